@@ -157,6 +157,7 @@ _REGISTRY: tuple[Metric, ...] = (
         methods=("compilation",), chart=Chart(5, "Compilation, CPU seconds", "of the whole process tree"),
     ),
     Metric("first_call_s", "first call", "time", methods=("compilation",)),
+    Metric("warm_compilation_s", "warm compilation latency", "time", methods=("compilation",)),
     Metric(
         "compression_ratio", "memory compression ratio", "ratio", "compression", more_is_worse=False,
         methods=("memory",), chart=Chart(8, "Memory compression", "eager / compiled; higher is better"),
@@ -186,6 +187,7 @@ _REGISTRY: tuple[Metric, ...] = (
     Metric("graph_breaks", "graph breaks", "count", "graph-breaks", threshold=0.0, methods=("capture",)),
     Metric("calls_captured", "captured calls", "count", more_is_worse=None, methods=("capture",)),
     Metric("fallbacks", "fallbacks to eager kernels", "count", threshold=0.0, methods=("capture",)),
+    Metric("recompiles", "recompiles", "count", "recompiles", threshold=0.0, methods=("capture",)),
     Metric("accuracy", "accuracy", "status", "accuracy", more_is_worse=None, methods=("accuracy",)),
     # A pass without captured calls does not count as one, so the status depends on how captures are counted.
     Metric("status", "status", "status", "status", more_is_worse=None, methods=("accuracy", "capture")),

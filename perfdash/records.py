@@ -19,7 +19,7 @@ from perfdash import methods
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -296,6 +296,10 @@ class Result:
     compilation_s: Optional[float] = None
     compilation_cpu_s: Optional[float] = None
     first_call_s: Optional[float] = None
+    # Exclusive wall seconds by phase (worker/compile_phases), and the rest: their sum is compilation_s.
+    compile_phases_s: Optional[dict[str, float]] = None
+    # compilation_s of a further process, which finds the compiler caches that the first one has filled.
+    warm_compilation_s: Optional[float] = None
     eager_peak_bytes: Optional[int] = None
     backend_peak_bytes: Optional[int] = None
     compile_peak_bytes: Optional[int] = None
@@ -305,6 +309,11 @@ class Result:
     memory: dict[str, Any] = field(default_factory=dict)  # the parts behind the peaks
     accuracy: dict[str, Any] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
+    # What compiling produced (worker/structure): {kernels: [{name, kind, operators, graph, calls, bytes,
+    # fingerprint}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
+    # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, isa, settings,
+    # version, fingerprint}. Empty for a back end without dynamo; without a key that this torch does not tell.
+    structure: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
@@ -361,7 +370,8 @@ def job_from_json(data: dict[str, Any]) -> Job:
 def result_from_json(data: dict[str, Any]) -> Result:
     """The inverse of to_json for a Result. Raises ValueError for a newer schema or a broken record.
 
-    A record of schema 1 has no method: it counts as version 1 of every metric.
+    A record of schema 1 has no method: it counts as version 1 of every metric. Records before schema 3 have
+    neither the phases of compiling nor the warm compilation latency.
     """
     if data.get("schema", 0) > SCHEMA:
         raise ValueError(

@@ -316,13 +316,14 @@ def from_result(result: Result) -> Row:
         # The standard deviation of the mean over the processes, from the samples within each process.
         values["speedup_sd"] = math.sqrt(result.conditions["within_variance"] / len(ratios))
     for name in (
-        "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "eager_peak_bytes",
-        "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
+        "compilation_s", "compilation_cpu_s", "first_call_s", "warm_compilation_s", "compression_ratio",
+        "eager_peak_bytes", "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
     ):  # fmt: skip
         values[name] = getattr(result, name)
     values.update(_parts(result))
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
+    values["recompiles"] = result.structure.get("recompiles")
     fallbacks = result.capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
@@ -338,9 +339,11 @@ def from_result(result: Result) -> Row:
             if latency and result.parts_ms
         },
         "parameters": result.memory.get("parameters"),
+        "compile_phases_s": result.compile_phases_s,
         "load_s": result.phases_s.get("load"),  # from configuration or file to a model on its device
         "break_reasons": result.capture.get("break_reasons"),
         "recompile_limit": result.capture.get("recompile_limit"),
+        "structure": _structure(result.structure),
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)
         },
@@ -372,6 +375,25 @@ def _parts(result: Result) -> dict[str, float]:
     parts = result.parts_ms.get("backend") or {}
     medians = {f"{name}_ms": part.get("median") for name, part in parts.items()}
     return {name: value for name, value in medians.items() if name in PARTS and value}
+
+
+def _structure(structure: Mapping[str, Any]) -> dict[str, Any]:
+    """What compiling produced, without the single kernels, which stay in the run folder."""
+    names = (
+        "guards",
+        "graph_nodes",
+        "kernel_calls",
+        "code_bytes",
+        "version",
+        "fingerprint",
+        "frames_given_up",
+    )
+    kept = {name: structure[name] for name in names if structure.get(name) is not None}
+    if "kernels" in structure:
+        kept["kernels"] = len(structure["kernels"])
+    if "library_calls" in structure:
+        kept["library_calls"] = sum(structure["library_calls"].values())
+    return kept
 
 
 def _failure(error: Failure) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
 from perfdash.stats.speedup import null_warning
 
+_NAMES = 8  # of kernels and library calls of one model
+
 
 def summary(results: Sequence[Result], info: RunInfo) -> str:
     """The summary of a run on a screen or two."""
@@ -99,7 +101,11 @@ def details(result: Result) -> str:
             for key, item in value.items():
                 if key == "samples" or item is None or item == {} or item == []:
                     continue
-                if isinstance(item, dict):
+                if key == "compile_phases_s":
+                    lines.append(f"{indent}{key}: {_seconds_by_phase(item)}")
+                elif key == "structure":
+                    lines.extend(f"{indent}{line}" for line in _structure_lines(item))
+                elif isinstance(item, dict):
                     lines.append(f"{indent}{key}:")
                     walk(item, indent + "  ")
                 elif key == "tail":
@@ -110,6 +116,39 @@ def details(result: Result) -> str:
 
     walk(to_json(result), "  ")
     return "\n".join(lines)
+
+
+def _seconds_by_phase(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{phase} {value:.2f}" for phase, value in seconds.items())
+
+
+def _structure_lines(structure: Mapping[str, Any]) -> list[str]:
+    """What compiling produced: the counts, then the names of kernels and library calls."""
+    kernels, library = structure.get("kernels"), structure.get("library_calls")
+    counts = {
+        "kernels": None if kernels is None else len(kernels),
+        "library calls": None if library is None else sum(library.values()),
+        "guards": structure.get("guards"),
+        "graph nodes": structure.get("graph_nodes"),
+        "recompiles": structure.get("recompiles"),
+        "bytes of code": structure.get("code_bytes"),
+    }
+    parts = [f"{count:,} {what}" for what, count in counts.items() if count is not None]
+    if structure.get("fingerprint"):
+        parts.append(f"fingerprint {structure['fingerprint']}")
+    lines = [f"structure: {', '.join(parts)}"]
+    if kernels:
+        lines.append(f"  kernels: {_first([kernel['name'] for kernel in kernels])}")
+    if library:
+        lines.append(f"  library calls: {_first([f'{count} {name}' for name, count in library.items()])}")
+    if given_up := structure.get("frames_given_up"):
+        lines.append(f"  frames given up: {_first([f'{count} {why}' for why, count in given_up.items()])}")
+    return lines
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f", {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
 
 
 def one_line(result: Result) -> str:

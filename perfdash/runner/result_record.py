@@ -46,7 +46,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
     result.phases_s = {
         event["name"]: round(event["seconds"], 4) for event in main.events if event["event"] == "phase_end"
     }
-    _fill_compilation(result, main)
+    _fill_compilation(result, main, outcomes[1:])
     _fill_memory(result, main)
     accuracy = main.find("accuracy")
     if accuracy:
@@ -73,7 +73,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
 def _without_secrets(result: Result, planned: Planned) -> Result:
     """The record with *** for secrets that the model, or whatever failed, wrote into a message."""
     remember(*secrets_of(planned.env))
-    names = ("skip_reason", "accuracy", "capture", "quality", "conditions", "notes")
+    names = ("skip_reason", "accuracy", "capture", "structure", "quality", "conditions", "notes")
     texts: dict[str, Any] = {name: redact_all(getattr(result, name)) for name in names}
     if result.error:
         error = result.error
@@ -116,15 +116,30 @@ def not_run_after_smaller(planned: Planned, smaller: Result, started: str) -> Re
     return result
 
 
-def _fill_compilation(result: Result, main: ProcessOutcome) -> None:
+def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[ProcessOutcome]) -> None:
     compiled = main.find("compiled")
     if not compiled:
         return
+    warm = [event["compilation_s"] for outcome in further if (event := outcome.find("compiled"))]
+    if warm:
+        result.warm_compilation_s = round(float(np.median(warm)), 4)
+    phases = compiled.get("phases_s")
+    if phases:
+        result.compile_phases_s = {phase: round(seconds, 4) for phase, seconds in phases.items()}
     for name in ("compilation_s", "compilation_cpu_s", "first_call_s"):
         setattr(result, name, round(compiled[name], 4))
     result.compile_peak_bytes = compiled["compile_peak_bytes"]
     result.compile_held_bytes = compiled["compile_held_bytes"]
     result.capture = compiled["capture"]
+    result.structure = dict(compiled.get("structure") or {})
+    recompiled = main.find("recompiled")
+    if result.structure and recompiled:
+        by_phase = recompiled["by_phase"]
+        result.structure |= {
+            "recompiles": sum(by_phase.values()) if by_phase else None,
+            "recompiles_by_phase": by_phase,
+            "frames_given_up": recompiled["given_up"],
+        }
     if result.case.backend.startswith("inductor") and compiled["capture"].get("graphs") == 0:
         result.notes.append("nothing was captured: the compiled side is eager")
     result.notes += compiled.get("notes", [])

@@ -6,6 +6,7 @@ ReLUs the rounding of another summation order decides which gradients are zero.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from dataclasses import replace
@@ -75,7 +76,8 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
         model = comparison.backend.prepare_repeatable(side.module, side.inputs, job)
         step = scenario.make_step(model, side, comparison.device)
         seed()
-        compiled = observed(step, follows=comparison.eager_step)
+        with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+            compiled = observed(step, follows=comparison.eager_step)
         verdict = judge(eager, compiled)
         distance = output_comparison.distance(eager, compiled, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"

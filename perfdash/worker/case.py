@@ -26,6 +26,7 @@ from perfdash.worker import (
     accuracy,
     capabilities,
     compilation,
+    compile_phases,
     compiler_caches,
     device,
     failures,
@@ -36,6 +37,7 @@ from perfdash.worker import (
     peak_memory,
     quality,
     registry,
+    structure,
     weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
@@ -84,6 +86,8 @@ class CaseProcess:
         self.phase_name = "start"
         self.sides: list[Side] = []  # those that `seed` sets back
         self.eager_lost = False  # out of memory, in a case that goes on without it
+        self.frames: structure.Frames | None = None  # what dynamo compiles, of a back end that it serves
+        self.recompiles: dict[str, int] = {}  # by phase
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
@@ -112,6 +116,7 @@ class CaseProcess:
             if job.role != "replica":
                 with self.phase("accuracy"):
                     self.accuracy()
+                self.count_recompiles("accuracy")
             if job.role != "untimed":
                 with self.phase("latency"):
                     self.latency()
@@ -123,6 +128,9 @@ class CaseProcess:
             if job.role != "replica":
                 with self.phase("memory"):
                     self.memory()
+                if self.frames:
+                    self.count_recompiles("timing")
+                    self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
         self.emit("done")
 
     def check(self) -> None:
@@ -250,6 +258,7 @@ class CaseProcess:
             eager_step=self.eager_step,
             compiled_step=self.compiled_step,
             seed=self.seed,
+            frames=self.frames,
         )
 
     def memory_shortage(self, work: Callable[[], Any]) -> Optional[str]:
@@ -349,6 +358,7 @@ class CaseProcess:
             return self.make_step(side, self.compiled_model)
 
         self.seed()
+        self.frames = structure.Frames()
         with compilation.capture_figures() as capture:
             self.compiled_step, figures = compilation.first_call(
                 make_step, self.device.synchronize, after_two=count_constants
@@ -357,12 +367,39 @@ class CaseProcess:
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
             figures[name] = max(0.0, figures[name] - uncounted)
+        clock = figures.pop("clock")
+        notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
         if not getattr(self.backend, "CAPTURES", True):
             capture = {}  # the back end does not go through dynamo
+            clock = compile_phases.PhaseClock()
+            self.frames = None
         elif self.job.case.device == "cpu":
             capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
-        notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
-        self.emit("compiled", **figures, capture=capture, notes=notes)
+        phases = clock.figures(figures["compilation_s"])
+        compiled, structure_notes = self.structure(capture.get("vector_isa"))
+        notes += [*clock.notes(), *structure_notes]
+        self.emit("compiled", **figures, capture=capture, phases_s=phases, structure=compiled, notes=notes)
+
+    def structure(self, isa: Optional[str]) -> tuple[dict[str, Any], list[str]]:
+        """What compiling produced; a replica has the same, and a back end without dynamo nothing to read."""
+        if self.frames is None or self.job.role == "replica":
+            return {}, []
+        settings = {
+            "backend": self.job.case.backend,
+            "mode": self.job.compile_mode,
+            "dynamic": self.job.case.dynamic,
+            "config": self.job.inductor_config,
+        }
+        folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", self.job.scratch)
+        figures, notes = structure.of_case(folder, self.frames, isa, settings)
+        self.count_recompiles("compile")
+        return figures, notes
+
+    def count_recompiles(self, phase: str) -> None:
+        """Count the recompiles of the phase that ends, beside those of the phases before it."""
+        total = self.frames.recompiles() if self.frames else None
+        if total is not None:
+            self.recompiles[phase] = total - sum(self.recompiles.values())
 
     def accuracy(self) -> None:
         """Are the compiled outputs right? Copies that only the check needs must not end the case."""

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import torch
 
-from perfdash.worker import linux
+from perfdash.worker import compile_phases, linux
 
 _REASONS = 20  # how many reasons for graph breaks are kept
 _REASON_CHARS = 300
@@ -32,17 +32,19 @@ def first_call(
 
     compilation_s is the first call minus the median of three steady calls, and at least the time of the
     build; compilation_cpu_s is the same difference in CPU seconds of this process and all its descendants.
+    `clock` has timed the phases of the first call.
     """
     linux.malloc_trim()
     is_reset = linux.reset_high_water_mark()
     before = linux.memory_status()
     cpu = linux.tree_cpu_s(os.getpid())
-    start = time.perf_counter()
-    step = make_step()
-    made_s = time.perf_counter() - start
-    step()
-    synchronize()
-    first_s = time.perf_counter() - start
+    with compile_phases.timed() as clock:
+        start = time.perf_counter()
+        step = make_step()
+        made_s = time.perf_counter() - start
+        step()
+        synchronize()
+        first_s = time.perf_counter() - start
     first_cpu_s = linux.tree_cpu_s(os.getpid()) - cpu
     peak = linux.memory_status()["VmHWM"]
 
@@ -65,6 +67,7 @@ def first_call(
         "compilation_cpu_s": max(0.0, first_cpu_s - statistics.median(steady_cpu_s)),
         "compile_peak_bytes": peak if is_reset else None,
         "compile_held_bytes": max(0, held),
+        "clock": clock,
     }
 
 

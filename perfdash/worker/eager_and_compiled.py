@@ -14,7 +14,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Tuple
 import torch
 
 from perfdash.records import Job
-from perfdash.worker import held_memory, output_comparison, pytree
+from perfdash.worker import held_memory, output_comparison, pytree, structure
 from perfdash.worker.device import Cpu, Cuda
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -149,6 +149,7 @@ class Comparison:
     eager_step: Callable[[], Any]
     compiled_step: Callable[[], Any]
     seed: Callable[[], None]  # sets generators, inputs and state back
+    frames: structure.Frames | None = None  # what dynamo compiles of the compiled side
 
 
 def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:

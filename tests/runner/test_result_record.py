@@ -9,7 +9,7 @@ from perfdash.history.pass_rates_and_means import is_counted
 from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
-from perfdash.report.terminal_tables import status_text
+from perfdash.report.terminal_tables import details, status_text
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.result_record import assemble, skipped
 from perfdash.stats.speedup import kept_ratios, set_speedups
@@ -340,3 +340,61 @@ def test_latencies_are_milliseconds():
     assert result.eager_ms.median == pytest.approx(10.0, rel=0.01)
     assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
     assert result.eager_ms.samples[0] == pytest.approx(10.0, rel=0.01)
+
+
+def test_the_second_process_compiles_warm():
+    cold = events()
+    compiled = next(event for event in cold if event["event"] == "compiled")
+    compiled |= {"compilation_s": 9.0, "phases_s": {"dynamo": 1.00004, "rest": 7.99996}}
+    result = run(*[ProcessOutcome(script, status=0) for script in (cold, events(), events())])[0]
+    assert (result.compilation_s, result.warm_compilation_s) == (9.0, 2.0)
+    assert result.compile_phases_s == {"dynamo": 1.0, "rest": 8.0}
+    row = from_result(result)
+    assert row.values["warm_compilation_s"] == 2.0
+    assert row.details["compile_phases_s"] == {"dynamo": 1.0, "rest": 8.0}
+    shown = details(result)
+    assert "  compile_phases_s: dynamo 1.00, rest 8.00\n" in shown
+    assert "  warm_compilation_s: 2.0\n" in shown
+
+
+def test_one_process_tells_no_warm_latency():
+    result = run(ProcessOutcome(events(), status=0))[0]
+    assert (result.warm_compilation_s, result.compile_phases_s) == (None, None)
+    assert "warm_compilation_s" not in from_result(result).values
+
+
+KERNELS = [{"name": f"cpp_fused_add_{number}", "calls": 2} for number in range(10)]
+STRUCTURE = {
+    "kernels": KERNELS, "kernel_calls": 20, "library_calls": {"extern_kernels.mm": 3}, "guards": 1200,
+    "graph_nodes": 16, "code_bytes": 19683, "fingerprint": "f00d", "frames_given_up": {},
+}  # fmt: skip
+
+
+def test_structure_is_recorded_stored_and_shown():
+    script = events()
+    compiled = next(event for event in script if event["event"] == "compiled")
+    compiled["structure"] = STRUCTURE
+    by_phase = {"compile": 1, "accuracy": 0, "timing": 2}
+    script.insert(-1, {"event": "recompiled", "by_phase": by_phase, "given_up": {"Unsupported: x": 1}})
+    result = run(ProcessOutcome(script, status=0))[0]
+    assert (result.structure["recompiles"], result.structure["recompiles_by_phase"]) == (3, by_phase)
+    row = from_result(result)
+    assert row.values["recompiles"] == 3
+    assert row.details["structure"] == {
+        "guards": 1200, "graph_nodes": 16, "kernel_calls": 20, "code_bytes": 19683, "fingerprint": "f00d",
+        "kernels": 10, "library_calls": 3, "frames_given_up": {"Unsupported: x": 1},
+    }  # fmt: skip
+    assert (
+        "  structure: 10 kernels, 3 library calls, 1,200 guards, 16 graph nodes, 3 recompiles, "
+        "19,683 bytes of code, fingerprint f00d\n    kernels: cpp_fused_add_0, "
+    ) in details(result)
+    assert "cpp_fused_add_7, 2 more\n    library calls: 3 extern_kernels.mm\n" in details(result)
+    assert "frames given up: 1 Unsupported: x" in details(result)
+
+
+def test_a_case_that_fails_before_its_timing_has_no_number_of_recompiles():
+    script = events(upto="phase accuracy")
+    next(event for event in script if event["event"] == "compiled")["structure"] = STRUCTURE
+    result = run(ProcessOutcome(script, status=0))[0]
+    assert result.structure == STRUCTURE
+    assert "recompiles" not in from_result(result).values

@@ -1,0 +1,264 @@
+"""Counts and fingerprints of what compiling produced, on wrappers as text and on known modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.lazy import lazy
+
+torch = lazy("torch")
+structure = lazy("perfdash.worker.structure")
+modules = lazy("tests.worker.modules")
+
+CPP = """cpp_fused_add_relu_0 = async_compile.cpp_pybinding(['const float*'], r\'\'\'
+#include "/tmp/somebody/2r/c2rnilspx43ivnzu4uieul65kx65dfhfbptbh5og4wk6rqebuxoo.h"
+extern "C" void kernel(const float* in_ptr0)  // a comment
+{
+    auto tmp0 = in_ptr0[0];
+}
+\'\'\')
+
+# Topologically Sorted Source Nodes: [x], Original ATen: [aten.mul]
+# Source node to ATen node mapping: /home/somebody/model.py:3
+cpp_fused_mul_1 = async_compile.cpp_pybinding(['float*'], r\'\'\'
+extern "C" void kernel(float* out_ptr0) { }
+\'\'\')
+"""
+TRITON = """triton_poi_fused_gelu_2 = async_compile.triton('triton_poi_fused_gelu_2', \'\'\'
+# kernel path: /tmp/somebody/ab/triton.py
+@triton.jit
+def triton_poi_fused_gelu_2(in_ptr0):
+    x = 1  # a comment
+\'\'\', device_str='cuda')
+"""
+CALL = """
+
+async_compile.wait(globals())
+del async_compile
+
+def call(args):
+    arg0_1, = args
+    cpp_fused_add_relu_0(arg0_1)
+    # as extern_kernels.bmm() would
+    buf0 = extern_kernels.addmm(arg0_1)
+    extern_kernels.addmm(buf0, out=buf0)
+    buf1 = torch.ops.aten.sort.stable(buf0)
+    cpp_fused_mul_1(buf0)
+    cpp_fused_mul_1(buf0)
+    triton_poi_fused_gelu_2.run(buf0, grid=grid(1))
+    return (buf0, )
+
+def benchmark_compiled_module(times=10, repeat=10):
+    cpp_fused_mul_1(buf0)
+"""
+WRAPPER = "# AOT ID: ['0_inference']\nimport torch\n" + CPP + TRITON + CALL
+
+
+def figures_of(*wrappers, isa="avx2", settings=None):
+    return structure.figures(structure.parse(wrappers), isa, settings or {})
+
+
+def test_kernels_calls_and_bytes_of_a_wrapper():
+    figures = figures_of(WRAPPER)
+    kernels = figures["kernels"]
+    assert [(k["name"], k["kind"], k["operators"], k["calls"]) for k in kernels] == [
+        ("cpp_fused_add_relu_0", "cpp", ["add", "relu"], 1),
+        ("cpp_fused_mul_1", "cpp", ["mul"], 2),
+        ("triton_poi_fused_gelu_2", "triton", ["gelu"], 1),
+    ]
+    assert figures["kernel_calls"] == 4
+    assert figures["library_calls"] == {"extern_kernels.addmm": 2, "torch.ops.aten.sort.stable": 1}
+    assert figures["code_bytes"] == len(WRAPPER)
+
+
+def test_comments_paths_hashes_and_numbers_are_not_in_a_fingerprint():
+    other = (
+        WRAPPER.replace("somebody", "someone-else")
+        .replace("c2rnilspx43ivnzu4uieul65kx65dfhfbptbh5og4wk6rqebuxoo", "c" + "a" * 51)
+        .replace("a comment", "another")
+        .replace("aten.mul", "aten.mul, aten.mul")
+        .replace("0_inference", "7_inference")
+    )
+    assert figures_of(WRAPPER) == {
+        **figures_of(other),
+        "code_bytes": len(WRAPPER),
+        "kernels": figures_of(WRAPPER)["kernels"],
+    }
+    prints = [kernel["fingerprint"] for kernel in figures_of(WRAPPER)["kernels"]]
+    assert prints == [kernel["fingerprint"] for kernel in figures_of(other)["kernels"]]
+    renumbered = figures_of(WRAPPER.replace("mul_1", "mul_5"))
+    assert prints == [kernel["fingerprint"] for kernel in renumbered["kernels"]]
+    assert len(set(prints)) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("in_ptr0[0]", "in_ptr0[1]", [0]),
+        ("['float*']", "['double*']", [1]),
+        ("x = 1", "x = 2", [2]),
+        ("torch.ops.aten.sort.stable(buf0)", "buf0", []),
+    ],
+)
+def test_other_code_has_another_fingerprint(old, new, changed):
+    before, after = figures_of(WRAPPER), figures_of(WRAPPER.replace(old, new))
+    assert before["fingerprint"] != after["fingerprint"]
+    pairs = zip(before["kernels"], after["kernels"], strict=True)
+    assert [n for n, (one, two) in enumerate(pairs) if one["fingerprint"] != two["fingerprint"]] == changed
+
+
+def test_instructions_and_settings_are_in_a_fingerprint():
+    prints = {
+        figures_of(WRAPPER)["fingerprint"],
+        figures_of(WRAPPER, isa="avx512")["fingerprint"],
+        figures_of(WRAPPER, settings={"mode": "max-autotune"})["fingerprint"],
+    }
+    assert len(prints) == 3
+
+
+def test_operators_with_underscores_are_told_apart():
+    names = {"add", "native_layer_norm", "_softmax", "layer_norm", "native"}
+    assert structure.fused_operators("cpp_fused__softmax_add_native_layer_norm_12", names) == [
+        "_softmax", "add", "native_layer_norm",
+    ]  # fmt: skip
+    assert structure.fused_operators("triton_red_fused_add_unheard_0", names) == ["add", "unheard"]
+    assert structure.fused_operators("cpp_fused_0", names) == []
+    assert structure.fused_operators("cpp_CppMicroGemm_3", names) == []
+
+
+def test_a_torch_without_records_leaves_null_and_a_note(monkeypatch, tmp_path):
+    monkeypatch.setattr(structure, "_dynamo_utils", lambda: SimpleNamespace())
+    frames = structure.Frames()
+    assert frames.recompiles() is None
+    figures, (note,) = structure.of_case(str(tmp_path), frames, None, {})
+    assert figures["guards"] is None
+    assert "guards, nodes, recompiles are unknown" in note
+
+
+def test_records_of_another_shape_do_not_fail_a_case(monkeypatch, tmp_path):
+    other = SimpleNamespace(
+        get_compilation_metrics=lambda: [SimpleNamespace(guard_count=3), SimpleNamespace()]
+    )
+    monkeypatch.setattr(structure, "_dynamo_utils", lambda: other)
+    monkeypatch.setattr(structure, "parse", lambda sources: 1 / 0)
+    (tmp_path / "a.py").write_text(WRAPPER)
+    figures, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
+    assert (figures["guards"], figures["graph_nodes"]) == (None, None)
+    assert "unreadable: ZeroDivisionError" in note
+
+
+def test_too_much_code_is_not_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(structure, "_MOST_BYTES", 10)
+    (tmp_path / "a.py").write_text(WRAPPER)
+    figures, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
+    assert "kernels" not in figures
+    assert "kernels were not counted" in note
+
+
+def test_recompiles_are_counted_and_a_second_artefact_is_not():
+    torch._dynamo.reset()
+    frames = structure.Frames()
+    model = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
+    model(torch.ones(3), 2)
+    assert frames.recompiles() == 0
+    model(torch.ones(4), 2)
+    model(torch.ones(4), 3)
+    assert frames.recompiles() == 2
+    with frames.uncounted():
+        model(torch.ones(5), 3)
+    model(torch.ones(5), 3)
+    assert frames.recompiles() == 2
+    assert frames.figures()["guards"] > 0
+    assert frames.figures()["graph_operators"] == 4
+    torch._dynamo.reset()
+
+
+def test_a_frame_that_dynamo_gives_up_is_counted():
+    torch._dynamo.reset()
+    frames = structure.Frames()
+
+    def generates(x):
+        yield x + 1
+
+    torch.compile(lambda x: x + len(list(generates(x))), backend="eager")(torch.ones(3))
+    assert frames.given_up() == {}
+
+    @torch.compile(backend=lambda graph, inputs: 1 / 0)
+    def broken(x):
+        return x + 1
+
+    with pytest.raises(Exception, match="division by zero"):
+        broken(torch.ones(3))
+    (reason,) = frames.given_up()
+    assert "division by zero" in reason
+    torch._dynamo.reset()
+
+
+COMPILED = """
+import json, os, sys, torch
+from perfdash.worker import structure
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+    def forward(self, x):
+        hidden = torch.relu(self.one(x))
+        if sys.argv[1] == "broken": torch._dynamo.graph_break()
+        if sys.argv[1] == "decomposed": hidden = hidden.softmax(1)
+        return self.two(hidden).sort(1).values.exp()
+import torch._inductor.config as config
+# Neither tests of vector instructions nor headers: they take most of the time here.
+config.cpp.vec_isa_ok, config.cpp_cache_precompile_headers = True, False
+frames = structure.Frames()
+with torch.no_grad():
+    torch.compile(Model())(torch.ones(2, 8))
+print(json.dumps(structure.of_case(os.environ["TORCHINDUCTOR_CACHE_DIR"], frames, "isa", {})[0]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
+    def compiled(folder, change="none"):
+        cache = tmp_path / folder
+        cache.mkdir()
+        env = {
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "TMPDIR": str(cache),
+            "PYTHONHASHSEED": str(len(folder)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED, change],
+            env={**os.environ, **env},
+            capture_output=True,
+            check=True,
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+
+    one, two = compiled("one"), compiled("another-folder")
+    assert one == two
+    assert [kernel["operators"] for kernel in one["kernels"]] == [["relu"], ["exp", "sort"]] or one["kernels"]
+    assert one["library_calls"]["extern_kernels.addmm"] == 2
+    softmax, broken = compiled("three", "decomposed"), compiled("four", "broken")
+    assert len({figures["fingerprint"] for figures in (one, softmax, broken)}) == 3
+    assert len(softmax["kernels"]) == len(one["kernels"]) or softmax["kernels"] != one["kernels"]
+    old = {kernel["fingerprint"] for kernel in one["kernels"]}
+    assert any("_softmax" in k["operators"] for k in softmax["kernels"] if k["fingerprint"] not in old)
+    assert {kernel["graph"] for kernel in broken["kernels"]} == {0, 1}
+
+
+def test_imports_are_not_in_a_fingerprint_and_a_graph_without_kernels_has_one():
+    newer = WRAPPER.replace("import torch\n", "import torch\nfrom torch._inductor import another\n")
+    assert figures_of(newer)["fingerprint"] == figures_of(WRAPPER)["fingerprint"]
+    only_calls = "import torch\nasync_compile = AsyncCompile()\n" + CALL
+    figures = figures_of(only_calls)
+    assert (figures["kernels"], figures["library_calls"]["extern_kernels.addmm"]) == ([], 2)
+    assert figures["fingerprint"] == figures_of("import math\n" + only_calls)["fingerprint"]
+    assert figures["fingerprint"] != figures_of(only_calls.replace("addmm", "mm"))["fingerprint"]
