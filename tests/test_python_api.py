@@ -23,6 +23,7 @@ from perfdash.runner.run import new_run
 from perfdash.runner.run_journal import RunJournal
 from perfdash.settings import RunSettings
 from tests.history import made
+from tests.repositories import Repository
 
 ROOT = Path(__file__).parents[1]
 
@@ -296,8 +297,17 @@ def test_the_examples_of_the_documentation_run(tmp_path):
     for block in files:
         (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
     examples = "\n".join(block for block in blocks if block not in files)
-    assert len(blocks) - len(files) >= 4
+    assert len(blocks) - len(files) >= 6
     assert "inductor" in examples
+    library = Repository(tmp_path / "library")
+    for level, change, tag in (
+        (10, "first", "v1.0"),
+        (10, "same", "b"),
+        (15, "slower", "c"),
+        (15, "last", "v1.1"),
+    ):
+        library.commit(change, {"speed.py": f"print({level})  # {change}\n"})
+        library.git("tag", tag)
     script = (
         "from tests.few_samples import take_few_samples\n"
         "if __name__ == '__main__':\n"
@@ -306,7 +316,8 @@ def test_the_examples_of_the_documentation_run(tmp_path):
         + "".join(f"    {line}\n" for line in examples.splitlines())
         + "    assert 'torch' not in sys.modules\n"
         "    assert len(run) == len(other) == 2, run\n"
-        "    assert all(one.status == 'pass' for one in [*run, *other, result]), run\n"
+        "    assert all(one.status == 'pass' for one in [*run, *other, result, wide]), run\n"
+        "    assert found.word == 'found' and found.culprits[0].revisions[-1].title == 'slower', found\n"
         "    assert len(fast) == 1\n"
         "    assert perfdash.load('last').folder.name == other.folder.name\n"
         "    assert len(history.runs()) == 2, 'measure() stays out'\n"
@@ -314,6 +325,9 @@ def test_the_examples_of_the_documentation_run(tmp_path):
     (tmp_path / "examples.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ, "PYTHONPATH": str(ROOT), "PERFDASH_WAIT": "5m",
+            "PERFDASH_BUILD_CACHE": str(tmp_path / "cache"),
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
