@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from perfdash.api import History, Run, compare, load, measure, run
+    from perfdash.api import History, Run, bisect, compare, load, measure, run
+    from perfdash.bisection.result import BisectionResult
     from perfdash.errors import MachineError, PerfdashError, UsageError
     from perfdash.records import Case, Result, Status
 
 __all__ = [
-    "Case", "History", "MachineError", "PerfdashError", "Result", "Run", "Status", "UsageError", "compare",
-    "load", "measure", "run",
+    "BisectionResult", "Case", "History", "MachineError", "PerfdashError", "Result", "Run", "Status",
+    "UsageError", "bisect", "compare", "load", "measure", "run",
 ]  # fmt: skip
 _HOMES = {
-    **dict.fromkeys(("History", "Run", "compare", "load", "measure", "run"), "perfdash.api"),
+    **dict.fromkeys(("History", "Run", "bisect", "compare", "load", "measure", "run"), "perfdash.api"),
+    "BisectionResult": "perfdash.bisection.result",
     **dict.fromkeys(("MachineError", "PerfdashError", "UsageError"), "perfdash.errors"),
     **dict.fromkeys(("Case", "Result", "Status"), "perfdash.records"),
 }

@@ -1,4 +1,4 @@
-"""The Python API: measure, load, compare and read the history, from a script or a notebook.
+"""The Python API: measure, load, compare, bisect and read the history, from a script or a notebook.
 
 `import perfdash` gives these names and imports nothing heavy; torch never runs in the calling process. Faults
 are exceptions of perfdash.errors with the messages of the command line. docs/api.md has examples.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import html
 import inspect
+import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,12 +26,16 @@ from perfdash.records import Case, Result, RunInfo
 if TYPE_CHECKING:
     import pandas as pd
 
+    from perfdash.bisection.engine import Engine
+    from perfdash.bisection.result import BisectionResult
     from perfdash.detect.comparison import Comparison
     from perfdash.runner.run import Run as PreparedRun
     from perfdash.runner.session import Watcher
 
 Factory = str | os.PathLike[str] | Callable[..., Any]
 Note = Callable[[str], None]
+# Settings that choose among the models of suites, which measure() does not do.
+_OF_SUITES = frozenset({"suite", "model", "models", "quick", "torchbench", "shard", "costs"})
 
 
 @dataclass(frozen=True)
@@ -147,16 +155,37 @@ def measure(model: Factory, backend: str = "inductor", *, progress: bool = True,
     """Measure one model of your own: "net.py:make", or the function make itself.
 
     The function takes a batch size and returns (module, inputs), inputs a tuple or a dict. It is called in
-    processes of its own, so it must stand at the top level of a file. The run is an experiment and stays out
-    of the history, unless no_history=False. Other settings as in run().
+    processes of its own. One of a notebook, a prompt or within another function goes there by cloudpickle;
+    that run cannot be resumed. The run is an experiment and stays out of the history, unless
+    no_history=False. Other settings as in run(), but those that choose models.
     """
-    settings = {"no_history": True, **settings, "model": [target_of(model)], "backend": [backend]}
-    measured = run(progress=progress, **settings)
+    from perfdash.report.gates import check_settings
+    from perfdash.runner import run as runs
+    from perfdash.runner.notebook_model import notebook_model
+    from perfdash.settings import RunSettings, resolve
+
+    if chosen := sorted(_OF_SUITES & settings.keys()):
+        raise UsageError(f"measure() is for one model, and {chosen[0]} chooses among several: use run()")
+    target = target_of(model)
+    resolved = resolve(_flags({"no_history": True, **settings, "backend": [backend]}))[0]
+    # Suites of perfdash.toml and of variables are not meant.
+    none = {name: RunSettings.model_fields[name].default for name in _OF_SUITES}
+    resolved = resolved.model_copy(update={**none, "model": (target,) if target else ()})
+    check_settings(resolved)
+    with ExitStack() as stack:
+        own = None
+        if target is None:
+            assert callable(model)
+            own = stack.enter_context(notebook_model(model, model.__name__.strip("<>")))
+        prepared = runs.new_run(resolved, own)
+        if len(prepared.plan.cases) != 1:
+            prepared.journal.discard()
+            names = ", ".join(planned.case.name for planned in prepared.plan.cases)
+            raise UsageError(f"measure() is for one case, and these are several: {names}; use run()")
+        measured = measure_run(prepared, _watcher(progress), _warn)
     if measured.interrupted:
-        raise KeyboardInterrupt(f"interrupted; to go on: perfdash.run(resume={str(measured.folder)!r})")
-    if len(measured) != 1:
-        names = ", ".join(result.case.name for result in measured)
-        raise UsageError(f"measure() is for one case, and these are {len(measured)}: {names}; use run()")
+        how = prepared.how_to_resume if own else f"To go on: perfdash.run(resume={str(measured.folder)!r})"
+        raise KeyboardInterrupt(f"interrupted. {how}")
     return measured.results[0]
 
 
@@ -220,13 +249,74 @@ def compare(
     return ComparedSides(RunLookup(settings.out, settings.history, _warn).comparison(*words))
 
 
+# Options of `perfdash bisect` by name. Left out are those that only show something or bisect many alerts.
+_BISECT_FLAGS = frozenset({"dynamic", "all_commits", "until_sure", "revert", "no_history"})
+_BISECT_LISTS = frozenset({"inductor_config", "env", "prior", "pin_repo", "settings"})  # KEY=VALUE
+_BISECT_PATHS = frozenset({"repo", "torchbench", "out"})
+_BISECT_VALUES = frozenset({
+    "recipe", "wheels", "metric", "suite", "model", "python", "threads", "cores", "processes", "batch_size",
+    "device", "dtype", "amp_dtype", "backend", "scenario", "optimizer", "allocator", "weights",
+    "compile_mode", "timeout", "wait", "jobs", "confidence", "minimum_change", "max_builds", "alert", "db",
+})  # fmt: skip
+_ONLY_SHOWN = {"all_alerts": False, "dry_run": False, "as_json": False, "status": None}
+
+
+def bisect(
+    good: str | None = None,
+    bad: str | None = None,
+    *,
+    command: Sequence[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    confirm: bool = True,
+    progress: bool = True,
+    **options: Any,
+) -> BisectionResult:
+    """Find the change between two revisions that made a model slower, bigger or wrong.
+
+    `options` are those of `perfdash bisect` with underscores: repo=".", model="net.py:make", metric="eager";
+    env, prior, pin_repo, inductor_config and settings (--set) are tables. `command` is your own, run in each
+    build. Ctrl-C and max_builds end it early; the result then says "not finished", and
+    bisect(resume=result.name) goes on. Raises UsageError and MachineError.
+    """
+    from perfdash.bisection.completion import Typist, completed
+    from perfdash.bisection.setup import resumed, started
+    from perfdash.report import reproduce
+    from perfdash.report.alert_text import model_of, what
+    from perfdash.report.bisection_files import work
+
+    note: Note = _warn if progress else lambda text: None
+    words = list(command) if command else None
+    flags = _bisect_flags({**options, "good": good, "bad": bad, "confirm": confirm})
+    flags["resume"] = None if resume is None else os.fspath(resume)
+    with _signals_kept(), ExitStack() as stack:
+        if flags["resume"] is not None:
+            engine: Engine | str = stack.enter_context(resumed(flags["resume"], words, flags, note))
+        else:
+            typed = _as_typed(flags, words)
+            typist = Typist(
+                words=typed,
+                options=reproduce,
+                describe=lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}",
+                notify=note,
+            )
+            flags, chosen = completed(flags, words, typist)
+            engine = stack.enter_context(started(chosen, flags, note, typed))
+        assert not isinstance(engine, str)  # the plan of --dry-run
+        return work(engine, note)[1]
+
+
 class History:
     """The history of runs, as frames. `address`: a file or a database URL; by default history.db of `out`."""
 
     def __init__(self, address: str | None = None, *, out: str | os.PathLike[str] | None = None) -> None:
-        from perfdash.settings import resolve
+        from perfdash.settings import resolve, shown
 
-        self.address = resolve({"db": address, "out": out})[0].history
+        settings = resolve({"db": address, "out": out})[0]
+        self.address = settings.history
+        self._shown = shown(settings)["db"] or settings.history  # without a password
+
+    def __repr__(self) -> str:
+        return f"perfdash history {self._shown}"
 
     def runs(self) -> pd.DataFrame:
         """A row for each run, oldest first: name, started, state, host_class, torch, commit, results."""
@@ -291,20 +381,88 @@ def measure_run(prepared: PreparedRun, watcher: Watcher, note: Note) -> Run:
     return Run(folder, info, results, prepared.interrupted, exit_code)
 
 
-def target_of(model: Factory) -> str:
-    """`file.py:function` of a function at the top level of a file. Raises UsageError for any other."""
+def target_of(model: Factory) -> str | None:
+    """`file.py:function` of a function at the top level of a file; None for any other function.
+
+    Raises UsageError for what is no function.
+    """
     if not callable(model):
         return os.fspath(model)
-    name = getattr(model, "__qualname__", type(model).__name__)
-    if "." in name or "<" in name or not inspect.isfunction(model):
-        raise UsageError(f"{name} is no function at the top level of a file, so no other process can call it")
-    file = inspect.getsourcefile(model)
-    if file is None or not Path(file).is_file():
+    if not (inspect.isfunction(model) or inspect.ismethod(model)):
+        name = getattr(model, "__qualname__", type(model).__qualname__)
         raise UsageError(
-            f"{name} is defined in a notebook or at a prompt, where no other process can import it; write it "
-            f"into a file, e.g. net.py with %%writefile, and measure 'net.py:{name}'"
+            f"{name} is no function. Give a function that takes a batch size and returns (module, inputs), "
+            "e.g. lambda batch_size: (net, (torch.randn(batch_size, 64),))"
         )
+    name = model.__qualname__
+    file = inspect.getsourcefile(inspect.unwrap(model))
+    if "." in name or "<" in name or inspect.ismethod(model) or not file or not Path(file).is_file():
+        return None
     return f"{Path(file).resolve()}:{name}"
+
+
+def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every flag of `perfdash bisect` as the command line has it. Raises UsageError for an unknown name."""
+    from perfdash.suites.suite_file import near
+
+    flags: dict[str, Any] = {
+        **dict.fromkeys(["good", "bad", *sorted(_BISECT_VALUES | _BISECT_LISTS | _BISECT_PATHS)]),
+        **dict.fromkeys(sorted(_BISECT_FLAGS), False),
+        **_ONLY_SHOWN,
+        "confirm": True,
+    }
+    names = [name for name in flags if name not in _ONLY_SHOWN]
+    for name, value in given.items():
+        if name not in names:
+            raise UsageError(
+                f"bisect() has no option {name!r}{near(name, names)}; there are: {', '.join(names)}"
+            )
+        if value is None:
+            continue
+        if name == "model" and callable(value):
+            value = target_of(value)
+            if value is None:
+                raise UsageError(
+                    "bisect() measures in many builds, perhaps for days: write the function into a file, "
+                    "e.g. net.py with %%writefile, and give model='net.py:make'"
+                )
+        elif name in _BISECT_LISTS and isinstance(value, Mapping):
+            value = [f"{key}={_plain_value(item)}" for key, item in value.items()]
+        flags[name] = Path(value) if name in _BISECT_PATHS else value
+    return flags
+
+
+def _plain_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _as_typed(flags: Mapping[str, Any], command: Sequence[str] | None) -> list[str]:
+    """The command line that means the same, for messages and for the record of the bisection."""
+    words = ["bisect"]
+    for name, value in flags.items():
+        option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+        if name == "confirm":
+            words += [] if value else ["--no-confirm"]
+        elif value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            items = value if isinstance(value, (list, tuple)) else [value]
+            words += [word for item in items for word in (option, str(item))]
+    return [*words, "--", *command] if command else words
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Set the handlers of signals back at the end: a bisection takes them for itself."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                if handler is not None:  # None: installed by C code
+                    signal.signal(number, handler)
 
 
 def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:

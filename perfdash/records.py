@@ -321,6 +321,58 @@ class Result:
     # What came before by the machine's fault, and was measured again: {started, status, error}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def marked_status(self) -> str:
+        """The status, marked where nothing was captured: such a 1.00x means nothing."""
+        if (
+            self.status is Status.PASS
+            and self.case.backend.startswith("inductor")
+            and not self.capture.get("graphs")
+        ):
+            return "pass (nothing captured)"
+        if self.status is Status.PASS and self.capture.get("recompile_limit"):
+            return "pass (recompile limit)"
+        if self.status is Status.PASS and self.speedup and self.speedup.verdict == DISTURBED:
+            return "pass (disturbed)"
+        if self.status is Status.CRASH and self.error:
+            return f"crash ({self.error.type})"
+        return str(self.status)
+
+    def _facts(self) -> dict[str, str]:
+        """The main numbers with their units, as texts by their names; what was not measured is left out."""
+        facts = {"status": self.marked_status}
+        if self.speedup:
+            ends = (self.speedup.ci_low, self.speedup.ci_high)
+            interval = "" if None in ends else " [{:.3f}, {:.3f}]".format(*ends)
+            facts["speedup"] = f"{self.speedup.value:.3f}x{interval} {self.speedup.verdict}"
+        for name, latency in (("eager", self.eager_ms), (self.case.backend, self.backend_ms)):
+            if latency:
+                facts[name] = f"{latency.median:.4g} ms"
+        if self.compilation_s is not None:
+            facts["compilation"] = f"{self.compilation_s:.1f} s"
+        if self.compression_ratio:
+            facts["compression ratio"] = f"{self.compression_ratio:.3f}x"
+        if self.error:
+            facts["error"] = f"in {self.failed_phase}: {self.error.type}: {self.error.message.strip()}"
+        if self.skip_reason:
+            facts["skipped"] = self.skip_reason
+        return facts
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        lines = [f"{self.case.name}: {facts.pop('status')}"]
+        return "\n".join([*lines, *(f"  {name}: {text}" for name, text in facts.items())])
+
+    def _repr_html_(self) -> str:
+        """The result as a notebook shows it: a table of the main numbers, escaped."""
+        import html
+
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+            for name, text in self._facts().items()
+        )
+        return f"<p>{html.escape(self.case.name)}</p>\n<table>{rows}</table>"
+
 
 @dataclass
 class RunInfo:

@@ -107,6 +107,7 @@ ALLOWED = {
     },
     # What users import: the command line is made of it.
     "api": {
+        "bisection",
         "detect",
         "errors",
         "history",
@@ -140,7 +141,7 @@ ALLOWED = {
         "worker",
     },
     "__main__": {"cli"},
-    "__init__": {"api", "errors", "records"},
+    "__init__": {"api", "bisection", "errors", "records"},
 }
 # The worker runs under an interpreter in which nothing but torch and the measured library is installed;
 # what else a loader, a back end or a data set needs it imports when it is asked for.
@@ -160,6 +161,7 @@ WORKER_MAY_IMPORT = WORKER_MAY_IMPORT_EVERYWHERE | {
     "safetensors",
     "numpy",
     "PIL",
+    "cloudpickle",
 }
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,13 @@ import perfdash
 from perfdash import api
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
-from perfdash.records import Case, Measurement, Result, RunInfo, Speedup, Status
+from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Speedup, Status
+from perfdash.runner.notebook_model import notebook_model
+from perfdash.runner.run import new_run
 from perfdash.runner.run_journal import RunJournal
+from perfdash.settings import RunSettings
 from tests.history import made
+from tests.repositories import Repository
 
 ROOT = Path(__file__).parents[1]
 
@@ -131,17 +138,108 @@ def test_a_function_is_named_by_its_file():
     assert api.target_of(Path("net.py:make")) == "net.py:make"
 
 
-@pytest.mark.parametrize("model", [lambda size: None, Maker().make, Maker, print])
-def test_what_no_other_process_can_call_is_refused(model):
-    with pytest.raises(perfdash.UsageError, match="top level of a file"):
-        api.target_of(model)
+def of_a_cell():
+    """A function as a notebook defines it: no file has it."""
+    names = {"__name__": "__main__"}
+    exec("def make(batch_size): raise AssertionError('never called in this process')", names)
+    return names["make"]
 
 
-def test_a_function_of_a_notebook_is_refused_with_the_way_out():
-    names = {}
-    exec("def make(batch_size): ...", names)
-    with pytest.raises(perfdash.UsageError, match=r"%%writefile.*net\.py:make"):
-        api.target_of(names["make"])
+@pytest.mark.parametrize("model", [lambda size: None, Maker().make, of_a_cell()])
+def test_a_function_that_no_file_has_at_its_top_level_has_no_target(model):
+    assert api.target_of(model) is None
+
+
+@pytest.mark.parametrize("model", [Maker, print, functools.partial(make, 1)])
+def test_what_is_no_function_is_refused_with_an_example(model):
+    with pytest.raises(perfdash.UsageError, match=r"is no function.* e\.g\. lambda batch_size: \(net, "):
+        perfdash.measure(model)
+
+
+def test_a_notebook_without_cloudpickle_is_told_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(perfdash.UsageError, match=r"pip install cloudpickle.*%%writefile.*'net\.py:make'"):
+        perfdash.measure(of_a_cell())
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_pickled_is_told_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = threading.Lock()
+    with pytest.raises(perfdash.UsageError, match=r"lambda cannot be sent .*cannot pickle '_thread.lock'"):
+        perfdash.measure(lambda size: lock)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["suite", "models", "quick", "shard"])
+def test_measure_is_for_one_model(name):
+    with pytest.raises(perfdash.UsageError, match=f"{name} chooses among several: use run"):
+        perfdash.measure(make, **{name: "timm"})
+
+
+def test_several_cases_are_refused_before_the_first_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "perfdash.toml").write_text('[run]\nsuite = "timm"\nbatch_size = [1, 8]\n')
+    for model in (make, of_a_cell()):
+        with pytest.raises(
+            perfdash.UsageError, match=r"one case, and these are several: own_[^,]*, own_[^,]*;"
+        ):
+            perfdash.measure(model, backend="aot-eager")
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_pickle_goes_to_no_other_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(perfdash.UsageError, match="executor='local'"):
+        perfdash.measure(of_a_cell(), executor="dask", scheduler="tcp://127.0.0.1:1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_a_notebook_is_not_resumed_and_keeps_no_pickle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with notebook_model(lambda size: "a text of the function", "make") as model:
+        prepared = new_run(RunSettings(backend=("eager",), no_history=True), model)
+        prepared.journal.write_info(prepared.info)
+        prepared.journal.close()
+    folder = prepared.journal.folder
+    assert "notebook.make" in (folder / "plan.json").read_text()
+    for path in folder.rglob("*"):
+        assert path.is_dir() or b"a text of the function" not in path.read_bytes(), path
+    with pytest.raises(
+        perfdash.UsageError, match=r"Cannot resume .*defined in a notebook.*measure\(\) again"
+    ):
+        perfdash.run(resume=folder)
+    assert "perfdash.measure() again" in prepared.how_to_resume
+
+
+def test_suites_cannot_name_the_loader_of_notebooks(tmp_path):
+    suite = tmp_path / "mine.toml"
+    suite.write_text('name = "mine"\nloader = "notebook"\n[[models]]\nname = "make"\n')
+    with pytest.raises(perfdash.UsageError, match="no loader named 'notebook'; there are: models, python"):
+        perfdash.run(suite=str(suite))
+
+
+def test_one_result_is_shown_in_plain_text_and_escaped_in_a_notebook():
+    one = result("<script>")
+    assert repr(one).splitlines() == [
+        f"{one.case.name}: pass", "  speedup: 2.000x [1.900, 2.100] faster", "  eager: 20 ms",
+        "  inductor: 10 ms", "  compilation: 30.0 s",
+    ]  # fmt: skip
+    failed = Result(
+        Case("timm", "bad", backend="<b>"), "t", 1.0, Status.CRASH, failed_phase="compile",
+        error=Failure("SIGSEGV", "<i>ended</i>"),
+    )  # fmt: skip
+    assert repr(failed) == f"{failed.case.name}: crash (SIGSEGV)\n  error: in compile: SIGSEGV: <i>ended</i>"
+    shown = failed._repr_html_() + one._repr_html_()
+    assert "&lt;i&gt;ended&lt;/i&gt;" in shown
+    assert not re.search("<(script|i|b)>", shown)
+    assert "nothing captured" in repr(replace(one, capture={}))
+
+
+def test_a_history_is_shown_without_its_password(monkeypatch):
+    monkeypatch.setenv("PERFDASH_DB", "postgresql://ann:s3cret@host/perf")
+    assert repr(perfdash.History()) == "perfdash history postgresql://***@host/perf"
 
 
 @pytest.mark.parametrize(
@@ -199,8 +297,17 @@ def test_the_examples_of_the_documentation_run(tmp_path):
     for block in files:
         (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
     examples = "\n".join(block for block in blocks if block not in files)
-    assert len(blocks) - len(files) >= 4
+    assert len(blocks) - len(files) >= 6
     assert "inductor" in examples
+    library = Repository(tmp_path / "library")
+    for level, change, tag in (
+        (10, "first", "v1.0"),
+        (10, "same", "b"),
+        (15, "slower", "c"),
+        (15, "last", "v1.1"),
+    ):
+        library.commit(change, {"speed.py": f"print({level})  # {change}\n"})
+        library.git("tag", tag)
     script = (
         "from tests.few_samples import take_few_samples\n"
         "if __name__ == '__main__':\n"
@@ -209,7 +316,8 @@ def test_the_examples_of_the_documentation_run(tmp_path):
         + "".join(f"    {line}\n" for line in examples.splitlines())
         + "    assert 'torch' not in sys.modules\n"
         "    assert len(run) == len(other) == 2, run\n"
-        "    assert all(one.status == 'pass' for one in [*run, *other, result]), run\n"
+        "    assert all(one.status == 'pass' for one in [*run, *other, result, wide]), run\n"
+        "    assert found.word == 'found' and found.culprits[0].revisions[-1].title == 'slower', found\n"
         "    assert len(fast) == 1\n"
         "    assert perfdash.load('last').folder.name == other.folder.name\n"
         "    assert len(history.runs()) == 2, 'measure() stays out'\n"
@@ -217,6 +325,9 @@ def test_the_examples_of_the_documentation_run(tmp_path):
     (tmp_path / "examples.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ, "PYTHONPATH": str(ROOT), "PERFDASH_WAIT": "5m",
+            "PERFDASH_BUILD_CACHE": str(tmp_path / "cache"),
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -102,7 +102,8 @@ class Engine:
 
         The journal keeps all observations, however it ends.
         """
-        for number in _ENDING:
+        in_main = threading.current_thread() is threading.main_thread()  # Python takes signals there only
+        for number in _ENDING if in_main else ():
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, _interrupt)
         orphans.end_strays()

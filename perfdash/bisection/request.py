@@ -33,6 +33,12 @@ from perfdash.suites.case_selection import Planned
 HIDDEN = "***"
 # Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.
 _OWN_FLAGS = {"jobs", "model"}
+_BOUNDS = {
+    "confidence": (0.6, 0.9999),
+    "minimum_change": (0, 1000),
+    "max_builds": (2, 10**6),
+    "jobs": (1, 999),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,10 @@ class BisectionRequest:
         for name in ("good", "bad"):
             if not flags[name]:
                 raise UsageError(f"--{name} is missing: between which two revisions? (good is the older one)")
+        for name, (low, high) in _BOUNDS.items():
+            if flags[name] is not None and not low <= flags[name] <= high:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option} {flags[name]}: give a number from {low} to {high}")
         repo = flags["repo"]
         priors = pairs(flags["prior"], "--prior")
         return cls(

@@ -6,7 +6,9 @@ It is computed from the journal alone. `git_log` writes it as lines that `git bi
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -182,6 +184,24 @@ class BisectionResult:
         """Plain values; NaN is null."""
         return {"schema": 1, **finite(dataclasses.asdict(self))}
 
+    def __repr__(self) -> str:
+        """The culprits, or why there is none, in a few lines of plain text."""
+        case = self.case
+        subject = f"{case['suite']}/{case['model']}" if case else shlex.join(self.command or ())
+        title = f"perfdash bisection {self.name}: {self.word}"
+        lines = [title, f"  {self.title} of {subject}, on {self.host}"]
+        lines += [f"  {_shown(culprit, self.kind)}" for culprit in self.culprits]
+        lines += [
+            f"  searched by {stage.recipe}: {stage.revisions} revisions from {stage.good.label} to "
+            f"{stage.bad.label}, {len(stage.tested)} measured, {len(stage.skipped)} skipped"
+            for stage in self.ranges
+        ]
+        return "\n".join(_one_line(line) if line[:1] != " " else f"  {_one_line(line)}" for line in lines)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, escaped."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
 
 def result_of(bisection: Bisection) -> BisectionResult:
     """The result of a bisection so far."""
@@ -212,6 +232,21 @@ def result_of(bisection: Bisection) -> BisectionResult:
         unexplained=tuple(_unexplained(bisection)),
         refuted=tuple(_refuted(bisection)),
     )
+
+
+def _shown(culprit: Culprit, kind: str) -> str:
+    """A culprit in one line: the revision, its change, and how sure that is."""
+    revision, change = culprit.revisions[-1], culprit.change
+    count = len(culprit.revisions)
+    which = f"{revision.label} {revision.title}" if count == 1 else f"one of {count} up to {revision.label}"
+    parts = [which.strip()]
+    if kind == "ratio" and change.ratio is not None and change.low is not None and change.high is not None:
+        parts.append(f"{change.ratio - 1:+.2%} ({change.low - 1:+.2%} to {change.high - 1:+.2%})")
+    elif change.before is not None and change.after is not None:
+        parts.append(f"{change.before:.4g} before, {change.after:.4g} since")
+    parts.append(f"probability {culprit.probability:.1%}")
+    parts += [culprit.confirmed] if culprit.confirmed else []
+    return ", ".join(parts)
 
 
 def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:

@@ -57,10 +57,12 @@ _RESUME_FLAGS = {
 
 
 @contextmanager
-def started(command: Sequence[str] | None, flags: dict[str, Any], notify: Notify) -> Iterator[Engine | str]:
+def started(
+    command: Sequence[str] | None, flags: dict[str, Any], notify: Notify, words: Sequence[str] | None = None
+) -> Iterator[Engine | str]:
     """A new bisection with its journal; with --dry-run the plan, as text.
 
-    Raises UsageError, MachineError.
+    words: the command line that repeats it; None for that of this process. Raises UsageError, MachineError.
     """
     metric = metric_named(flags["metric"] or ("exit-code" if command else "speedup"), bool(command))
     request = BisectionRequest.from_flags(flags, command)
@@ -89,7 +91,9 @@ def started(command: Sequence[str] | None, flags: dict[str, Any], notify: Notify
         stage = workbench.first(source, builder, revisions)
         with Journal.create(settings.out) as journal:
             bisection = Bisection([])
-            begun = _begun(setup, journal.folder.name, revisions, notes, flags["alert"])
+            own = list(sys.argv[1:] if words is None else words)
+            line = ["perfdash", *_line(request, revisions, flags["alert"], own)]
+            begun = _begun(setup, journal.folder.name, line, notes, flags["alert"])
             for event in (begun, stage):
                 bisection.apply(journal.append(event))
             notify(f"{journal.folder}: {len(revisions)} revisions, {metric.bisect_title}")
@@ -185,7 +189,7 @@ def marked(folder: Path, word: str, side: str) -> str:
 
 
 def _begun(
-    setup: Setup, name: str, revisions: Sequence[Revision], notes: Sequence[str], alert: int | None
+    setup: Setup, name: str, line: Sequence[str], notes: Sequence[str], alert: int | None
 ) -> events.Event:
     """The first event of a journal, without secrets."""
     request, facts = setup.request, host.facts()
@@ -199,7 +203,7 @@ def _begun(
         "schema": events.SCHEMA,
         "name": name,
         "perfdash": __version__,
-        "line": ["perfdash", *_line(request, revisions, alert)],
+        "line": list(line),
         "asked": request.without_secrets().to_json(),
         "settings": settings,
         "metric": setup.metric.name,
@@ -225,13 +229,14 @@ def _masked(env: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in env.items()]))
 
 
-def _line(request: BisectionRequest, revisions: Sequence[Revision], alert: int | None) -> list[str]:
+def _line(
+    request: BisectionRequest, revisions: Sequence[Revision], alert: int | None, words: list[str]
+) -> list[str]:
     """The command line without secrets; its ends by names that do not move.
 
     One of --all-alerts is repeated by itself.
     """
     ends = {request.good: revisions[0], request.bad: revisions[-1]}
-    words = sys.argv[1:]
     if "--all-alerts" in words:
         at = words.index("--all-alerts")
         own = {

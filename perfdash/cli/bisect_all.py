@@ -26,12 +26,13 @@ from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import absolute_recipe
 from perfdash.bisection.result import result_of
 from perfdash.bisection.setup import resumed, started
-from perfdash.cli.bisect_output import notify, typist, work
+from perfdash.cli.bisect_output import notify, typist
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import dumps
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
 from perfdash.report.all_bisections import all_to_json, markdown_of_all
+from perfdash.report.bisection_files import work
 from perfdash.report.bisection_report import headline
 from perfdash.settings import resolve
 
@@ -142,7 +143,7 @@ class _OneOfMany:
                 return Attempt(result, str(folder), found_steps(bisection, group.number))
         with ExitStack() as stack:
             engine = self._engine(stack, flags, folder)
-            state, result = work(engine)
+            state, result = work(engine, notify)
             notify(headline(result))
             steps = found_steps(engine.bisection, group.number)
             return Attempt(result, str(engine.journal.folder), steps, state == INTERRUPTED)

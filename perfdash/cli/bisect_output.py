@@ -1,4 +1,4 @@
-"""Run a bisection from the command line; write, print and post its reports."""
+"""Run a bisection from the command line; print and post its report."""
 
 from __future__ import annotations
 
@@ -8,44 +8,26 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import typer
 
-from perfdash import files
 from perfdash.bisection.completion import Typist
 from perfdash.bisection.engine import DONE, INTERRUPTED, STOPPED, Engine
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.bisection.replay import Bisection
-from perfdash.bisection.result import BisectionResult, result_of, save_to_history
-from perfdash.errors import MachineError, UsageError
-from perfdash.files import dumps
+from perfdash.bisection.result import result_of
+from perfdash.errors import MachineError
 from perfdash.publish import comments
 from perfdash.publish.github import GitHubClient
 from perfdash.report import reproduce
 from perfdash.report.alert_text import model_of, what
-from perfdash.report.bisection_report import headline, markdown, page
+from perfdash.report.bisection_files import how_to_resume, report_text, work
+from perfdash.report.bisection_report import markdown
 from perfdash.report.markdown import plain
 from perfdash.settings import resolve
 
-REPORT = "report"
 KIND = "bisection"
-
-
-def write_reports(folder: Path, result: BisectionResult) -> None:
-    """Write report.md, report.html and report.json; on a full disk say so and continue."""
-    try:
-        for ending in ("md", "html", "json"):
-            text = page(result) if ending == "html" else report_text(result, as_json=ending == "json")
-            files.write(folder / f"{REPORT}.{ending}", text)
-    except OSError as error:
-        typer.echo(f"The report cannot be written to {folder}: {error.strerror}", err=True)
-
-
-def report_text(result: BisectionResult, as_json: bool) -> str:
-    """The report in Markdown, or as JSON."""
-    return dumps(result.to_json(), indent=1) + "\n" if as_json else markdown(result)
 
 
 def show_status(name: str, flags: Mapping[str, Any]) -> None:
@@ -56,59 +38,19 @@ def show_status(name: str, flags: Mapping[str, Any]) -> None:
     if is_being_worked_on(folder):
         typer.echo(f"{folder}: it is being worked on", err=True)
     elif result.state != "done":
-        typer.echo(_how_to_resume(folder), err=True)
+        typer.echo(how_to_resume(folder), err=True)
 
 
 def run(engine: Engine, as_json: bool) -> int:
     """Run a bisection, write its reports and print the result: the exit code."""
-    state, result = work(engine)
+    state, result = work(engine, notify)
     typer.echo(report_text(result, as_json), nl=False)
     folder = engine.journal.folder.absolute()
     notify(f"Saved in {folder}")
     if state != DONE:
         why = f"--max-builds {engine.most_builds} reached" if state == STOPPED else "Interrupted"
-        notify(f"{why}. {_how_to_resume(folder)}")
+        notify(f"{why}. {how_to_resume(folder)}")
     return 130 if state == INTERRUPTED else 0
-
-
-def work(engine: Engine) -> tuple[str, BisectionResult]:
-    """Run a bisection, write its reports and save it: how it ended, and its result.
-
-    Raises the error that ended it, and UsageError if an end could not be measured.
-    """
-    state, failed = engine.work()
-    folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
-    write_reports(folder, result)
-    if engine.history:
-        try:
-            save_to_history(engine.history, engine.bisection, result, headline(result))
-        except Exception as error:  # the journal has it all
-            typer.echo(f"The bisection is saved, but not in the history: {error}", err=True)
-    if failed:
-        notify(_how_to_resume(folder))
-        raise failed
-    if result.word == "end not measured":
-        raise UsageError(_unmeasured_ends(result, engine.journal.logs))
-    return state, result
-
-
-def _how_to_resume(folder: Path) -> str:
-    return f"To go on: perfdash bisect --resume {quote(str(folder))}"
-
-
-def _unmeasured_ends(result: BisectionResult, logs: Path) -> str:
-    """The message for ends that could not be measured: which, and why."""
-    top = result.ranges[0]
-    lines = []
-    for name, end in (("good", top.good), ("bad", top.bad)):
-        for skipped in top.skipped:
-            if skipped.id == end.id:
-                log = f"; its log is {skipped.log}" if skipped.log else ""
-                lines.append(f"--{name} {end.label}: {skipped.why}{log}")
-    other = "exit-code" if result.command else "status"
-    hint = "" if result.kind == "status" else f" (--metric {other} looks for the change of that)"
-    lines.append(f"What it said meanwhile is in {logs}")
-    return "an end of the range cannot be measured, so nothing can be told" + hint + ":\n" + "\n".join(lines)
 
 
 def notify(line: str) -> None:

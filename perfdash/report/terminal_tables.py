@@ -12,7 +12,7 @@ from perfdash.history.acts import RENAME, Act
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
-from perfdash.records import DISTURBED, PASSING, Case, Result, RunInfo, Status
+from perfdash.records import PASSING, Case, Result, RunInfo
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
@@ -183,19 +183,7 @@ def _way(case: Case) -> str:
 
 def status_text(result: Result) -> str:
     """The status, marked where nothing was captured: such a 1.00x means nothing."""
-    if (
-        result.status is Status.PASS
-        and result.case.backend.startswith("inductor")
-        and not result.capture.get("graphs")
-    ):
-        return "pass (nothing captured)"
-    if result.status is Status.PASS and result.capture.get("recompile_limit"):
-        return "pass (recompile limit)"
-    if result.status is Status.PASS and result.speedup and result.speedup.verdict == DISTURBED:
-        return "pass (disturbed)"
-    if result.status is Status.CRASH and result.error:
-        return f"crash ({result.error.type})"
-    return str(result.status)
+    return result.marked_status
 
 
 def verdict_text(result: Result) -> str:

@@ -124,11 +124,12 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
 
 
 def _slip(target: str, failed: Mapping[str, Any]) -> str:
-    """Why the function that --model names does not give a model, and where it fails."""
-    path = target.rpartition(":")[0]
-    lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', failed.get("traceback", ""))
+    """Why the function that --model names, or one of a notebook, gives no model, and where it fails."""
+    path, colon, _ = target.rpartition(":")
+    place = rf'File "{re.escape(path)}", line (\d+)' if colon else rf"line (\d+), in {re.escape(target)}\n"
+    lines = re.findall(place, failed.get("traceback", ""))
     where = f" (line {lines[-1]})" if lines else ""
-    message = f"--model {target}{where}: {failed['type']}: {failed['message']}"
+    message = f"{'--model ' if colon else ''}{target}{where}: {failed['type']}: {failed['message']}"
     if lines or failed["type"] != "TypeError" or "must return" in failed["message"]:
         return message
     return f"{message}; it is called with the batch size and returns (module, inputs)"

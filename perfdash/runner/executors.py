@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from perfdash.errors import PerfdashError
 from perfdash.runner.cores import gpus_of
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
+from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.slot import Slot
 from perfdash.runner.worker_limits import RunStopped, Stop
 from perfdash.settings import RunSettings
@@ -67,6 +68,7 @@ class LocalExecutor:
         options: Options,
         logs: Path,
         gpus: Sequence[str] = (),
+        notebook: NotebookModel | None = None,
     ) -> None:
         self.on_activity: Callable[[str], None] = lambda text: None
         self._logs = logs
@@ -79,6 +81,7 @@ class LocalExecutor:
                 gpu=gpus[number] if gpus else None,
                 stop=self._stop,
                 on_activity=self._activity if number == 0 else None,
+                notebook=notebook,
             )
             for number, cores in enumerate(slots)
         ]
@@ -176,12 +179,15 @@ class LocalExecutor:
 
 
 def open_executor(
-    settings: RunSettings, cores: Sequence[tuple[int, ...]], logs: Path
+    settings: RunSettings, cores: Sequence[tuple[int, ...]], logs: Path, notebook: NotebookModel | None = None
 ) -> AbstractContextManager[Any]:
-    """The executor that the settings name: slots of this machine, or a Dask cluster. Logs go to a folder."""
+    """The executor that the settings name: slots of this machine, or a Dask cluster. Logs go to a folder.
+
+    `notebook`: the model of a case from a notebook, which stays on this machine.
+    """
     chosen = options_of(settings)
     if settings.executor == "dask":
         from perfdash.runner.dask_executor import DaskExecutor
 
         return DaskExecutor(settings.scheduler or "", chosen, logs)
-    return LocalExecutor(cores, chosen, logs, gpus_of(settings)[: len(cores)])
+    return LocalExecutor(cores, chosen, logs, gpus_of(settings)[: len(cores)], notebook)

@@ -22,6 +22,7 @@ from perfdash.records import Job, to_json
 from perfdash.runner import orphans
 from perfdash.runner.allocator import preload
 from perfdash.runner.messages import ProcessOutcome
+from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.worker_limits import (
     GRACE_S,
     MAX_MESSAGE,
@@ -32,6 +33,7 @@ from perfdash.runner.worker_limits import (
     Stop,
     ready_of,
 )
+from perfdash.suites.suite_file import NOTEBOOK
 
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
 WATCHDOG_S = 5.0  # for the watchdog to end what is below it
@@ -53,13 +55,23 @@ class Launch:
 class ForkParent:
     """A running fork parent. Use as a context manager: at the end no process of it is left."""
 
-    def __init__(self, launch: Launch, locks: tuple[int, ...] = (), stop: Stop | None = None) -> None:
-        """`locks` are descriptors that its watchdog holds; `stop` ends the wait for its start."""
+    def __init__(
+        self,
+        launch: Launch,
+        locks: tuple[int, ...] = (),
+        stop: Stop | None = None,
+        notebook: NotebookModel | None = None,
+    ) -> None:
+        """`locks` are descriptors that its watchdog holds; `stop` ends the wait for its start.
+
+        `notebook`: the model of the jobs whose loader is that of notebooks.
+        """
         self.launch = launch
         self.forks = 0  # processes that it has been asked for
         self.hello: dict[str, Any] = {}
         self._locks = locks
         self._stop = stop
+        self._notebook = notebook
         self._mark = orphans.new_mark()
         self._home: TemporaryFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -181,7 +193,8 @@ class ForkParent:
             fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             message = json.dumps(to_json(job)).encode()
-            socket.send_fds(self._control, [message], [events_writer, output_writer])
+            own = [self._notebook.descriptor] if self._notebook and job.loader == NOTEBOOK else []
+            socket.send_fds(self._control, [message], [events_writer, output_writer, *own])
         except OSError:
             for fd in (events, output):
                 os.close(fd)

@@ -21,7 +21,7 @@ from perfdash.runner.cores import slots_of
 from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import load_suite, own_models
+from perfdash.suites.suite_file import load_suite, notebook_model, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry
 
@@ -66,10 +66,13 @@ class Plan:
         }
 
 
-def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
+def make_plan(
+    settings: RunSettings, uncut: bool = False, notebook: str | None = None
+) -> tuple[Plan, dict[str, str]]:
     """Plan a run: its cases with costs and shard, and the suites' dynamo names.
 
-    `uncut` leaves out costs and shard, for a run that has its own, or needs none. Raises UsageError.
+    `uncut` leaves out costs and shard, for a run that has its own, or needs none. `notebook`: the function
+    of a notebook that makes one more model. Raises UsageError.
     """
     if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
         raise UsageError(
@@ -80,6 +83,8 @@ def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[st
     suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
     if settings.model:
         suites.append(own_models(settings.model))
+    if notebook:
+        suites.append(notebook_model(notebook))
     if not suites:
         raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
     if needs_checkout(suites):

@@ -31,13 +31,14 @@ from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
+from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suites.case_selection import backend_names
-from perfdash.suites.suite_file import near
+from perfdash.suites.suite_file import NOTEBOOK, near
 
 Say = Callable[[str], None]
 
@@ -47,6 +48,8 @@ _MAY_CHANGE = {
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
     "wait", "suite", "model",  # differences() compares their content
 }  # fmt: skip
+
+NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
 
 
 @dataclass
@@ -62,11 +65,27 @@ class Run:
     info: RunInfo
     results: list[Result]  # the latest of each case
     interrupted: bool = False
+    notebook: NotebookModel | None = None  # of the one case that comes from a notebook
+
+    @property
+    def how_to_resume(self) -> str:
+        """How the user measures what is left."""
+        if self.notebook:
+            return f"{NOT_RESUMED} Call perfdash.measure() again"
+        return f"To go on: perfdash run --resume {self.journal.folder}"
 
 
-def new_run(settings: RunSettings) -> Run:
-    """Plan a run and make its folder. Raises UsageError or MachineError; then no folder is left."""
-    plan, dynamo_names = make_plan(settings)
+def new_run(settings: RunSettings, notebook: NotebookModel | None = None) -> Run:
+    """Plan a run and make its folder. Raises UsageError or MachineError; then no folder is left.
+
+    `notebook`: a model to measure, which exists in the calling process only.
+    """
+    if notebook and settings.executor != "local":
+        raise UsageError(
+            f"{notebook.name} is defined in a notebook, and its pickle goes to no other machine: measure it "
+            "with executor='local', or write it into a file and measure 'net.py:" + f"{notebook.name}'"
+        )
+    plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
     journal = RunJournal.create(settings.out)
@@ -76,7 +95,7 @@ def new_run(settings: RunSettings) -> Run:
     except PerfdashError:
         journal.discard()
         raise
-    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [])
+    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], notebook=notebook)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -129,6 +148,11 @@ def resumed_run(
 def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, str]]:
     """The plan of a run folder, with what its plan.json does not hold. Raises UsageError for another plan."""
     old = read_plan(folder)
+    if any(planned["loader"] == NOTEBOOK for planned in old["cases"]):
+        raise UsageError(
+            f"Cannot resume {folder.name}: {NOT_RESUMED} Call perfdash.measure() again in the notebook, or "
+            "write the function into a file, e.g. net.py with %%writefile, and measure 'net.py:FUNCTION'"
+        )
     fresh, dynamo_names = make_plan(settings, uncut=True)
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
@@ -163,7 +187,9 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     try:
         with away_from(run.slots), ExitStack() as stack:
             executor = when_free(
-                lambda: stack.enter_context(open_executor(settings, slots, journal.logs)), settings.wait, say
+                lambda: stack.enter_context(open_executor(settings, slots, journal.logs, run.notebook)),
+                settings.wait,
+                say,
             )
             session = Session(
                 planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results,
@@ -177,7 +203,7 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
             journal.discard()
         else:
             saved = len(session.results if session else run.results)
-            say(f"{saved} of {info.cases} cases are saved. To go on: perfdash run --resume {journal.folder}")
+            say(f"{saved} of {info.cases} cases are saved. {run.how_to_resume}")
         raise
     finally:
         journal.close()

@@ -24,6 +24,7 @@ from perfdash.runner.allocator import allocator_library
 from perfdash.runner.cores import Locks, core_names, every_slot
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
+from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.result_record import process_ratios
 from perfdash.runner.worker_limits import OnEvent, Stop
 from perfdash.stats.process_spread import disagree
@@ -55,9 +56,11 @@ class Slot:
         gpu: str | None = None,
         stop: Stop | None = None,
         on_activity: Callable[[str], None] | None = None,
+        notebook: NotebookModel | None = None,
     ) -> None:
         """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible.
 
+        `notebook`: the model of cases whose loader is that of notebooks.
         `on_activity` receives what introduce() and null() are doing, in words.
         """
         self.cores = tuple(cores)
@@ -65,6 +68,7 @@ class Slot:
         self.stop = stop
         self._number = number
         self._options = options
+        self._notebook = notebook
         self._on_activity = on_activity or (lambda text: None)
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
@@ -307,7 +311,9 @@ class Slot:
             self._parents.pop(number).close()
             parent = None
         if parent is None:
-            parent = self._parents[number] = ForkParent(launch, self._locks.fds, self.stop).__enter__()
+            parent = self._parents[number] = ForkParent(
+                launch, self._locks.fds, self.stop, self._notebook
+            ).__enter__()
         return parent
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:

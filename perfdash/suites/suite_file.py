@@ -31,6 +31,7 @@ from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
 OWN = "own"  # the suite of the models that --model names
+NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
 
@@ -242,10 +243,11 @@ def load_suite(name_or_path: str) -> Suite:
         loader = suite.loader_of(model)
         if not loader:
             raise UsageError(f"suite file {path}: key 'loader' is required, or one at model {model.name!r}")
-        if loader not in registry.names("loaders"):
+        loaders = [name for name in registry.names("loaders") if name != NOTEBOOK]
+        if loader not in loaders:
             raise UsageError(
                 f"suite file {path}: key 'loader' (model {model.name!r}): no loader named {loader!r}; "
-                f"there are: {', '.join(registry.names('loaders'))}"
+                f"there are: {', '.join(loaders)}"
             )
     return suite
 
@@ -262,6 +264,12 @@ def own_models(targets: Sequence[str]) -> Suite:
             name = f"{Path(file).with_suffix('')}.{function}"
         models.append(Model(name=name, target=target, quick=True))
     return Suite(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+
+
+def notebook_model(name: str) -> Suite:
+    """The suite of one model that a function of a notebook makes."""
+    model = Model(name=f"notebook.{name}", target=name, quick=True)
+    return Suite(name=OWN, loader=NOTEBOOK, models=(model,), path=Path.cwd() / "own.toml")
 
 
 def near(word: str, names: list[str]) -> str:

@@ -4,8 +4,9 @@
 
 A watchdog (orphan_watchdog.py) ends everything when the fork parent or its starter ends. Messages go over a
 SOCK_SEQPACKET socket, one JSON object each. The fork parent first sends `hello`. Then each message to it is a
-Job, with two file descriptors: for its events (JSON lines) and for what it prints. The answer is
-{"pid": ...} at once, and {"exit": ...} when the process has ended and nothing that it started is left.
+Job, with two file descriptors: for its events (JSON lines) and for what it prints; a third, where there is
+one, holds the model of a notebook (loaders/notebook.py). The answer is {"pid": ...} at once, and
+{"exit": ...} when the process has ended and nothing that it started is left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any, Iterable
+from typing import Any, Iterable, Optional
 
 from perfdash.records import job_from_json
 from perfdash.worker import linux
@@ -52,17 +53,17 @@ def main() -> None:
     gc.freeze()
     control.send(json.dumps(hello).encode())
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 2)
+        message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 3)
         if not message:
             return
-        events, log = descriptors
+        events, log, *model = descriptors
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             control.close()
-            _serve_case(parent, message, events, log)
-        os.close(events)
-        os.close(log)
+            _serve_case(parent, message, events, log, *model)
+        for descriptor in descriptors:
+            os.close(descriptor)
         control.send(json.dumps({"pid": pid}).encode())
         _, status = os.waitpid(pid, 0)
         linux.end_children()  # what the case has left running has become our child
@@ -137,8 +138,8 @@ def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]
     return versions, commits, repositories
 
 
-def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
-    """The life of a case's process; never returns."""
+def _serve_case(parent: int, message: bytes, events: int, log: int, model: Optional[int] = None) -> None:
+    """The life of a case's process; never returns. `model`: of a notebook, where the case is one."""
     try:
         os.setsid()
         linux.die_with_parent(parent)
@@ -149,9 +150,12 @@ def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         from perfdash.worker.case import run_case
+        from perfdash.worker.loaders import notebook
 
         job = job_from_json(json.loads(message))
         os.chdir(job.scratch)
+        if model is not None:
+            notebook.receive(model)
         with os.fdopen(events, "w", buffering=1) as pipe:
 
             def emit(event: str, **facts: Any) -> None:

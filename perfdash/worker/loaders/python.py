@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from perfdash.records import Job
 
@@ -24,7 +24,7 @@ def load(job: Job) -> tuple[Any, Any]:
     """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
-    sys.path.insert(_behind_the_build(), str(path.parent))
+    add_folder(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise LookupError(f"{path} is not a Python file")
@@ -33,20 +33,26 @@ def load(job: Job) -> tuple[Any, Any]:
     spec.loader.exec_module(module)
     if not callable(getattr(module, function, None)):
         raise LookupError(f"{path} has no function {function!r}")
-    result = getattr(module, function)(job.case.batch_size)
+    return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+
+
+def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:
+    """Call a user's function and check its result. Raises TypeError that names the function."""
+    result = function(batch_size)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], (tuple, dict))):
         raise TypeError(
-            f"{path}:{function} must return (module, inputs), inputs a tuple or a dict; "
+            f"{name} must return (module, inputs), inputs a tuple or a dict; "
             f"it returned {type(result).__name__}"
         )
     return result
 
 
-def _behind_the_build() -> int:
-    """Return where to insert the file's folder in sys.path: behind PYTHONPATH.
+def add_folder(folder: str) -> None:
+    """Make the modules of a folder importable, behind PYTHONPATH.
 
     During a bisection PYTHONPATH holds the build under test. The folder may belong to a checkout of the
     same package, which must not replace the build.
     """
     builds = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return max((sys.path.index(entry) + 1 for entry in builds if entry in sys.path), default=0)
+    place = max((sys.path.index(entry) + 1 for entry in builds if entry in sys.path), default=0)
+    sys.path.insert(place, folder)

@@ -1,0 +1,74 @@
+"""Run a bisection to its end, write its report files and save it in the history.
+
+The command line and the Python API share it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+from perfdash import files
+from perfdash.bisection.engine import Engine, Notify
+from perfdash.bisection.result import BisectionResult, result_of, save_to_history
+from perfdash.errors import UsageError
+from perfdash.files import dumps
+from perfdash.report.bisection_report import headline, markdown, page
+
+REPORT = "report"
+
+
+def work(engine: Engine, notify: Notify) -> tuple[str, BisectionResult]:
+    """Run a bisection, write its reports and save it: how it ended, and its result.
+
+    Raises the error that ended it, and UsageError if an end could not be measured.
+    """
+    state, failed = engine.work()
+    folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
+    write_reports(folder, result, notify)
+    if engine.history:
+        try:
+            save_to_history(engine.history, engine.bisection, result, headline(result))
+        except Exception as error:  # the journal has it all
+            notify(f"The bisection is saved, but not in the history: {error}")
+    if failed:
+        notify(how_to_resume(folder))
+        raise failed
+    if result.word == "end not measured":
+        raise UsageError(_unmeasured_ends(result, engine.journal.logs))
+    return state, result
+
+
+def write_reports(folder: Path, result: BisectionResult, notify: Notify) -> None:
+    """Write report.md, report.html and report.json; on a full disk say so and continue."""
+    try:
+        for ending in ("md", "html", "json"):
+            text = page(result) if ending == "html" else report_text(result, as_json=ending == "json")
+            files.write(folder / f"{REPORT}.{ending}", text)
+    except OSError as error:
+        notify(f"The report cannot be written to {folder}: {error.strerror}")
+
+
+def report_text(result: BisectionResult, as_json: bool) -> str:
+    """The report in Markdown, or as JSON."""
+    return dumps(result.to_json(), indent=1) + "\n" if as_json else markdown(result)
+
+
+def how_to_resume(folder: Path) -> str:
+    """The command that continues a bisection."""
+    return f"To go on: perfdash bisect --resume {quote(str(folder))}"
+
+
+def _unmeasured_ends(result: BisectionResult, logs: Path) -> str:
+    """The message for ends that could not be measured: which, and why."""
+    top = result.ranges[0]
+    lines = []
+    for name, end in (("good", top.good), ("bad", top.bad)):
+        for skipped in top.skipped:
+            if skipped.id == end.id:
+                log = f"; its log is {skipped.log}" if skipped.log else ""
+                lines.append(f"--{name} {end.label}: {skipped.why}{log}")
+    other = "exit-code" if result.command else "status"
+    hint = "" if result.kind == "status" else f" (--metric {other} looks for the change of that)"
+    lines.append(f"What it said meanwhile is in {logs}")
+    return "an end of the range cannot be measured, so nothing can be told" + hint + ":\n" + "\n".join(lines)

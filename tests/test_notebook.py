@@ -1,0 +1,68 @@
+"""docs/notebook.ipynb runs from its first cell to its last, in a kernel without a display."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lazy import lazy
+
+nbformat = lazy("nbformat")
+nbclient = lazy("nbclient")
+
+ROOT = Path(__file__).parents[1]
+# Run before the first cell: the numbers themselves are not the point.
+BEFORE = """
+from tests.few_samples import take_few_samples
+
+take_few_samples()
+"""
+
+
+def text_of(cell) -> str:
+    """All that a cell has shown, as text and as HTML."""
+    shown = []
+    for output in cell.outputs:
+        data = output.get("data", {})
+        shown += [output.get("text", ""), data.get("text/plain", ""), data.get("text/html", "")]
+    return "\n".join(shown)
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """A kernel under this interpreter, with its files in a folder of the test."""
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PERFDASH_WAIT", "5m")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    from jupyter_client import KernelManager
+
+    manager = KernelManager(kernel_name="python3")
+    manager.kernel_spec.argv[0] = sys.executable
+    return manager
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_notebook_runs(tmp_path, kernel):
+    notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "results belong into results/"
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(BEFORE))
+    client = nbclient.NotebookClient(
+        notebook, timeout=500, km=kernel, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute(cwd=str(tmp_path))
+    shown = [text_of(cell) for cell in cells]
+    assert "own_notebook.make_cpu_float32_bs16_t1_inference_inductor: pass" in shown[1]
+    assert "<th>speedup</th>" in shown[1]
+    assert "net.make" in shown[-2]
+    assert "<table" in shown[-2]
+    assert "aot-eager" in shown[-2]
+    saved = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert len([path for path in saved if path.name == "plan.json"]) == 4
+    assert not [path for path in saved if b"Perceptron" in path.read_bytes() and "logs" not in path.parts]
