@@ -90,7 +90,8 @@ def decide(
     Each ratio is clipped at 2.5 deviations (Huber 1964), and their sum is compared with the boundaries of
     `plan`. A change stands only if its robust estimate is also at least `minimum_change`. It is dismissed
     when the interval of three pairs or more lies below what was suspected (`at_least`), or below
-    `minimum_change`. After the last pair it is undecided. Ratios that are not finite (a failed run) do not
+    `minimum_change`. After the last pair it is undecided, and without `at_least` as soon as only changes are
+    left that are too small for `pairs`. Ratios that are not finite (a failed run) do not
     count as pairs, so the caller must limit them. Raises ValueError for a suspected change of zero.
     """
     if suspected == 0 or not math.isfinite(suspected):
@@ -117,14 +118,18 @@ def decide(
     low, high = sorted((direction * (estimate - half), direction * (estimate + half)))
 
     least = math.log1p(minimum_change)
+    detectable = 0.0
     if at_least is None:
-        at_least = min(abs(suspected), design.detects * deviation)
+        detectable = design.detects * deviation
+        at_least = min(abs(suspected), detectable)
     refuted = max(at_least, least)
     decision: Decision = "more" if n < last else "undecided"
     if score >= design.stands[look] and estimate >= least:
         decision = "stands"
     elif n >= _LEAST_TO_DISMISS and estimate + half < refuted:
         decision = "dismissed"
+    elif n >= _LEAST_TO_DISMISS and estimate + half < detectable:
+        decision = "undecided"  # smaller than these pairs could tell: the next ones would not either
     wanted = None
     if decision == "undecided":
         apart = max(estimate - least, refuted - estimate)

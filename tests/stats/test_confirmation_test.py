@@ -186,6 +186,13 @@ def test_a_change_between_nothing_and_what_was_suspected_is_undecided():
     assert judge(ratios * 20, most_pairs=40).decision == "stands"
 
 
+def test_a_suspicion_below_what_the_pairs_detect_ends_early_and_undecided():
+    decision = decide([0.001, -0.012, 0.004, -0.01], suspected=0.02, sd=0.02)
+    assert decision.decision == "undecided"
+    assert decision.high > 0.02, "it may be there"
+    assert decide([0.001, -0.012], suspected=0.02, sd=0.02).decision == "more"
+
+
 def test_few_planned_pairs_that_detect_nothing_surely_still_say_what_it_takes():
     decision = decide([0.005, 0.035, 0.005, 0.035], suspected=0.05, sd=0.02, pairs=4)
     assert decision.decision == "undecided"
