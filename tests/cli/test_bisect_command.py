@@ -127,7 +127,9 @@ def test_killed_ten_times_it_comes_to_the_same_end_and_nothing_is_done_twice(com
             [sys.executable, "-m", "perfdash", *words],
             cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        line = process.stderr.readline()  # it has begun
+        line = process.stderr.readline()
+        while line and not line.startswith(str(runs)):  # its folder, once it has begun
+            line = process.stderr.readline()
         if kills < 10:
             time.sleep(moments.uniform(0, min(0.6, took / 15)))  # on a fast machine it would end before
             process.kill()
