@@ -56,7 +56,7 @@ def pairs(tmp_path, monkeypatch):
     def measure(count, good=100):
         started = []
 
-        def start(launch, locks, stop):
+        def start(launch, locks, stop, notebook=None):
             started.append(Parent(launch, stopped=len(started) >= good))
             return started[-1]
 

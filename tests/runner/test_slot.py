@@ -69,7 +69,7 @@ def parents(monkeypatch):
     with Slot((1_000_000 + os.getpid(),), Options(python="python", threads=1)) as slot:
         slot.started, slot.eager = [], (10.0,) * 6
 
-        def start(launch, locks, stop):
+        def start(launch, locks, stop, notebook=None):
             slot.started.append(Parent(launch, slot.eager))
             return slot.started[-1]
 
