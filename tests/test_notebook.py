@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,32 +30,24 @@ def text_of(cell) -> str:
 
 
 @pytest.fixture
-def kernel(tmp_path, monkeypatch):
-    """A kernel under this interpreter, with its files in a folder of the test."""
+def environment(tmp_path, monkeypatch):
+    """The kernel's: its files in a folder of the test, and perfdash of this checkout."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PERFDASH_WAIT", "5m")
-    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
-    from jupyter_client import KernelManager
-
-    manager = KernelManager(kernel_name="python3")
-    manager.kernel_spec.argv[0] = sys.executable
-    return manager
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_notebook_runs(tmp_path, kernel):
+def test_the_notebook_runs(tmp_path, environment):
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "results belong into results/"
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     notebook.cells.insert(0, nbformat.v4.new_code_cell(BEFORE))
-    client = nbclient.NotebookClient(
-        notebook, timeout=500, km=kernel, resources={"metadata": {"path": str(tmp_path)}}
-    )
-    client.execute(cwd=str(tmp_path))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=500, kernel_name="python3", resources=resources).execute()
     shown = [text_of(cell) for cell in cells]
     assert "own_notebook.make_cpu_float32_bs16_t1_inference_inductor: pass" in shown[1]
     assert "<th>speedup</th>" in shown[1]
