@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SCRIPT = """\
 import math, random, sys
@@ -49,7 +50,7 @@ def make_repository(folder: Path, commits: int, culprit: int, step: float) -> li
     return names
 
 
-def bisect(home: Path, names: list[str], noise: float) -> dict[str, object]:
+def bisect(home: Path, names: list[str], noise: float) -> dict[str, Any]:
     """The report of one bisection by the real command."""
     script = home / "measure.py"
     script.write_text(SCRIPT)
@@ -61,7 +62,7 @@ def bisect(home: Path, names: list[str], noise: float) -> dict[str, object]:
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    report: dict[str, object] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 
@@ -83,9 +84,9 @@ def main() -> None:
             home = Path(folder)
             names = make_repository(home / "repository", options.commits, culprit, options.step)
             report = bisect(home, names, options.noise)
-        found = [[revision["id"] for revision in one["revisions"]] for one in report["culprits"]]  # type: ignore
-        words = [one["confirmed"] for one in report["culprits"]]  # type: ignore
-        counts: dict[str, int] = report["counts"]  # type: ignore[assignment]
+        found = [[revision["id"] for revision in one["revisions"]] for one in report["culprits"]]
+        words = [one["confirmed"] for one in report["culprits"]]
+        counts: dict[str, int] = report["counts"]
         is_right = found == [[names[culprit]]]
         is_confirmed = bool(words) and all(word == "confirmed" for word in words)
         right += is_right and is_confirmed

@@ -382,7 +382,7 @@ class _Draft:
         self.additions += _A_MODEL
 
     def message(self, words: Sequence[str]) -> str:
-        """All faults, and the user's command with what it lacks."""
+        """List all faults, then the user's command with the missing options filled in."""
         text = self.faults[0]
         if len(self.faults) > 1:
             listed = "\n".join(f"  - {fault}" for fault in self.faults)

@@ -34,12 +34,12 @@ def paired_deltas(pairs: Sequence[PairedRun], false_alarm: float, most: int = MO
     """
     deltas = {}
     for name in COMPARED:
-        logs = [
-            (math.log(old.values[name]), math.log(new.values[name]))
-            for old, new in quiet_pairs(name, passed_pairs(name, pairs))
-        ]
-        if logs:
-            deltas[name] = _delta(logs, least_change(name), false_alarm, most)
+        passed = passed_pairs(name, pairs)
+        if quiet := quiet_pairs(name, passed):
+            deltas[name] = _delta(_logs(name, quiet), least_change(name), false_alarm, most)
+        elif passed:  # other programs disturbed every pair: its numbers are shown, and decide nothing
+            disturbed = _delta(_logs(name, passed), least_change(name), false_alarm, most)
+            deltas[name] = disturbed._replace(significant=False, reach=None, pairs=0, undecided=True)
     return deltas
 
 
@@ -51,6 +51,10 @@ def is_enough(pairs: Sequence[PairedRun], false_alarm: float, most: int = MOST_P
     if len(pairs) < LEAST_PAIRS:
         return False
     return not any(delta.undecided for delta in paired_deltas(pairs, false_alarm, most).values())
+
+
+def _logs(name: str, pairs: Sequence[PairedRun]) -> list[tuple[float, float]]:
+    return [(math.log(old.values[name]), math.log(new.values[name])) for old, new in pairs]
 
 
 def _delta(logs: Sequence[tuple[float, float]], least: float, false_alarm: float, most: int) -> Delta:

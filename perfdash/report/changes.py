@@ -178,7 +178,7 @@ def _of_case(compared: ComparedCase, good: ChangeEnd | None, bad: ChangeEnd | No
     for name, delta in compared.deltas.items():
         # Speedup follows from the latencies: reporting it too would count one change twice. It is reported
         # only where no compiled latency could be tested.
-        if not delta.significant or (name == "speedup" and compared.deltas["backend_ms"].p is not None
+        if not delta.significant or (name == "speedup" and compared.deltas["backend_ms"].tested
                                      if "backend_ms" in compared.deltas else False):  # fmt: skip
             continue
         worse = (delta.change > 0) == (name in JUDGED)

@@ -210,7 +210,11 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
                         "ratio": math.exp(delta.change),
                         "p": delta.p,
                         "significant": delta.significant,
-                        **({"pairs": delta.pairs, "undecided": delta.undecided} if delta.pairs else {}),
+                        **(
+                            {"pairs": delta.pairs, "undecided": delta.undecided}
+                            if delta.pairs is not None
+                            else {}
+                        ),
                     }
                     for name, delta in compared.deltas.items()
                 },
@@ -222,6 +226,11 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
         "nothing_to_compare": sides.nothing_to_compare,
         "methods": list(sides.methods),
     }
+
+
+def _of_pairs(delta: Delta) -> dict[str, Any]:
+    """The fields of a metric of two builds that were measured in turn; empty for runs measured apart."""
+    return {} if delta.pairs is None else {"pairs": delta.pairs, "undecided": delta.undecided}
 
 
 def _known(value: float) -> float | None:

@@ -137,7 +137,7 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     names = [side.run.name for side in comparison.old.runs]
     title = names[0] if len(names) == 1 else f"{comparison.old.title} ({len(names)} runs)"
     untested = sum(
-        any(delta.p is None for name, delta in compared.deltas.items() if name in JUDGED)
+        any(not delta.tested for name, delta in compared.deltas.items() if name in JUDGED)
         for compared in comparison.both
     )
     cautions = []
@@ -146,6 +146,11 @@ def against(imported: Imported, comparison: Comparison) -> Night:
             f"numbers of {untested} of {len(comparison.both)} cases could not be tested, as nothing is known "
             "of their noise; give several runs, or a history"
         )
+    if undecided := sum(
+        any(delta.undecided for delta in compared.deltas.values()) for compared in comparison.both
+    ):
+        cases = f"{undecided} of {len(comparison.both)} cases"
+        cautions.append(f"numbers of {cases} are not decided yet; more pairs of runs would tell")
     if comparison.methods:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None

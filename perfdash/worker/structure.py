@@ -296,6 +296,6 @@ def _why_given_up(record: Any) -> Optional[str]:
 
 
 def _total(records: Iterable[Any], name: str) -> Optional[int]:
-    """The sum of a field; None where a record lacks it."""
+    """Add up a field of all records; None if a record does not have it."""
     values = [getattr(record, name, None) for record in records]
     return None if None in values else sum(value for value in values if value is not None)

@@ -236,7 +236,10 @@ def several(library, tmp_path):
         return slower("model05", 26, 1.2)(night, name, values)
 
     runs = farm(30, models=8, change=change)
-    at = lambda night: commits[0 if night < 20 else 4 if night < 26 else 8]  # noqa: E731
+
+    def at(night):
+        return commits[0 if night < 20 else 4 if night < 26 else 8]
+
     told = []
     for night, one in enumerate(runs):
         worker = {**one.run.environment["worker"], "packages": {"lib": "1"}, "commits": {"lib": at(night)}}

@@ -53,7 +53,10 @@ def test_a_change_below_what_counts_is_none():
 
 def test_disturbed_latencies_and_failed_runs_are_no_pairs():
     rng = np.random.default_rng(5)
-    assert paired_deltas(runs(rng, 4, clean=False), ALPHA) == {}
+    disturbed = runs(rng, 4, change=0.5, clean=False)
+    delta = paired_deltas(disturbed, ALPHA)["backend_ms"]
+    assert (delta.significant, delta.undecided, delta.pairs, delta.reach) == (False, True, 0, None)
+    assert not is_enough(disturbed, ALPHA), "a quiet pair may still come"
     assert "backend_peak_bytes" in paired_deltas(
         runs(rng, 4, metric="backend_peak_bytes", clean=False), ALPHA
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
@@ -205,6 +205,15 @@ def test_what_could_not_be_tested_is_not_called_unchanged():
     new = run("2026-11-02", [row("a", eager_ms=20.0, backend_ms=30.0)])
     night = against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,))))
     assert "1 of 1 cases could not be tested" in night.caution
+    # Two builds that were measured in turn: the pairs decide, or say that they cannot.
+    (case,) = [row.case for row in new.rows]
+    for undecided, caution in ((False, None), (True, "numbers of 1 of 1 cases are not decided yet")):
+        delta = Delta(10.0, 11.0, 0.095, None, not undecided, 0.2, pairs=4, undecided=undecided)
+        sides = ComparedRuns("old", (old,)), ComparedRuns("new", (new,))
+        night = against(new, compare(*sides, paired={case: {"backend_ms": delta}}))
+        assert (night.caution or "").startswith(caution or "")
+        assert bool(night.caution) == undecided
+        assert len(night.changes) == (0 if undecided else 1)
     assert headline(night) == "No change that could be told"
 
 
