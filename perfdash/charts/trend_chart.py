@@ -276,6 +276,11 @@ KINDS = {
     "worse": ("W", "M0 9L-8.5-6.5H8.5z", "alert: worse"),
     "better": ("B", "M0-9L8.5 6.5H-8.5z", "alert: better"),
     "change": ("C", "M0-7L7 0L0 7L-7 0z", "change of level"),
+    "weak": (
+        "w",
+        "M0-9L6 0L0 9L-6 0z",
+        "weak change of level: shown by a window of 50 nights, not by the year",
+    ),
     "method": ("M", "M-8 0a8 8 0 1 0 16 0a8 8 0 1 0-16 0z", "another method: not compared across it"),
     "environment": (
         "E",

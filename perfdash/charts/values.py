@@ -28,7 +28,7 @@ _HUGE, _TINY = 1e150, 1e-150
 class Mark(NamedTuple):
     """Something that happened at a time, such as a change point, an alert or an excluded night.
 
-    kind: change | worse | better | environment | method | excluded. text: one short sentence. href: a
+    kind: change | weak | worse | better | environment | method | excluded. text: one short sentence. href: a
     relative link, or "".
     """
 

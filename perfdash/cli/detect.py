@@ -22,6 +22,9 @@ def detect(
         str | None, typer.Option(help="A column with times: numbers or ISO dates. Rows are sorted by it.")
     ] = None,
     min_change: Annotated[float, typer.Option(help="Leave out smaller changes: 0.02 is 2 %.")] = 0.02,
+    weak: Annotated[
+        bool, typer.Option("--weak", help="Also list steps that only a window of 50 rows shows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find when the level of a series changed, by how much, how surely, and between which rows."""
@@ -32,9 +35,11 @@ def detect(
         raise UsageError(f"--min-change {min_change}: must be a fraction from 0, such as 0.02")
     series = read_column(file, column, time)
     if as_json:
-        typer.echo(dumps({"file": str(file), "column": column, **series.to_plain(min_change)}, indent=1))
+        typer.echo(
+            dumps({"file": str(file), "column": column, **series.to_plain(min_change, weak=weak)}, indent=1)
+        )
         return
-    changes, noise = series.plain_changes(min_change), series.noise()
+    changes, noise = series.plain_changes(min_change, weak=weak), series.noise()
     missing = f" ({series.missing} missing)" if series.missing else ""
     deviation = f"{noise.deviation:.2%}" if series.ratio else f"{noise.deviation:.4g}"
     typer.echo(
@@ -57,6 +62,7 @@ def _table(changes: list[dict[str, Any]], series: Column) -> str:
     for row in changes:
         size = f"{row['change']:+.1%}" if series.ratio else f"{row['change']:+.4g}"
         sure = f"{row['confidence']:.2%}" if row["confidence"] < 0.9999 else "> 99.99%"
+        sure = "weak" if row.get("weak") else sure
         cells = [row["index"], row["line"], *([row["time"]] if timed else [])]
         cells += [f"{row['before']:.6g}", f"{row['after']:.6g}", size, sure]
         where = row["range"]

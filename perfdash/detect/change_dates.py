@@ -11,7 +11,7 @@ from perfdash.detect.findings import metric_logs
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
-from perfdash.stats.changepoints import ChangePoint, change_points
+from perfdash.stats.changepoints import ChangePoint, change_points, pooled_rho
 from perfdash.stats.intervals import Array
 from perfdash.stats.nightly_test import HOST
 
@@ -35,17 +35,20 @@ def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
     """Every lasting change of level, for all cases and judged metrics without parts.
 
     If most cases of the host change in the same direction on the same night, that is one change. Nights of
-    different methods are analysed separately.
+    different methods are analysed separately. The autocorrelation is pooled over the host's series.
     """
     for metric in JUDGED.values():
         if metric.part_of:  # its changes repeat those of the whole
             continue
         for method in _methods(panel, metric.column):
             values = np.exp(metric_logs(of_method(panel, method), metric.column))
+            rho = pooled_rho(values)
             dated = [
                 _dated(panel, case_id, metric.column, change)
                 for row, case_id in enumerate(panel.case_ids)
-                for change in change_points(values[row], min_change=metric.threshold, persistence=persistence)
+                for change in change_points(
+                    values[row], min_change=metric.threshold, persistence=persistence, rho=rho
+                )
             ]
             yield from _together(panel, metric.column, values, dated)
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from perfdash.history.importers import foreign_files
 from perfdash.history.importers.foreign_files import FilePlace, shown
 from perfdash.stats import changepoints
-from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise
+from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise, weak_changes
 
 MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
 MOST_VALUES = 100_000  # their segmentation takes half a minute
@@ -44,14 +44,17 @@ class Column:
         """Whether changes are ratios: all values are above zero."""
         return is_ratio(self.values)
 
-    def changes(self, min_change: float) -> list[ChangePoint]:
-        """The changes of at least `min_change`, a fraction."""
-        return change_points(self.values, min_change=min_change)
+    def changes(self, min_change: float, *, weak: bool = False) -> list[ChangePoint]:
+        """The changes of at least `min_change`, a fraction, in order of time; weak: the weak ones too."""
+        changes = change_points(self.values, min_change=min_change)
+        if weak:
+            changes += weak_changes(self.values, min_change=min_change)
+        return sorted(changes, key=lambda change: change.index)
 
     def noise(self) -> SeriesNoise:
         return noise(self.values)
 
-    def to_plain(self, min_change: float) -> dict[str, Any]:
+    def to_plain(self, min_change: float, *, weak: bool = False) -> dict[str, Any]:
         """Size, noise and changes as plain values for JSON."""
         own_noise = self.noise()
         return {
@@ -60,16 +63,18 @@ class Column:
             "scale": "ratio" if self.ratio else "difference",
             "noise": {"deviation": own_noise.deviation, "autocorrelation": own_noise.rho},
             "min_change": min_change,
-            "changes": self.plain_changes(min_change),
+            "changes": self.plain_changes(min_change, weak=weak),
         }
 
-    def plain_changes(self, min_change: float) -> list[dict[str, Any]]:
-        """The changes as plain values, with times if the series has any."""
+    def plain_changes(self, min_change: float, *, weak: bool = False) -> list[dict[str, Any]]:
+        """The changes as plain values, with times if the series has any; weak ones are marked, if wanted."""
         rows: list[dict[str, Any]] = []
-        for change in self.changes(min_change):
+        for change in self.changes(min_change, weak=weak):
             row: dict[str, Any] = {"index": change.index, "line": self.lines[change.index]}
             row |= {"before": change.before, "after": change.after, "change": change.change}
             row |= {"confidence": change.confidence, "range": {"low": change.low, "high": change.high}}
+            if weak:
+                row["weak"] = change.weak
             if self.times is not None:
                 row["time"] = self.times[change.index]
                 # The cause of the change lies between these two times.

@@ -96,7 +96,11 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
 
 def _moves(event: ChartEvent, name: str) -> bool:
     """Whether to mark a latency's alert on the speedup, which follows from it."""
-    return name == "speedup" and event.kind != "change" and event.metric in ("eager_ms", "backend_ms")
+    return (
+        name == "speedup"
+        and event.kind not in ("change", "weak")
+        and event.metric in ("eager_ms", "backend_ms")
+    )
 
 
 def steady_value(line: TrendLine) -> str:

@@ -22,7 +22,7 @@ from perfdash.report.alert_text import commit
 from perfdash.report.number_format import with_unit
 from perfdash.site.site_folder import ArrayCache
 from perfdash.site.testbed_history import FORMAT, TestbedHistory, as_logs, epoch
-from perfdash.stats.changepoints import ChangePoint, change_points
+from perfdash.stats.changepoints import ChangePoint, change_points, weak_changes
 from perfdash.stats.intervals import Array
 
 _TORCH = "torch: "
@@ -38,7 +38,7 @@ _TURNS = 7
 class ChartEvent:
     """A mark on the charts. `metric` None: on all of them.
 
-    kind: change, worse, better, environment, excluded; or method, on those of the metrics that it is of.
+    kind: change, weak, worse, better, environment, excluded; or method, on the metrics that it is of.
     """
 
     at: float
@@ -72,7 +72,8 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
                 f"{with_unit(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
                 f"{bad.started[:10]} ({build_words(bad)})"
             )
-            events.append(ChartEvent(epoch(first.started), "change", text, name, run=first.name))
+            kind, text = ("weak", f"weak: {text}") if change.weak else ("change", text)
+            events.append(ChartEvent(epoch(first.started), kind, text, name, run=first.name))
     return events
 
 
@@ -80,7 +81,8 @@ def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -
     """Find change points among the nights of each method, never across two methods."""
     for method in np.unique(methods).tolist():
         of_method = np.where(methods == method, values, np.nan)
-        yield from change_points(of_method, min_change=minimum, persistence=_PERSISTENCE)
+        for search in (change_points, weak_changes):
+            yield from search(of_method, min_change=minimum, persistence=_PERSISTENCE)
 
 
 def method_changes(runs: Sequence[RunLine]) -> list[ChartEvent]:

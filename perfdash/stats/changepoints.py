@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,20 @@ from perfdash.stats.noise_level import ar1_inflation
 FEWEST = 6  # values in a series, below which no change is reported
 ALPHA = 0.001  # false changes in one stationary series
 PENALTY = 3.5  # times ln n, for proposals; the test decides
+# For noise that looks Gaussian and independent, whose tails the test describes exactly.
+CALM_ALPHA = 0.004
+CALM_PENALTY = 2.9
+CALM_RHO = 0.15  # largest autocorrelation of such noise
+CALM_SHARE = 0.01  # largest share of its values that are winsorized: 0.3 % of Gaussian ones are
 LOCAL = 4  # nights over which autocorrelated noise adds up, for young levels and for dates
 OUTLYING = 4.0  # deviations at which a night's evidence about a date is capped: it may be an outlier
 REACH = 30  # nights on either side among which a change is dated
 WINDOW = 7  # nights of the running median: excursions of less than half of it are outliers
 CAP = 3.0  # standard deviations at which a value is winsorized
 MOST_RHO = 0.9
+RHO_SPREAD = 0.1  # standard deviation of the autocorrelation between the series of a host
+WEAK_WINDOW = 50  # values of a window in which weak changes are sought
+WEAK_APART = 4  # values between two changes, below which they are one
 STRETCH = 30  # nights on either side from which the local noise is estimated
 NOISIER = 1.5  # times the deviation of the whole series, above which the local noise is used
 CONSTANT_MOVES = 3  # moves of a series that is constant but for steps
@@ -56,6 +64,7 @@ class ChangePoint:
     low: int
     high: int
     ratio: bool
+    weak: bool = False
 
 
 def is_ratio(values: Sequence[float] | Array) -> bool:
@@ -70,23 +79,78 @@ def change_points(
     ratio: bool = True,
     min_change: float = 0.0,
     persistence: int = 2,
+    rho: float | None = None,
 ) -> list[ChangePoint]:
     """The changes of level in a series, in order of time.
 
     values: shape (n,), any unit; values that are not finite are missing. ratio: analyse logs, so that changes
     are ratios, unless a value is not positive. min_change: smaller changes are left out, as a fraction (of
     the larger side, where not in logs). persistence: the least number of values of a level, at least 2,
-    because one value cannot be distinguished from an outlier.
+    because one value cannot be distinguished from an outlier. rho: the usual autocorrelation of such series
+    (`pooled_rho`), towards which the series' own estimate is drawn.
     """
     if persistence < 2:
         raise ValueError(f"persistence {persistence}: one value alone may be an outlier, so at least 2")
     prepared = _prepared(values, ratio)
     if prepared is None:
         return []
-    series = _Series.prepare(prepared, min_change, persistence)
-    cuts = series.significant(series.proposed())
-    cuts = series.significant(series.dated(cuts))
+    series = _Series.prepare(prepared, min_change, persistence, rho)
+    cuts = series.cuts()
+    if series.calm and any(series.drifts(cuts)):  # of the flanks of a drift the test tells less exactly
+        series = replace(series, calm=False)
+        cuts = series.cuts()
     return [series.change(change) for change in series.without_drift(cuts)]
+
+
+def weak_changes(
+    values: Sequence[float] | Array,
+    *,
+    ratio: bool = True,
+    min_change: float = 0.0,
+    persistence: int = 3,
+    rho: float | None = None,
+) -> list[ChangePoint]:
+    """The changes that the same test finds in windows of the series and not in the whole, in order of time.
+
+    Arguments as for `change_points`. In a window of WEAK_WINDOW values a slow wander of the rest neither
+    hides a step nor counts as noise. There are many windows, so false changes are more frequent
+    (benchmarks/changepoints.py): they are for the eye, never an alert.
+    """
+    given = np.asarray(values, dtype=float)
+    at = np.flatnonzero(np.isfinite(given))
+    strong = change_points(given, ratio=ratio, min_change=min_change, persistence=persistence, rho=rho)
+    if len(at) <= WEAK_WINDOW:
+        return []
+    place = {int(index): number for number, index in enumerate(at)}
+    taken = [place[change.index] for change in strong]
+    candidates: list[ChangePoint] = []
+    last = len(at) - WEAK_WINDOW
+    for first in sorted({*range(0, last, WEAK_WINDOW // 2), last}):
+        window = at[first : first + WEAK_WINDOW]
+        start = int(window[0])
+        for change in change_points(
+            given[start : int(window[-1]) + 1],
+            ratio=ratio,
+            min_change=min_change,
+            persistence=persistence,
+            rho=rho,
+        ):
+            index = start + change.index
+            moved = replace(change, index=index, low=start + change.low, high=start + change.high, weak=True)
+            candidates.append(moved)
+    weak: list[ChangePoint] = []
+    for change in sorted(candidates, key=lambda change: -change.confidence):
+        number = place[change.index]
+        if all(abs(number - other) >= WEAK_APART for other in taken):
+            taken.append(number)
+            weak.append(change)
+    return sorted(weak, key=lambda change: change.index)
+
+
+def pooled_rho(rows: Iterable[Sequence[float] | Array], *, ratio: bool = True) -> float | None:
+    """The median lag-1 autocorrelation of the series of a host; None for fewer than three series."""
+    estimates = [estimate.rho for row in rows if (estimate := noise(row, ratio=ratio)).deviation > 0]
+    return float(np.median(estimates)) if len(estimates) >= 3 else None
 
 
 def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise:
@@ -158,24 +222,46 @@ class _Series:
     deviation: Array
     min_change: float
     persistence: int
+    calm: bool
 
     @classmethod
-    def prepare(cls, given: _Prepared, min_change: float, persistence: int) -> _Series:
+    def prepare(
+        cls, given: _Prepared, min_change: float, persistence: int, usual_rho: float | None
+    ) -> _Series:
         y, floor = winsorized(given.y)
         sums = np.concatenate([[0.0], np.cumsum(y)])
-        estimate = estimated(y, floor)
+        estimate = estimated(y, floor, usual_rho)
         deviation = local_deviation(y, estimate)
-        return cls(given, y, sums, estimate, deviation, min_change, persistence)
+        calm = estimate.rho <= CALM_RHO and float(np.mean(y != given.y)) <= CALM_SHARE
+        return cls(given, y, sums, estimate, deviation, min_change, persistence, calm)
+
+    @property
+    def alpha(self) -> float:
+        """The largest p of a change."""
+        return CALM_ALPHA if self.calm else ALPHA
 
     def proposed(self) -> Cuts:
         """Segment by least squared error plus a penalty per change (PELT, Killick 2012).
 
         The penalty allows for autocorrelated noise over LOCAL values only, so that young levels are proposed.
         """
-        penalty = PENALTY * math.log(len(self.y)) * float(self.noise.inflation(LOCAL))
+        penalty = (
+            (CALM_PENALTY if self.calm else PENALTY)
+            * math.log(len(self.y))
+            * float(self.noise.inflation(LOCAL))
+        )
         scaled = (self.y - np.median(self.y)) / self.noise.deviation
         ends = KernelCPD(kernel="linear", min_size=2).fit(scaled[:, None]).predict(pen=penalty)
         return np.array(ends[:-1], dtype=np.intp)
+
+    def cuts(self) -> Cuts:
+        """The tested and dated changes."""
+        return self.significant(self.dated(self.significant(self.proposed())))
+
+    def drifts(self, cuts: Cuts) -> list[bool]:
+        """Whether each cut is explained better by a drift."""
+        bounds = [0, *cuts.tolist(), len(self.y)]
+        return [self.is_drift(*bounds[k : k + 3]) for k in range(len(cuts))]
 
     def levels(self, cuts: Cuts) -> tuple[Array, Cuts]:
         """Mean and length of each segment."""
@@ -199,7 +285,7 @@ class _Series:
         while len(cuts):
             means, lengths = self.levels(cuts)
             z = self.z(cuts, means, lengths)
-            passes = _confidence(z, len(self.y)) >= 1 - ALPHA
+            passes = _confidence(z, len(self.y)) >= 1 - self.alpha
             passes &= np.minimum(lengths[:-1], lengths[1:]) >= self.persistence
             if passes.all():
                 break
@@ -249,8 +335,7 @@ class _Series:
         discontinuity; Thistlethwaite and Campbell 1960). Then small changes are removed, the weakest first,
         so that of a staircase of small steps a larger step remains.
         """
-        bounds = [0, *cuts.tolist(), len(self.y)]
-        drifts = [self.is_drift(*bounds[k : k + 3]) for k in range(len(cuts))]
+        bounds, drifts = [0, *cuts.tolist(), len(self.y)], self.drifts(cuts)
         remaining = [cut for cut, drift in zip(bounds[1:], drifts, strict=False) if not drift]
         # One step of a drift may look real by chance, so the test extends to two steps on either side, and to
         # all steps of a series that is mostly drift.
@@ -262,7 +347,7 @@ class _Series:
         while remaining:
             bounds = [0, *remaining, len(self.y)]
             changes = [tested_change(*bounds[k : k + 3]) for k in range(len(remaining))]
-            fails = [f for f in changes if f.confidence < 1 - ALPHA or not self.large(f.before, f.after)]
+            fails = [f for f in changes if f.confidence < 1 - self.alpha or not self.large(f.before, f.after)]
             if not fails:
                 return changes
             remaining.remove(min(fails, key=lambda f: abs(f.z)).cut)
@@ -366,14 +451,15 @@ def _scale(away: Array, part: float = 0.9) -> float:
     return max(1.4826 * float(half), float(most) / float(special.ndtri((1 + part) / 2)))
 
 
-def estimated(y: Array, floor: float) -> SeriesNoise:
+def estimated(y: Array, floor: float, usual_rho: float | None = None) -> SeriesNoise:
     """Estimate the noise from differences at lags 1 and 2, excluding steps.
 
     Differences beyond CAP deviations are steps.
 
     Variances of differences of an AR(1) are 2 s^2 (1 - rho) and 2 s^2 (1 - rho^2): their ratio less
     one is rho. Difference-based variance: von Neumann 1941; Hall, Kay and Titterington 1990. A negative
-    rho counts as 0, because it would make the test less strict.
+    rho counts as 0, because it would make the test less strict. usual_rho: that of similar series. The
+    estimate from n values has a variance of about 2 / n and is drawn towards it by its share of the variance.
     """
     squares = []
     for lag in (1, 2):
@@ -383,6 +469,9 @@ def estimated(y: Array, floor: float) -> SeriesNoise:
         squares.append(float(np.mean(away[away <= cap] ** 2)))
     first, second = squares
     rho = min(max(second / first - 1, 0.0), MOST_RHO) if first > floor**2 else 0.0
+    if usual_rho is not None and first > floor**2:
+        own = RHO_SPREAD**2 / (RHO_SPREAD**2 + 2 / len(y))
+        rho = own * rho + (1 - own) * min(usual_rho, MOST_RHO)
     return SeriesNoise(max(math.sqrt(first / 2 / (1 - rho)), floor), rho)
 
 

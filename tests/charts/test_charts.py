@@ -276,13 +276,13 @@ def test_marks_differ_by_letter_and_shape_and_say_what_they_are():
     ]
     root = parsed(charts.trend(line([1.0] * 9, marks=marks), "p"))
     signs = [g for g in root.iter("g") if g.attrib.get("class", "").startswith("mark ")]
-    assert len({next(text.text for text in g.iter("text")) for g in signs}) == 6
-    assert len({[p.attrib["d"] for p in g.iter("path")][1] for g in signs}) == 6
+    assert len({next(text.text for text in g.iter("text")) for g in signs}) == 7
+    assert len({[p.attrib["d"] for p in g.iter("path")][1] for g in signs}) == 7
     assert next(signs[0].iter("title")).text.endswith("what worse is")
     assert "what worse is" in root[1].text
     assert {a.attrib["href"] for a in root.iter("a")} == {"r.html#3"}
     key = charts.marks_key()
-    assert key.count("<li>") == 9
+    assert key.count("<li>") == 10
 
 
 def test_many_environments_are_ticks_not_a_forest():

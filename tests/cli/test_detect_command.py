@@ -78,3 +78,19 @@ def test_wrong_input(command, tmp_path, stepped, arguments, words):
     for word in words:
         assert word in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_weak_changes_are_listed_on_request(command, tmp_path):
+    rng = np.random.default_rng(8)
+    steps = np.cumsum(rng.normal(0, 0.02, 200))
+    steps[80:130] = steps[79] + rng.normal(0, 0.004, 50)
+    steps[105:] += 0.04
+    (tmp_path / "wander.csv").write_text("latency\n" + "".join(f"{10 * np.exp(v)}\n" for v in steps))
+    words = ("detect", "wander.csv", "--column", "latency", "--json")
+    plain = json.loads(command(*words).out)["changes"]
+    rows = json.loads(command(*words, "--weak").out)["changes"]
+    assert [row["index"] for row in rows if not row["weak"]] == [row["index"] for row in plain]
+    weak = [row["index"] for row in rows if row["weak"]]
+    assert weak
+    table = command(*words[:-1], "--weak").out
+    assert table.count(" weak |") == len(weak)
