@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
-from perfdash.explain.structure_comparison import Explanation, compare, side_of
-from perfdash.history import alert_store
-from perfdash.history.maintenance import read_stored_run
-from perfdash.history.results import Imported, Row
+from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
+from perfdash.history import alert_store, schema
+from perfdash.history.queries import RunLine, rows_of
+from perfdash.history.results import Imported, Row, case_digest
 from perfdash.records import Case
 
 
@@ -57,8 +57,13 @@ def of_alert(connection: sa.Connection, number: int) -> tuple[Explanation, str |
         raise UsageError(
             f"the runs around the change of alert {number} are no longer stored: give RUN MODEL --against RUN"
         )
-    sides = [
-        side_of(run, row_of_case(run, evidence.case))
-        for run in (read_stored_run(connection, good), read_stored_run(connection, bad))
-    ]
-    return compare(*sides), evidence.alert.metric
+    before, after = (stored_side(connection, run, evidence.case) for run in (good, bad))
+    return compare(before, after), evidence.alert.metric
+
+
+def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> Side:
+    """A case of a stored run. Raises UsageError where the run did not measure it."""
+    cases = schema.cases
+    number = connection.execute(sa.select(cases.c.id).where(cases.c.digest == case_digest(case))).scalar()
+    rows = rows_of(connection, run.id, details=True, code=True, case_id=number if number is not None else -1)
+    return side_of(run, row_of_case(Imported(run, tuple(rows)), case))
