@@ -64,7 +64,7 @@ def code_difference(
             texts.append("".join(kernel_source(kernel) for kernel in found if kernel))
             names.append(" + ".join(str(kernel["name"]) for kernel in kernels) or "none")
         diff = difflib.unified_diff(
-            texts[0].splitlines(), texts[1].splitlines(), *names, n=_CONTEXT, lineterm=""
+            texts[0].splitlines(), texts[1].splitlines(), names[0], names[1], n=_CONTEXT, lineterm=""
         )
         lines += islice(diff, most_lines + 1 - len(lines))
         if len(lines) > most_lines:

@@ -64,9 +64,9 @@ def _files() -> Iterator[tuple[str, str]]:
         if path.startswith("/") and os.path.isfile(path):
             yield name_of(path, os.path.basename(path)), path
     for module_name, module in sorted(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and os.path.isabs(path):
-            yield name_of(path, f"{module_name.partition('.')[0]} (Python)"), path
+        source = getattr(module, "__file__", None)
+        if isinstance(source, str) and source.endswith(".py") and os.path.isabs(source):
+            yield name_of(source, f"{module_name.partition('.')[0]} (Python)"), source
 
 
 def _digest(path: str) -> str:
