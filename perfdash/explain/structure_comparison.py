@@ -30,6 +30,7 @@ class Side:
     structure: Mapping[str, Any]
     values: Mapping[str, float]
     phases_s: Mapping[str, float]
+    code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
 
     @property
     def kernels(self) -> list[Mapping[str, Any]] | None:
@@ -44,7 +45,7 @@ def side_of(run: RunRow, row: Row) -> Side:
     counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return Side(run, row.case, row.status, structure, row.values, phases)
+    return Side(run, row.case, row.status, structure, row.values, phases, row.code)
 
 
 @dataclass(frozen=True)
