@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -87,7 +88,9 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *HEADERS]
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        # HEAD is answered as GET; uvicorn leaves out the body. An empty value counts as not given.
+        query = urlencode(parse_qsl(scope["query_string"].decode("latin-1"))).encode()
+        await self.app({**scope, "method": "GET", "query_string": query}, receive, guarded)
 
 
 async def _refuse(send: Send, status: int, text: str, *more: tuple[bytes, bytes]) -> None:
