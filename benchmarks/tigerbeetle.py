@@ -1,4 +1,4 @@
-"""The change points of a real history, drawn to be judged by eye (docs/detection.md).
+"""The change points of a real history, drawn to be judged by eye (results/changepoints.md).
 
     python benchmarks/tigerbeetle.py [OUT.png]
 

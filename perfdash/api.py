@@ -145,10 +145,13 @@ def run(*, resume: str | os.PathLike[str] | None = None, progress: bool = True, 
     if resume is None:
         resolved = resolve(flags)[0]
         check_settings(resolved)
-        return measure_run(runs.new_run(resolved), _watcher(progress), _warn)
+        prepared = runs.new_run(resolved, command=_as_command("run", flags))
+        return measure_run(prepared, _watcher(progress), _warn)
     folder, info, resumed = runs.run_to_resume(os.fspath(resume), {"out": None, "db": None, **flags})
     check_settings(resumed)
-    return measure_run(runs.resumed_run(folder, info, resumed, set(), _warn), _watcher(progress), _warn)
+    words = _as_command("run", {"resume": os.fspath(resume), **flags})
+    prepared = runs.resumed_run(folder, info, resumed, set(), _warn, words)
+    return measure_run(prepared, _watcher(progress), _warn)
 
 
 def measure(model: Factory, backend: str = "inductor", *, progress: bool = True, **settings: Any) -> Result:
@@ -167,7 +170,8 @@ def measure(model: Factory, backend: str = "inductor", *, progress: bool = True,
     if chosen := sorted(_OF_SUITES & settings.keys()):
         raise UsageError(f"measure() is for one model, and {chosen[0]} chooses among several: use run()")
     target = target_of(model)
-    resolved = resolve(_flags({"no_history": True, **settings, "backend": [backend]}))[0]
+    flags = _flags({"no_history": True, **settings, "backend": [backend]})
+    resolved = resolve(flags)[0]
     # Suites of perfdash.toml and of variables are not meant.
     none = {name: RunSettings.model_fields[name].default for name in _OF_SUITES}
     resolved = resolved.model_copy(update={**none, "model": (target,) if target else ()})
@@ -177,7 +181,8 @@ def measure(model: Factory, backend: str = "inductor", *, progress: bool = True,
         if target is None:
             assert callable(model)
             own = stack.enter_context(notebook_model(model, model.__name__.strip("<>")))
-        prepared = runs.new_run(resolved, own)
+            target = f"{own.name} of a notebook"  # in the record only: no command measures it
+        prepared = runs.new_run(resolved, own, _as_command("run", {"model": target, **flags}))
         if len(prepared.plan.cases) != 1:
             prepared.journal.discard()
             names = ", ".join(planned.case.name for planned in prepared.plan.cases)
@@ -292,7 +297,7 @@ def bisect(
         if flags["resume"] is not None:
             engine: Engine | str = stack.enter_context(resumed(flags["resume"], words, flags, note))
         else:
-            typed = _as_typed(flags, words)
+            typed = _as_command("bisect", flags, words)
             typist = Typist(
                 words=typed,
                 options=reproduce,
@@ -436,15 +441,17 @@ def _plain_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _as_typed(flags: Mapping[str, Any], command: Sequence[str] | None) -> list[str]:
-    """The command line that means the same, for messages and for the record of the bisection."""
-    words = ["bisect"]
-    for name, value in flags.items():
-        option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
-        if name == "confirm":
+def _as_command(name: str, flags: Mapping[str, Any], command: Sequence[str] | None = None) -> list[str]:
+    """The words of the command line that mean the same, for messages and records."""
+    words = [name]
+    for flag, value in flags.items():
+        option = "--set" if flag == "settings" else f"--{flag.replace('_', '-')}"
+        if flag == "confirm":
             words += [] if value else ["--no-confirm"]
         elif value is True:
             words.append(option)
+        elif isinstance(value, Mapping):
+            words += [word for key in value for word in (option, f"{key}={_plain_value(value[key])}")]
         elif value is not None and value is not False:
             items = value if isinstance(value, (list, tuple)) else [value]
             words += [word for item in items for word in (option, str(item))]

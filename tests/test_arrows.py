@@ -194,8 +194,8 @@ WORKER_MAY_IMPORT = WORKER_MAY_IMPORT_EVERYWHERE | {
 }
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {
-    "torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "alembic", "ruptures", "rich",
-    "prettytable", "jinja2", "git", "requests", "starlette", "uvicorn",
+    "torch", "numpy", "scipy", "pandas", "matplotlib", "sqlalchemy", "alembic", "ruptures", "rich",
+    "prettytable", "jinja2", "git", "requests", "fastapi", "starlette", "uvicorn",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -212,6 +213,60 @@ def test_a_run_of_a_notebook_is_not_resumed_and_keeps_no_pickle(tmp_path, monkey
     ):
         perfdash.run(resume=folder)
     assert "perfdash.measure() again" in prepared.how_to_resume
+
+
+def test_a_missing_torch_is_told_before_a_core_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bare = tmp_path / "bare_python"
+    bare.write_text(f'#!/bin/sh\nexec {Path(sys.base_prefix) / "bin" / "python3"} -I -S "$@"\n')
+    bare.chmod(0o755)
+    message = r"torch does not import under .*bare_python.*pip install torch"
+    with pytest.raises(perfdash.MachineError, match=message):
+        new_run(RunSettings(suite=("timm",), models=("lcnet_050",), backend=("eager",), python=str(bare)))
+    with pytest.raises(perfdash.MachineError, match="none_such cannot be started: No such file"):
+        new_run(RunSettings(suite=("timm",), models=("lcnet_050",), backend=("eager",), python="none_such"))
+    assert not (tmp_path / "runs").exists()
+
+
+class Prepared(Exception):
+    """Instead of measuring."""
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        (
+            lambda: perfdash.run(
+                suite="timm", models=["lcnet*"], backend="eager", env={"A_TOKEN": "x", "B": "1"}
+            ),
+            "run --suite timm --models 'lcnet*' --backend eager --env 'A_TOKEN=***' --env B=1",
+        ),
+        (
+            lambda: perfdash.measure("net.py:make", "eager", batch_size=8),
+            "run --model net.py:make --no-history --batch-size 8 --backend eager",
+        ),
+        (
+            lambda: perfdash.measure(lambda size: size, "eager"),
+            "run --model 'lambda of a notebook' --no-history --backend eager",
+        ),
+    ],
+)
+def test_the_record_of_a_run_has_the_command_that_means_the_call(tmp_path, monkeypatch, call, command):
+    """Not that of the kernel of a notebook, in which the call was made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    (tmp_path / "net.py").write_text("def make(batch_size): ...\n")
+
+    def prepared(run, *_):
+        raise Prepared(run)
+
+    monkeypatch.setattr(api, "measure_run", prepared)
+    with pytest.raises(Prepared) as caught:
+        call()
+    run = caught.value.args[0]
+    run.journal.close()
+    assert shlex.join(run.info.command) == f"perfdash {command}"
+    assert run.command == run.info.command
 
 
 def test_suites_cannot_name_the_loader_of_notebooks(tmp_path):

@@ -15,7 +15,6 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from perfdash.charts.svg import stays
 from perfdash.files import dumps
 
 Number = float | None
@@ -210,30 +209,21 @@ def _nights(times: tuple[float, ...], nights: tuple[NightLabel, ...]) -> str:
 
 def _chart(chart: TrendChart) -> str:
     values, lows, highs = chart.columns
-    words = _words(
-        chart.title, chart.unit, chart.ratio, chart.weekly, tuple(chart.failed), tuple(chart.breaks),
-        tuple(chart.marks),
-    )  # fmt: skip
+    words = _words(chart.title, chart.unit, chart.weekly, tuple(chart.failed), tuple(chart.marks))
     interval = f',"low":{_numbers(lows)},"high":{_numbers(highs)}' if len(lows) else ""
     return f'{words[:-1]},"v":{_numbers(values)}{interval}}}'
 
 
 @lru_cache(maxsize=256)
-def _words(
-    title: str, unit: str, ratio: bool, weekly: int, failed: tuple[int, ...], breaks: tuple[int, ...],
-    marks: tuple[Mark, ...],
-) -> str:  # fmt: skip
+def _words(title: str, unit: str, weekly: int, failed: tuple[int, ...], marks: tuple[Mark, ...]) -> str:
     """What a chart has beside its numbers, as JSON; cached, as many charts of a testbed have the same."""
     plain = {
         "title": title,
         "unit": unit,
-        "ratio": ratio,
         "weekly": weekly,
         "failed": [int(k) for k in failed],
-        "breaks": [int(k) for k in breaks],
-        "marks": [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""]
-                  for mark in marks],
-    }  # fmt: skip
+        "marks": [[round(mark.at), mark.text] for mark in marks],
+    }
     return _json(plain)
 
 

@@ -23,7 +23,7 @@ def serve(
     from perfdash.errors import UsageError
     from perfdash.settings import resolve
 
-    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
     from perfdash.serve import server

@@ -55,7 +55,7 @@ def svg(result: BisectionResult, stage: StageResult) -> str:
     parts = [
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
         f'aria-label="{escape(plain(result.title))} over the tested revisions" '
-        'font-size="11" fill="currentColor" style="max-width:100%;height:auto">'
+        'font-size="11" fill="currentColor">'
     ]
     right = _WIDTH - _RIGHT
     for y, text in ticks:

@@ -96,7 +96,10 @@ def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | No
     try:
         (journal.folder / BASE / "logs").mkdir(parents=True)
         journals = {"new": journal, "old": RunJournal(journal.folder / BASE)}
-        infos = {side: new_info(journal.folder.name, settings, plan, dynamo_names) for side in journals}
+        infos = {
+            side: new_info(journal.folder.name, settings, plan, dynamo_names, command_line())
+            for side in journals
+        }
         for side, info in infos.items():
             info.configuration["no_history"] = True
             info.plan[_KEY] = {"python": base_python, "pairs": most}

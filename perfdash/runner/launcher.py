@@ -36,6 +36,7 @@ from perfdash.runner.worker_limits import (
 from perfdash.suites.suite_file import NOTEBOOK
 
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
+_NO_TORCH = 77  # exit code of an interpreter that finds no torch
 WATCHDOG_S = 5.0  # for the watchdog to end what is below it
 _PIPE_BYTES = 1 << 20  # so that a model that prints does not wait for the runner
 
@@ -113,9 +114,7 @@ class ForkParent:
                 )
         except OSError as error:
             ours.close()
-            raise MachineError(
-                f"{self.launch.python} cannot be started: {error.strerror}; give --python an interpreter"
-            ) from error
+            raise _not_started(self.launch.python, error) from error
         finally:
             theirs.close()
         self._control = ours
@@ -125,11 +124,7 @@ class ForkParent:
             raise MachineError(f"the worker under {self.launch.python} did not start:\n{tail}")
         self.hello = message
         if "error" in self.hello:
-            raise MachineError(
-                f"torch does not import under {self.launch.python}: "
-                f"{self.hello['error'].strip().splitlines()[-1]}; install it there "
-                "(pip install torch), or give --python an interpreter that has it"
-            )
+            raise _without_torch(self.launch.python, self.hello["error"].strip().splitlines()[-1])
 
     def _make_home(self) -> Path:
         """The folder that the worker starts in.
@@ -273,6 +268,42 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def refuse_missing_torch(launch: Launch) -> None:
+    """Raise MachineError where an interpreter cannot be started or finds no torch.
+
+    It looks for torch without importing it, which takes no time. What keeps a torch that is there from being
+    imported, the worker says.
+    """
+    look = f"import importlib.util as u, sys; sys.exit({_NO_TORCH} * (u.find_spec('torch') is None))"
+    try:
+        code = subprocess.run(
+            [_interpreter(launch.python), "-c", look],
+            cwd="/",  # not the user's folder, from which the worker imports nothing either
+            env=environment(launch, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=HELLO_S,
+        ).returncode
+    except OSError as error:
+        raise _not_started(launch.python, error) from error
+    except subprocess.TimeoutExpired:
+        return
+    if code == _NO_TORCH:
+        raise _without_torch(launch.python, "no module named torch")
+
+
+def _not_started(python: str, error: OSError) -> MachineError:
+    return MachineError(f"{python} cannot be started: {error.strerror}; give --python an interpreter")
+
+
+def _without_torch(python: str, why: str) -> MachineError:
+    return MachineError(
+        f"torch does not import under {python}: {why}; install it there (pip install torch), or give "
+        "--python an interpreter that has it"
+    )
 
 
 def _interpreter(python: str) -> str:

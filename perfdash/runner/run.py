@@ -25,11 +25,12 @@ from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
-from perfdash.runner import compatibility, orphans
+from perfdash.runner import compatibility, launcher, orphans
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
+from perfdash.runner.launcher import Launch
 from perfdash.runner.messages import weights_of
 from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
@@ -54,7 +55,10 @@ NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of s
 
 @dataclass
 class Run:
-    """A run that is ready to be measured. `left` are the indices of its cases that have no result yet."""
+    """A run that is ready to be measured.
+
+    `left` are the indices of its cases that have no result yet; `command`: the words that it was called with.
+    """
 
     settings: RunSettings
     plan: Plan
@@ -64,6 +68,7 @@ class Run:
     journal: RunJournal
     info: RunInfo
     results: list[Result]  # the latest of each case
+    command: list[str]
     interrupted: bool = False
     notebook: NotebookModel | None = None  # of the one case that comes from a notebook
 
@@ -75,11 +80,15 @@ class Run:
         return f"To go on: perfdash run --resume {self.journal.folder}"
 
 
-def new_run(settings: RunSettings, notebook: NotebookModel | None = None) -> Run:
+def new_run(
+    settings: RunSettings, notebook: NotebookModel | None = None, command: Sequence[str] | None = None
+) -> Run:
     """Plan a run and make its folder. Raises UsageError or MachineError; then no folder is left.
 
-    `notebook`: a model to measure, which exists in the calling process only.
+    `notebook`: a model to measure, which exists in the calling process only. `command`: the words that mean
+    the same on the command line, where this process was started for something else.
     """
+    words = command_line(command)
     if notebook and settings.executor != "local":
         raise UsageError(
             f"{notebook.name} is defined in a notebook, and its pickle goes to no other machine: measure it "
@@ -88,14 +97,15 @@ def new_run(settings: RunSettings, notebook: NotebookModel | None = None) -> Run
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
+    refuse_missing_torch(settings)
     journal = RunJournal.create(settings.out)
     try:
-        info = new_info(journal.folder.name, settings, plan, dynamo_names)
+        info = new_info(journal.folder.name, settings, plan, dynamo_names, words)
         journal.write_plan(plan.to_json())
     except PerfdashError:
         journal.discard()
         raise
-    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], notebook=notebook)
+    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], words, notebook=notebook)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -112,7 +122,12 @@ def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, R
 
 
 def resumed_run(
-    folder: Path, info: RunInfo, settings: RunSettings, retry: Collection[Status], say: Say
+    folder: Path,
+    info: RunInfo,
+    settings: RunSettings,
+    retry: Collection[Status],
+    say: Say,
+    command: Sequence[str] | None = None,
 ) -> Run:
     """Reopen an earlier run: cases without result, and cases whose status is to be retried.
 
@@ -121,6 +136,7 @@ def resumed_run(
     plan, dynamo_names = plan_as_begun(folder, settings)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
+    refuse_missing_torch(settings)
     journal = RunJournal.reopen(folder)
     for line in journal.damaged:
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
@@ -142,7 +158,8 @@ def resumed_run(
     lost = sum(status == "infra_error" for status in done.values())
     if lost and "infra_error" not in retry:
         say(f"{lost} cases ended in infra_error; --retry infra_error measures them again")
-    return Run(settings, plan, left, dynamo_names, slots, journal, info, results)
+    words = command_line(command)
+    return Run(settings, plan, left, dynamo_names, slots, journal, info, results, words)
 
 
 def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, str]]:
@@ -171,7 +188,7 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     """
     settings, plan, info, journal = run.settings, run.plan, run.info, run.journal
     info.sessions.append(
-        {"started": now(), "command": command_line(), "executor": settings.executor, "slots": []}
+        {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
     policy = Policy(
         settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
@@ -289,7 +306,9 @@ def _absolute_paths(settings: RunSettings) -> dict[str, Any]:
     return {"backend": backends, "weights": weights_of(settings), "data": data}
 
 
-def new_info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
+def new_info(
+    run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str], command: list[str]
+) -> RunInfo:
     """The run.json of a run that begins; its environment is filled in by the first worker."""
     configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = mask_variables(settings.env)
@@ -307,7 +326,7 @@ def new_info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[
         id=run_id,
         started=now(),
         host=socket.gethostname().split(".")[0],
-        command=command_line(),
+        command=command,
         configuration=configuration,
         environment={},
         cases=len(plan.mine),
@@ -322,9 +341,15 @@ def new_info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[
     )
 
 
-def command_line() -> list[str]:
-    """The words of this command, without secrets."""
-    return ["perfdash", *mask_secrets(sys.argv[1:])]
+def command_line(words: Sequence[str] | None = None) -> list[str]:
+    """The words of this command, or of one that means the same, without secrets."""
+    return ["perfdash", *mask_secrets(list(sys.argv[1:] if words is None else words))]
+
+
+def refuse_missing_torch(settings: RunSettings) -> None:
+    """Raise MachineError where no torch is installed, before a core is waited for."""
+    if settings.executor == "local":
+        launcher.refuse_missing_torch(Launch(settings.python, (), 1, env=tuple(settings.env.items())))
 
 
 @contextmanager

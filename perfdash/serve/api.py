@@ -1,10 +1,11 @@
-"""The answers of the JSON API: plain values from a connection and the request's parameters."""
+"""The JSON API: its addresses with their parameters and the shapes of their answers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Response
 
 from perfdash.detect.causes import gather_in_causes
 from perfdash.history import alert_store, queries
@@ -13,148 +14,211 @@ from perfdash.history.results import Row
 from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
 from perfdash.report.comparison_text import to_plain
-from perfdash.serve.parameters import NotFound, Parameter, compared, one_run, page, paging
+from perfdash.serve import response_models as shapes
+from perfdash.serve.cached_answers import Answer
+from perfdash.serve.parameters import (
+    LIMIT,
+    Limit,
+    Model,
+    NotFound,
+    Offset,
+    OneOf,
+    Since,
+    Suite,
+    Testbed,
+    Until,
+    compared,
+    one_run,
+    page,
+    refuse_unknown,
+    text,
+    whole,
+)
 
 Values = dict[str, Any]
-_RUN = Parameter("run", "a run's name, last, or a date that means one run", default="last")
-_TESTBED = Parameter("testbed", "a testbed's number  [default: that of the last run]", "number")
-_SINCE = Parameter("since", "runs from this time: 2026, 2026-11, 2026-11-21", "time")
-_UNTIL = Parameter("until", "runs up to this time, included", "time")
 _PRIVATE = ("source",)  # the path of the run's folder: nothing for a reader of the network
+_SIDE = "a run's name, last, a date, a window 2026-11-01..2026-11-10, torch==2.14.0, a commit of torch"
+_STATES = ("live", "all", *alert_store.STATES)
 
-
-RUNS = (_SINCE, _UNTIL, Parameter("testbed", "only runs of this testbed", "number"), *paging())
-
-
-def runs(connection: sa.Connection, values: Values) -> Values:
-    """Runs, the newest first."""
-    listed = queries.list_runs(
-        connection, testbed_id=values["testbed"], since=values["since"], until=values["until"]
-    )
-    cut, part = page(listed[::-1], values)
-    return {**cut, "runs": [run_plain(run) for run in part]}
-
-
-RUN = (
-    _RUN,
-    Parameter("suite", "only cases of this suite"),
-    Parameter("model", "only cases of this model"),
-    *paging(),
+ROUTER = APIRouter(
+    prefix="/api",
+    dependencies=[Depends(refuse_unknown)],
+    responses={
+        "4XX": {
+            "model": shapes.Error,
+            "description": "400: a parameter is wrong; 404: there is no such thing",
+        },
+        503: {"model": shapes.Error, "description": "the history cannot be read at the moment"},
+    },
 )
 
 
-def run(connection: sa.Connection, values: Values) -> Values:
-    """A run and its results."""
-    line = one_run(connection, values["run"])
-    rows = [
-        row
-        for row in queries.rows_of(connection, line.id)
-        if values["suite"] in (None, row.case.suite) and values["model"] in (None, row.case.model)
-    ]
-    cut, part = page(rows, values)
-    return {"run": run_plain(line), **cut, "results": [_row_plain(row) for row in part]}
+@ROUTER.get("/runs", response_model=shapes.Runs, summary="Runs, the newest first.")
+def runs(
+    answer: Answer,
+    since: Since = None,
+    until: Until = None,
+    testbed: Annotated[int | None, whole("only runs of this testbed")] = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        listed = queries.list_runs(connection, testbed_id=testbed, since=since, until=until)
+        cut, part = page(listed[::-1], offset, limit)
+        return {**cut, "runs": [run_plain(run) for run in part]}
+
+    return answer.json(make)
 
 
-CASES = (
-    _TESTBED,
-    Parameter("suite", "only cases of this suite"),
-    Parameter("model", "only cases of this model"),
-    *paging(),
+@ROUTER.get("/run", response_model=shapes.RunResults, summary="A run and its results.")
+def run(
+    answer: Answer,
+    run: Annotated[str, text("a run's name, last, or a date that means one run")] = "last",
+    suite: Suite = None,
+    model: Model = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        line = one_run(connection, run)
+        rows = [
+            row
+            for row in queries.rows_of(connection, line.id)
+            if suite in (None, row.case.suite) and model in (None, row.case.model)
+        ]
+        cut, part = page(rows, offset, limit)
+        return {"run": run_plain(line), **cut, "results": [_row_plain(row) for row in part]}
+
+    return answer.json(make)
+
+
+@ROUTER.get(
+    "/cases",
+    response_model=shapes.Cases,
+    summary="The cases ever measured on a testbed, with the numbers that `series` accepts.",
 )
+def cases(
+    answer: Answer,
+    testbed: Testbed = None,
+    suite: Suite = None,
+    model: Model = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        bed = _testbed(connection, testbed)
+        numbered = [
+            (case, number)
+            for case, number in queries.case_numbers(connection, bed).items()
+            if suite in (None, case.suite) and model in (None, case.model)
+        ]
+        cut, part = page(sorted(numbered, key=lambda pair: (pair[0].name, pair[1])), offset, limit)
+        return {"testbed": bed, **cut, "cases": [{"id": number, **vars(case)} for case, number in part]}
+
+    return answer.json(make)
 
 
-def cases(connection: sa.Connection, values: Values) -> Values:
-    """The cases ever measured on a testbed, with the numbers that `series` accepts."""
-    bed = _testbed(connection, values["testbed"])
-    numbered = [
-        (case, number)
-        for case, number in queries.case_numbers(connection, bed).items()
-        if values["suite"] in (None, case.suite) and values["model"] in (None, case.model)
-    ]
-    cut, part = page(sorted(numbered, key=lambda pair: (pair[0].name, pair[1])), values)
-    return {"testbed": bed, **cut, "cases": [{"id": number, **vars(case)} for case, number in part]}
-
-
-SERIES = (
-    Parameter("case", "a case's number, as `cases` tells it", "number", required=True),
-    Parameter("metric", "which number", tuple(NUMBERS), "speedup"),
-    _TESTBED,
-    _SINCE,
-    *paging(),
+@ROUTER.get(
+    "/series",
+    response_model=shapes.Series,
+    summary="A metric of a case over the nights of a testbed, the oldest first.",
 )
+def series(
+    answer: Answer,
+    case: Annotated[int, whole("a case's number, as `cases` tells it")],
+    metric: Annotated[str, OneOf(tuple(NUMBERS)), text("which number")] = "speedup",
+    testbed: Testbed = None,
+    since: Since = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        bed = _testbed(connection, testbed)
+        of = queries.cases_by_id(connection, [case]).get(case)
+        if of is None:
+            raise NotFound(f"there is no case {case}")
+        points = queries.series(connection, case, metric, testbed_id=bed, since=since or "")
+        cut, part = page(points, offset, limit)
+        return {
+            "case": vars(of), "metric": metric, "testbed": bed, **cut,
+            "points": [vars(point) for point in part],
+        }  # fmt: skip
+
+    return answer.json(make)
 
 
-def series(connection: sa.Connection, values: Values) -> Values:
-    """A metric of a case over the nights of a testbed, the oldest first."""
-    bed = _testbed(connection, values["testbed"])
-    case = queries.cases_by_id(connection, [values["case"]]).get(values["case"])
-    points = queries.series(
-        connection, values["case"], values["metric"], testbed_id=bed, since=values["since"] or ""
-    )
-    if case is None:
-        raise NotFound(f"there is no case {values['case']}")
-    cut, part = page(points, values)
-    return {
-        "case": vars(case), "metric": values["metric"], "testbed": bed, **cut,
-        "points": [vars(point) for point in part],
-    }  # fmt: skip
-
-
-SIDE = "a run's name, last, a date, a window 2026-11-01..2026-11-10, torch==2.14.0, a commit of torch"
-COMPARE = (
-    Parameter("old", SIDE, required=True),
-    Parameter("new", f"the same of what it is compared with: {SIDE}", required=True),
-    Parameter("host_class", "of runs on several classes of hosts, those on this one"),
-    *paging(),
+@ROUTER.get(
+    "/compare",
+    response_model=shapes.Comparison,
+    summary="Compare two sides over their common cases: significant changes first, then by size.",
 )
+def compare(
+    answer: Answer,
+    old: Annotated[str, text(_SIDE)],
+    new: Annotated[str, text(f"the same of what it is compared with: {_SIDE}")],
+    host_class: Annotated[str | None, text("of runs on several classes of hosts, those on this one")] = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        comparison = to_plain(compared(connection, old, new, host_class))
+        cut, part = page(comparison["cases"], offset, limit)
+        return {**comparison, **cut, "cases": list(part)}
+
+    return answer.json(make)
 
 
-def compare(connection: sa.Connection, values: Values) -> Values:
-    """Compare two sides over their common cases: significant changes first, then by size."""
-    comparison = to_plain(compared(connection, values["old"], values["new"], values["host_class"]))
-    cut, part = page(comparison["cases"], values)
-    return {**comparison, **cut, "cases": list(part)}
+@ROUTER.get("/alerts", response_model=shapes.Alerts, summary="Alerts, the newest first, each with its life.")
+def alerts(
+    answer: Answer,
+    state: Annotated[
+        str, OneOf(_STATES), text("in which state; live: all that are not over and not only suspected")
+    ] = "live",
+    direction: Annotated[
+        str | None, OneOf(("worse", "better")), text("only what got worse, or better")
+    ] = None,
+    offset: Offset = 0,
+    limit: Annotated[int, whole("how many at most", 1, 200)] = 50,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        states = {"live": alert_store.LIVE, "all": alert_store.STATES}.get(state, (state,))
+        directions = {None: (-1, 0, 1), "worse": (1,), "better": (-1,)}[direction]
+        matching = [
+            alert for alert in alert_store.load(connection, states=states) if alert.direction in directions
+        ]
+        cut, part = page(matching[::-1], offset, limit)
+        plain = [
+            alert_text.to_plain(evidence, alert_store.events(connection, evidence.alert.id or 0))
+            for evidence in gather_in_causes(connection, list(part))
+        ]
+        return {**cut, "alerts": plain}
+
+    return answer.json(make)
 
 
-STATES = ("live", "all", *alert_store.STATES)
-ALERTS = (
-    Parameter("state", "in which state; live: all that are not over and not only suspected", STATES, "live"),
-    Parameter("direction", "only what got worse, or better", ("worse", "better")),
-    *paging(200, 50),
+@ROUTER.get(
+    "/trend",
+    response_model=shapes.Trend,
+    summary="The summaries of a suite on a testbed, per run and setting, the oldest first.",
 )
+def trend(
+    answer: Answer,
+    suite: Annotated[str, text("which suite")],
+    testbed: Testbed = None,
+    since: Since = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT,
+) -> Response:
+    def make(connection: sa.Connection) -> Values:
+        bed = _testbed(connection, testbed)
+        found = queries.trend(connection, suite, testbed_id=bed, since=since or "")
+        cut, part = page(found, offset, limit)
+        nights = [
+            {name: night[name] for name in night if name not in ("run_id", "testbed_id")} for night in part
+        ]
+        return {"suite": suite, "testbed": bed, **cut, "nights": nights}
 
-
-def alerts(connection: sa.Connection, values: Values) -> Values:
-    """Alerts, the newest first, each with its life."""
-    state = values["state"]
-    states = {"live": alert_store.LIVE, "all": alert_store.STATES}.get(state, (state,))
-    directions = {None: (-1, 0, 1), "worse": (1,), "better": (-1,)}[values["direction"]]
-    matching = [
-        alert for alert in alert_store.load(connection, states=states) if alert.direction in directions
-    ]
-    cut, part = page(matching[::-1], values)
-    plain = [
-        alert_text.to_plain(evidence, alert_store.events(connection, evidence.alert.id or 0))
-        for evidence in gather_in_causes(connection, list(part))
-    ]
-    return {**cut, "alerts": plain}
-
-
-TREND = (
-    Parameter("suite", "which suite", required=True),
-    _TESTBED,
-    _SINCE,
-    *paging(),
-)
-
-
-def trend(connection: sa.Connection, values: Values) -> Values:
-    """The summaries of a suite on a testbed, per run and setting, the oldest first."""
-    bed = _testbed(connection, values["testbed"])
-    nights_found = queries.trend(connection, values["suite"], testbed_id=bed, since=values["since"] or "")
-    cut, part = page(nights_found, values)
-    nights = [{name: night[name] for name in night if name not in ("run_id", "testbed_id")} for night in part]
-    return {"suite": values["suite"], "testbed": bed, **cut, "nights": nights}
+    return answer.json(make)
 
 
 def _testbed(connection: sa.Connection, number: int | None) -> int:

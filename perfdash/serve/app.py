@@ -1,192 +1,100 @@
-"""The ASGI application: routes, cached answers and error messages."""
+"""The ASGI application: its pages and files, and its error messages."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import mimetypes
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import sqlalchemy as sa
-from starlette.applications import Starlette
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import dumps
-from perfdash.history.results import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
-from perfdash.serve import live_pages
+from perfdash.serve import api, live_pages
+from perfdash.serve.cached_answers import JSON, Answer, AnswerCache, headers, path_of, to_json
 from perfdash.serve.http_policy import Guard
-from perfdash.serve.openapi import DESCRIPTION, ENDPOINTS, Endpoint, description
-from perfdash.serve.parameters import NotFound, read_all
-from perfdash.serve.read_only_store import state_of
+from perfdash.serve.parameters import NotFound, complaint, refuse_unknown, text
 
-HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-KEPT = 64  # answers that are cached until the store changes
+TEXT = "text/plain; charset=utf-8"
+DESCRIPTION = "/api/openapi.json"
 _LOG = logging.getLogger("perfdash.serve")
-# Of a request: the answer and its status.
-Make = Callable[[sa.Connection, Request], tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class CachedResponse:
-    body: bytes
-    kind: str
-    status: int
-    tag: str
 
 
 def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard:
     """Answers from `store`. `assets` by name; `local`: bound to loopback, see Guard."""
-    answers = _Kept()
-
-    def page(make: Make, kind: str = HTML) -> Callable[[Request], Response]:
-        def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
-            return _answered(store, answers, request, make, kind)
-
-        return endpoint
-
-    routes = [
-        Route("/", page(_plain(live_pages.overview))),
-        *(Route(f"/{path}", page(_plain(make))) for path, make in live_pages.PAGES.items()),
-        Route(f"/{site_links.COMPARE}", page(_compare_any)),
-        Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live_pages.nights))),
-        Route("/beds/{bed}/suites/{name}", page(_below(live_pages.suite))),
-        Route("/beds/{bed}/models/{name}", page(_below(live_pages.model))),
-        Route("/causes/{name}", page(_below(live_pages.cause))),
-        *(Route(endpoint.path, page(_api(endpoint), JSON)) for endpoint in ENDPOINTS),
-        Route(DESCRIPTION, _description),
-        Route("/assets/{name}", _asset_of(assets)),
-        Route("/healthz", lambda _: _healthy(store)),
-    ]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            NotFound: _failed(404),
-            UsageError: _failed(400),
-            MachineError: _unreadable,
-            HTTPException: _http,
-        },
+    app = FastAPI(
+        title="perfdash",
+        version=__version__,
+        summary="The history of what torch.compile does to models",
+        description="Read only. Times are UTC; latencies in ms, *_s in seconds, *_bytes in bytes; "
+        "speedup is eager latency / compiled latency. null: not known or not measured.",
+        servers=[{"url": "../"}],
+        openapi_url=None,  # below, with our headers; the pages of FastAPI load scripts from elsewhere
+        redirect_slashes=False,  # it would redirect to whatever host was asked for
+        generate_unique_id_function=lambda route: route.name,
     )
-    app.router.redirect_slashes = False  # it would redirect to whatever host was asked for
+    app.add_exception_handler(NotFound, _failed(404))
+    app.add_exception_handler(UsageError, _failed(400))
+    app.add_exception_handler(RequestValidationError, _wrong_parameter)
+    app.add_exception_handler(MachineError, _unreadable)
+    app.add_exception_handler(HTTPException, _http)
+    app.state.cache = AnswerCache(store)
+    app.include_router(_pages())
+    app.include_router(api.ROUTER)
+    app.add_route(
+        DESCRIPTION, lambda _: Response(to_json(app.openapi()), media_type=JSON, headers=headers(None))
+    )
+    app.add_route("/assets/{name}", _asset_of(assets))
+    app.add_route("/healthz", lambda _: _healthy(store))
     return Guard(app, local=local)
 
 
-def _plain(make: Callable[[sa.Connection], str]) -> Make:
-    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
-        read_all((), request.query_params.multi_items())
-        return make(connection), 200
-
-    return answer
-
-
-def _below(make: Callable[[sa.Connection, str], str]) -> Make:
-    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
-        read_all((), request.query_params.multi_items())
-        return make(connection, _path(request).lstrip("/")), 200
-
-    return answer
+def _pages() -> APIRouter:
+    """The pages; a page below a testbed, or of a cause, is made by its path."""
+    router = APIRouter(dependencies=[Depends(refuse_unknown)], include_in_schema=False)
+    router.add_api_route("/", _page(live_pages.overview))
+    for path, make in live_pages.PAGES.items():
+        router.add_api_route(f"/{path}", _page(make))
+    router.add_api_route(f"/{site_links.COMPARE}", _compare_any)
+    router.add_api_route(f"/beds/{{bed}}/{site_links.COMPARE}", _page_below(live_pages.nights))
+    router.add_api_route("/beds/{bed}/suites/{name}", _page_below(live_pages.suite))
+    router.add_api_route("/beds/{bed}/models/{name}", _page_below(live_pages.model))
+    router.add_api_route("/causes/{name}", _page_below(live_pages.cause))
+    return router
 
 
-def _path(request: Request) -> str:
-    # request.url.path would end at a %3F within the path.
-    return str(request.scope["path"])
+def _page(make: Callable[[sa.Connection], str]) -> Callable[..., Response]:
+    def endpoint(answer: Answer) -> Response:  # not async: it is run in a thread
+        return answer.page(lambda connection: (make(connection), 200))
+
+    return endpoint
 
 
-def _compare_any(connection: sa.Connection, request: Request) -> tuple[str, int]:
-    return live_pages.compare_any(
-        connection, read_all(live_pages.COMPARED, request.query_params.multi_items())
-    )
+def _page_below(make: Callable[[sa.Connection, str], str]) -> Callable[..., Response]:
+    def endpoint(answer: Answer) -> Response:
+        return answer.page(lambda connection: (make(connection, path_of(answer.request).lstrip("/")), 200))
+
+    return endpoint
 
 
-def _api(endpoint: Endpoint) -> Make:
-    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
-        values = read_all(endpoint.parameters, request.query_params.multi_items())
-        return _json(endpoint.answer(connection, values)), 200
-
-    return answer
-
-
-def _json(value: Any) -> str:
-    return dumps(value, separators=(",", ":"))
-
-
-def _answered(store: Store, answers: _Kept, request: Request, make: Make, kind: str) -> Response:
-    address = f"{_path(request)}?{request.scope['query_string'].decode('latin-1')}"
-    with store.read() as connection:
-        tag = f'"{digest([__version__, state_of(connection), address])[:32]}"'
-        if tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=_headers(tag))
-        answer = answers.get(address, tag)
-        if answer is None:
-            with answers.alone(address):  # whoever asks the same meanwhile waits, and gets the same answer
-                answer = answers.get(address, tag)
-                if answer is None:
-                    text, status = make(connection, request)
-                    answer = CachedResponse(redact(text).encode("utf-8", "replace"), kind, status, tag)
-                    answers.put(address, answer)
-    return Response(
-        answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
-    )
-
-
-def _headers(tag: str | None) -> dict[str, str]:
-    """Browsers revalidate each time; the tag shows whether anything changed."""
-    return {"cache-control": "no-cache", **({"etag": tag} if tag else {})}
-
-
-class _Kept:
-    """The last answers, by address; for several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: OrderedDict[str, CachedResponse] = OrderedDict()
-        self._making: dict[str, tuple[threading.Lock, int]] = {}  # by address, with how many hold or want it
-
-    @contextlib.contextmanager
-    def alone(self, address: str) -> Iterator[None]:
-        """One at a time for each address."""
-        with self._lock:
-            lock, users = self._making.get(address, (threading.Lock(), 0))
-            self._making[address] = lock, users + 1
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                lock, users = self._making.pop(address)
-                if users > 1:
-                    self._making[address] = lock, users - 1
-
-    def get(self, address: str, tag: str) -> CachedResponse | None:
-        with self._lock:
-            answer = self._answers.get(address)
-            if answer is None or answer.tag != tag:
-                return None
-            self._answers.move_to_end(address)
-            return answer
-
-    def put(self, address: str, answer: CachedResponse) -> None:
-        with self._lock:
-            self._answers[address] = answer
-            self._answers.move_to_end(address)
-            while len(self._answers) > KEPT:
-                self._answers.popitem(last=False)
-
-
-def _description(_: Request) -> Response:
-    return Response(_json(description()), media_type=JSON, headers=_headers(None))
+def _compare_any(
+    answer: Answer,
+    old: Annotated[
+        str | None, text("a run's name, last, a date, a window, a version or commit of torch")
+    ] = None,
+    new: Annotated[str | None, text("the same of what it is compared with")] = None,
+    host_class: Annotated[str | None, text("of runs on several classes of hosts, those on this one")] = None,
+) -> Response:
+    words = {"old": old, "new": new, "host_class": host_class}
+    return answer.page(lambda connection: live_pages.compare_any(connection, words))
 
 
 def _asset_of(assets: dict[str, bytes]) -> Callable[[Request], Response]:
@@ -198,9 +106,9 @@ def _asset_of(assets: dict[str, bytes]) -> Callable[[Request], Response]:
         if name not in assets:
             raise NotFound("there is no such file")
         if tags[name] in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=_headers(tags[name]))
+            return Response(status_code=304, headers=headers(tags[name]))
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        return Response(assets[name], media_type=kind, headers=_headers(tags[name]))
+        return Response(assets[name], media_type=kind, headers=headers(tags[name]))
 
     return endpoint
 
@@ -219,6 +127,10 @@ def _failed(status: int) -> Callable[[Request, Exception], Response]:
     return handler
 
 
+def _wrong_parameter(request: Request, error: Any) -> Response:
+    return _message(request, 400, complaint(request, error))
+
+
 def _unreadable(request: Request, error: Exception) -> Response:
     """Log the database's error, which may name the store; readers must not see it."""
     _LOG.error("%s", error)
@@ -232,9 +144,9 @@ def _http(request: Request, error: Exception) -> Response:
     return _message(request, status, "There is no such page." if status == 404 else str(error))
 
 
-def _message(request: Request, status: int, text: str, retry: str | None = None) -> Response:
-    text = redact(text)
-    headers = {"cache-control": "no-store"} | ({"retry-after": retry} if retry else {})
-    if _path(request).startswith("/api/"):
-        return Response(_json({"error": text}), status, headers, media_type=JSON)
-    return Response(f"{text}\n".encode("utf-8", "replace"), status, headers, media_type=TEXT)
+def _message(request: Request, status: int, message: str, retry: str | None = None) -> Response:
+    message = redact(message)
+    more = {"cache-control": "no-store"} | ({"retry-after": retry} if retry else {})
+    if path_of(request).startswith("/api/"):
+        return Response(to_json({"error": message}), status, more, media_type=JSON)
+    return Response(f"{message}\n".encode("utf-8", "replace"), status, more, media_type=TEXT)

@@ -18,7 +18,7 @@ from perfdash.history import schema
 from perfdash.history.queries import case_numbers, list_runs
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
-from perfdash.serve.parameters import NotFound, Parameter, compared
+from perfdash.serve.parameters import NotFound, compared
 from perfdash.site import render
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
@@ -105,13 +105,6 @@ def nights(connection: sa.Connection, path: str) -> str:
     bed = _bed(connection, path)
     runs = list_runs(connection, testbed_id=bed.id, with_excluded=False)
     return render.render_compare(CompareView(bed, path, pairs(connection, runs), []))
-
-
-COMPARED = (
-    Parameter("old", "a run's name, last, a date, a window, a version or commit of torch"),
-    Parameter("new", "the same of what it is compared with"),
-    Parameter("host_class", "of runs on several classes of hosts, those on this one"),
-)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""Read a request's parameters, and find the runs that its words mean."""
+"""The types of a request's parameters, plain messages about wrong ones, and the runs that its words mean."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
+from annotated_types import Ge, Le
+from fastapi import Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from perfdash.detect.comparison import (
     ComparedRuns,
@@ -21,90 +25,77 @@ from perfdash.errors import UsageError
 from perfdash.history.queries import RunLine, read_run, select
 
 LONGEST = 300  # characters of a value
-_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?")
+_TIME = r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}Z?)?)?)?)?)?$"
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A parameter of a request.
+class OneOf:
+    """A choice of words: `Annotated[str, OneOf(words), ...]`."""
 
-    kind: text, number (whole, from `least` to `most`), time (or its beginning), or a choice of words.
-    """
+    words: Sequence[str]
 
-    name: str
-    about: str
-    kind: str | tuple[str, ...] = "text"
-    default: str | int | None = None
-    required: bool = False
-    least: int = 0
-    most: int = 2**31 - 1
-
-    def schema(self) -> dict[str, Any]:
-        """The parameter as JSON Schema."""
-        if self.kind == "number":
-            shape: dict[str, Any] = {"type": "integer", "minimum": self.least, "maximum": self.most}
-        elif self.kind == "time":
-            shape = {"type": "string", "pattern": f"^{_TIME.pattern}$"}
-        elif isinstance(self.kind, tuple):
-            shape = {"type": "string", "enum": list(self.kind)}
-        else:
-            shape = {"type": "string", "maxLength": LONGEST}
-        return shape if self.default is None else {**shape, "default": self.default}
-
-    def read(self, text: str) -> str | int:
-        """Parse a value. Raises UsageError if it is invalid."""
-        if len(text) > LONGEST:
-            raise UsageError(f"{self.name}: more than {LONGEST} characters")
-        if self.kind == "number":
-            if not re.fullmatch(r"[0-9]{1,10}", text) or not self.least <= int(text) <= self.most:
-                raise UsageError(f"{self.name}: {text!r} is no whole number from {self.least} to {self.most}")
-            return int(text)
-        if self.kind == "time" and not _TIME.fullmatch(text):
-            raise UsageError(f"{self.name}: {text!r} is no time; give e.g. 2026-11 or 2026-11-21")
-        if isinstance(self.kind, tuple) and text not in self.kind:
-            raise UsageError(f"{self.name}: {text!r} is none of {', '.join(self.kind)}")
-        return text
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(list(self.words))
 
 
-def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The value of each parameter by name: given, default, or None.
+def text(about: str) -> Any:
+    return Query(description=about, max_length=LONGEST)
 
-    Raises UsageError that names the parameter at fault. An empty value counts as not given.
-    """
-    values: dict[str, Any] = {parameter.name: parameter.default for parameter in parameters}
-    by_name = {parameter.name: parameter for parameter in parameters}
+
+def whole(about: str, least: int = 0, most: int = 2**31 - 1) -> Any:
+    return Query(description=about, ge=least, le=most)
+
+
+Suite = Annotated[str | None, text("only cases of this suite")]
+Model = Annotated[str | None, text("only cases of this model")]
+Testbed = Annotated[int | None, whole("a testbed's number  [default: that of the last run]")]
+Since = Annotated[
+    str | None, Query(description="runs from this time: 2026, 2026-11, 2026-11-21", pattern=_TIME)
+]
+Until = Annotated[str | None, Query(description="runs up to this time, included", pattern=_TIME)]
+Offset = Annotated[int, whole("how many to leave out first")]
+Limit = Annotated[int, whole("how many at most", 1, 2000)]
+LIMIT = 200  # items of a page, unless the request has a limit
+
+
+def page(items: Sequence[Any], offset: int, limit: int) -> tuple[dict[str, int], Sequence[Any]]:
+    """The requested part of a list, and the fields that say where it was cut."""
+    return {"total": len(items), "offset": offset, "limit": limit}, items[offset : offset + limit]
+
+
+async def refuse_unknown(request: Request) -> None:
+    """Raise UsageError for a parameter that the address does not have, or that is given twice."""
+    names = [field.alias for field in request.scope["route"].dependant.query_params]
     seen = set()
-    for name, text in given:
-        if name not in by_name:
-            names = ", ".join(by_name) or "none"
-            raise UsageError(f"there is no parameter {name[:40]!r} here; there are: {names}")
+    for name, _ in request.query_params.multi_items():
+        if name not in names:
+            raise UsageError(
+                f"there is no parameter {name[:40]!r} here; there are: {', '.join(names) or 'none'}"
+            )
         if name in seen:
             raise UsageError(f"{name} is given twice")
         seen.add(name)
-        if text:
-            values[name] = by_name[name].read(text)
-    for parameter in parameters:
-        if parameter.required and values[parameter.name] is None:
-            raise UsageError(f"{parameter.name} is missing: {parameter.about}")
-    return values
 
 
-LIMIT = 200  # items of a page, unless the request has a limit
-MOST = 2000
-
-
-def paging(most: int = MOST, limit: int = LIMIT) -> tuple[Parameter, Parameter]:
-    """The parameters that cut a list into pages."""
-    return (
-        Parameter("offset", "how many to leave out first", "number", 0),
-        Parameter("limit", "how many at most", "number", limit, least=1, most=most),
-    )
-
-
-def page(items: Sequence[Any], values: dict[str, Any]) -> tuple[dict[str, int], Sequence[Any]]:
-    """The requested part of a list, and the fields that say where it was cut."""
-    start, limit = values["offset"], values["limit"]
-    return {"total": len(items), "offset": start, "limit": limit}, items[start : start + limit]
+def complaint(request: Request, error: RequestValidationError) -> str:
+    """What is wrong with the first wrong parameter, in plain words."""
+    first = error.errors()[0]
+    name, value = first["loc"][-1], first["input"]
+    (field,) = [one for one in request.scope["route"].dependant.query_params if one.alias == name]
+    rules = field.field_info.metadata
+    if first["type"] == "missing":
+        return f"{name} is missing: {field.field_info.description}"
+    if len(value) > LONGEST:
+        return f"{name}: more than {LONGEST} characters"
+    bounds = [rule.ge for rule in rules if isinstance(rule, Ge)] + [
+        rule.le for rule in rules if isinstance(rule, Le)
+    ]
+    if bounds:
+        return f"{name}: {value!r} is no whole number from {bounds[0]} to {bounds[1]}"
+    for rule in rules:
+        if isinstance(rule, OneOf):
+            return f"{name}: {value!r} is none of {', '.join(rule.words)}"
+    return f"{name}: {value!r} is no time; give e.g. 2026-11 or 2026-11-21"
 
 
 MOST_RUNS = 120  # runs on a side: more would keep a server's thread busy for too long

@@ -96,13 +96,10 @@ def _interrupted(*_: Any) -> None:
 
 
 def assets() -> dict[str, bytes]:
-    """The files beside the pages, by name: style, scripts, plotly's from its package."""
-    from perfdash.site.build import plotly_script
-
+    """The files beside the pages, by name: style, scripts, icon."""
     folder = importlib.resources.files("perfdash.site").joinpath("assets")
-    files = {
+    return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
         if path.name.endswith((".css", ".js", ".svg"))
     }
-    return {**files, "plotly.min.js": plotly_script()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.resources
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -208,12 +207,6 @@ def _write_assets(folder: Folder) -> None:
     for path in sorted(_ASSETS.iterdir()):
         if path.suffix in (".css", ".js", ".svg"):
             folder.write(f"assets/{path.name}", path.read_bytes())
-    folder.write("assets/plotly.min.js", plotly_script())
-
-
-def plotly_script() -> bytes:
-    """plotly's own script, as its package brings it."""
-    return importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
 
 
 T = TypeVar("T")

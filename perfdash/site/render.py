@@ -36,6 +36,13 @@ from perfdash.site.regressions_page import WORDS, TestbedAlerts
 from perfdash.site.suite_page import SuiteSetting, SuiteView, TrendLine, case_title, case_words
 from perfdash.site.timeline import ChartEvent, build_words
 
+# The policy that each page brings, on any server and as a file. `file:` is for browsers to which the files
+# beside a file are not 'self'.
+POLICY = (
+    "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; "
+    "base-uri 'none'; form-action 'self'"
+)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -347,6 +354,7 @@ def environment() -> jinja2.Environment:
     )
     jinja.globals.update(
         version=__version__,
+        policy=POLICY,
         navigation=NAVIGATION,
         links=site_links,
         summaries=dashboard_tables,

@@ -9,8 +9,6 @@ import re
 import shutil
 from pathlib import Path
 
-import plotly
-
 import perfdash.charts as charts
 from perfdash.charts import (
     HeatMap,
@@ -22,6 +20,7 @@ from perfdash.charts import (
     SpeedupBar,
     TrendChart,
 )
+from perfdash.site.render import POLICY
 
 ASSETS = Path(charts.__file__).parents[1] / "site" / "assets"
 START, DAY = 1_767_225_600.0, 86_400.0  # 2026-01-01
@@ -129,7 +128,6 @@ def write(folder: Path) -> Path:
     """index.html and compare.html with all that they need."""
     assets = folder / "assets"
     shutil.copytree(ASSETS, assets)
-    shutil.copy(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", assets)
     (folder / "compare.html").write_text(_page("compare.html", block=_nights(folder / "data")))
     trends = made_trends()
     nights = [NightLabel(f"night {k} <b>", f"2.15.0 {k // 3:010x}") for k in range(NIGHTS)]
@@ -172,6 +170,7 @@ def write_weeks(folder: Path) -> None:
 def _page(name: str, **parts: str) -> str:
     """A page of tests/charts/pages with its {{names}} filled in; those not given are left out."""
     text = (Path(__file__).parent / "pages" / name).read_text()
+    parts["policy"] = POLICY
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts.get(match[1], ""), text)
 
 

@@ -71,7 +71,7 @@ scripted = pytest.mark.parametrize("at", ["file", "http"], indirect=True)
 def open_page(browser: Browser, address: str, **how) -> None:  # noqa: F811
     """Opens a page and waits until its script has done what it does at the start."""
     browser.open(address, **how)
-    browser.wait("window.perfdash && perfdash.sortable && document.querySelector('figcaption > button')")
+    browser.wait("window.perfdash && perfdash.sortable && document.querySelector('svg.trend[tabindex]')")
 
 
 def first_cells(browser: Browser, column: int = 0) -> list[str]:  # noqa: F811
@@ -209,43 +209,6 @@ def test_hover_finds_the_night_under_it_where_time_is_split(browser, page):  # n
         assert abs(int(text.split("\n")[0].split()[1]) - k) <= 1
         cursor = browser.ask("document.querySelector('.cursor').getAttribute('d')")
         assert abs(float(cursor[1:].split()[0]) * size - x) < 4
-
-
-@scripted
-def test_plotly_takes_the_place_of_the_drawing_and_its_zoom_is_linked(browser, at):  # noqa: F811
-    open_page(browser, at())
-    assert browser.ask("typeof Plotly") == "undefined", "loaded when asked for"
-    button = browser.driver.find_element(By.CSS_SELECTOR, "figure[data-chart=speedup] button")
-    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-    button.click()
-    browser.wait("document.querySelector('figure[data-chart=speedup] .plotly-box .scatterlayer .trace')")
-    drawing = "document.querySelector('figure[data-chart=speedup] > svg')"
-    assert browser.ask(f"getComputedStyle({drawing}).display") == "none"
-    zoom = "{'xaxis.range': ['2026-03-01', '2026-04-01']}"
-    browser.ask(f"Plotly.relayout(document.querySelector('.plotly-box'), {zoom}).then(() => 1)")
-    browser.wait("location.hash.includes('from=2026-03-01')")
-    address = browser.ask("location.href")
-    button.click()
-    browser.wait("!document.querySelector('.plotly-box')")
-    assert "open=" not in browser.ask("location.hash")
-    open_page(browser, address, scheme="dark")
-    browser.wait("document.querySelector('.plotly-box')?.layout?.xaxis?.range?.[0]?.startsWith('2026-03-01')")
-    paper = "document.querySelector('.plotly-box').layout.paper_bgcolor"
-    assert browser.ask(paper) == "rgb(16, 21, 27)"
-    browser.scheme("light")
-    browser.wait(f"{paper} === 'rgb(255, 255, 255)'")
-    assert browser.complaints() == []
-
-
-def test_without_plotly_the_drawing_stays(browser, page, tmp_path):  # noqa: F811
-    shutil.copytree(page.parent, tmp_path / "copy")
-    (tmp_path / "copy" / "assets" / "plotly.min.js").unlink()
-    open_page(browser, (tmp_path / "copy" / "index.html").as_uri())
-    browser.driver.find_element(By.CSS_SELECTOR, "figure[data-chart=speedup] button").click()
-    caption = "document.querySelector('figure[data-chart=speedup] figcaption').textContent"
-    browser.wait(f"{caption}.includes('could not be loaded')")
-    drawing = "document.querySelector('figure[data-chart=speedup] > svg')"
-    assert browser.ask(f"{drawing}.getBoundingClientRect().height") > 100
 
 
 @scripted

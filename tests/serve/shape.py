@@ -5,11 +5,12 @@ _TYPES = {
     "number": (int, float),
 }  # fmt: skip
 _KNOWN = {"type", "properties", "required", "additionalProperties", "items", "anyOf", "$ref"}
+_WORDS = {"title", "description", "default"}  # for readers
 
 
 def complaints(value, schema, schemas, place="$"):
     """What is wrong with a value, each with its place; nothing where it is as the schema says."""
-    assert set(schema) <= _KNOWN, schema
+    assert set(schema) <= _KNOWN | _WORDS, schema
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/components/schemas/")
         return complaints(value, schemas[name], schemas, place)

@@ -260,7 +260,7 @@ def test_the_unit_does_not_matter(seed, unit):
 
 
 def test_a_real_history():
-    """TigerBeetle's: the changes that the eye sees at once (docs/detection.md)."""
+    """TigerBeetle's: the changes that the eye sees at once (results/changepoints.md)."""
     points = sorted(json.loads(HISTORY.read_text()), key=lambda point: point["timestamp"])
     values = [m["value"] for point in points for m in point["metrics"] if m["name"] == "load_accepted"]
     places = [change.index for change in change_points(values, min_change=0.02)]

@@ -1,9 +1,9 @@
-/* Charts that answer: hover and arrow keys on the drawn SVG, and plotly for who wants to zoom. Loaded by
-   site.js where a page has charts; the SVG stays as it is without it. */
+/* Hover and arrow keys on the drawn charts. site.js loads it where a page has charts; without it they stay as
+   they are. */
 "use strict";
 
 (() => {
-  const { element, state } = perfdash;
+  const { element } = perfdash;
   const SVG = "http://www.w3.org/2000/svg";
   const data = perfdash.block("chart-data");
   const round = (value) => String(Number(value.toPrecision(5)));
@@ -22,7 +22,7 @@
       const interval = low !== null && high !== null ? ` (${round(low)} to ${round(high)}, ${about})` : "";
       lines.push(worded(value, chart.unit) + interval);
     }
-    for (const [at, , text] of chart.marks) if (at === data.t[k]) lines.push(text);
+    for (const [at, text] of chart.marks) if (at === data.t[k]) lines.push(text);
     return lines;
   }
 
@@ -130,162 +130,10 @@
     svg.addEventListener("pointerleave", box.hide);
   }
 
-  /** The colours of the sheet as plotly wants them. */
-  function colours() {
-    const probe = document.body.appendChild(element("span"));
-    const pick = (name) => {
-      probe.style.color = `var(--${name})`;
-      return getComputedStyle(probe).color;
-    };
-    const names = ["line", "text", "muted", "bg", "grid", "fail", "worse", "better", "other", "env", "edge"];
-    const found = Object.fromEntries(names.map((name) => [name, pick(name)]));
-    probe.remove();
-    return found;
-  }
-
-  const plain = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
-  const SIGNS = { worse: ["worse", "W"], better: ["better", "B"], change: ["other", "C"], environment: ["env", "E"],
-    method: ["muted", "M"], excluded: ["muted", "X"] };
-
-  /** The outline of the intervals: a closed shape for each stretch of nights that have one. */
-  function outline(chart, when) {
-    const x = [], y = [];
-    let begin = -1;
-    for (let k = 0; k <= when.length; k++) {
-      const here = k < when.length && chart.low[k] !== null && chart.high[k] !== null;
-      const joined = here && !chart.breaks.includes(k);
-      if (begin < 0 || joined) {
-        if (here && begin < 0) begin = k;
-        continue;
-      }
-      const times = when.slice(begin, k);
-      x.push(...times, ...[...times].reverse(), times[0], null);
-      y.push(...chart.high.slice(begin, k), ...chart.low.slice(begin, k).reverse(), chart.high[begin], null);
-      begin = here ? k : -1;
-    }
-    return { x, y };
-  }
-
-  function figureOf(chart) {
-    const c = colours();
-    const when = data.t.map((time) => new Date(time * 1000).toISOString());
-    const shade = c.line.replace("rgb(", "rgba(").replace(")", ", .24)");
-    const bands = chart.low
-      ? [{ ...outline(chart, when), mode: "lines", line: { width: 0 }, hoverinfo: "skip", fill: "toself",
-           fillcolor: shade }]
-      : [];
-    const failed = {
-      x: chart.failed.map((k) => when[k]), y: chart.failed.map(() => 0.03), yaxis: "y2", mode: "markers",
-      marker: { symbol: "x-thin", size: 7, line: { width: 2, color: c.fail } },
-      text: chart.failed.map((k) => told(chart, k).map(plain).join("<br>")), hovertemplate: "%{text}<extra></extra>",
-    };
-    // Nights by different methods are not joined: an empty point parts them.
-    const parted = (values, gap) => values.flatMap((one, k) => (chart.breaks.includes(k) ? [gap(k), one] : [one]));
-    const texts = data.t.map((_, k) => told(chart, k).map(plain).join("<br>"));
-    const line = {
-      x: parted(when, (k) => when[k]), y: parted(chart.v, () => null), mode: "lines+markers",
-      line: { color: c.line, width: 1.6 }, marker: { size: 4, color: c.line },
-      text: parted(texts, () => ""), hovertemplate: "%{text}<extra></extra>",
-    };
-    const many = chart.marks.filter(([, kind]) => kind === "environment").length > 8;
-    const marks = chart.marks.filter(([, kind]) => SIGNS[kind] && !(many && kind === "environment"));
-    const one = { type: "line", x0: 0, x1: 1, xref: "paper", y0: 1, y1: 1, line: { color: c.muted, width: 1, dash: "dash" } };
-    const axis = { gridcolor: c.grid, linecolor: c.edge, zeroline: false };
-    const layout = {
-      margin: { l: 54, r: 12, t: 48, b: 34 }, showlegend: false, hovermode: "x", dragmode: "zoom",
-      paper_bgcolor: c.bg, plot_bgcolor: c.bg, font: { color: c.muted, size: 11 },
-      hoverlabel: { bgcolor: c.bg, bordercolor: c.muted, font: { color: c.text, size: 12 }, align: "left" },
-      xaxis: { ...axis, type: "date" },
-      yaxis: { ...axis, type: chart.ratio ? "log" : "linear", title: { text: plain(chart.unit) } },
-      yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
-      shapes: marks.map(([at, kind]) => ({
-        type: "line", x0: new Date(at * 1000).toISOString(), x1: new Date(at * 1000).toISOString(), y0: 0, y1: 1,
-        yref: "paper", line: { color: c[SIGNS[kind][0]], width: 1, dash: kind === "worse" ? "solid" : "dot" },
-      })).concat(chart.ratio ? [one] : []),
-      annotations: marks.map(([at, kind, text], k) => ({
-        x: new Date(at * 1000).toISOString(), y: 1, yref: "paper", yanchor: "bottom", showarrow: false, yshift: 11 * (k % 2),
-        text: `<b>${SIGNS[kind][1]}</b>`, hovertext: plain(text), font: { color: c[SIGNS[kind][0]] },
-      })),
-    };
-    return [[...bands, line, failed], layout];
-  }
-
-  const BUTTONS = ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"];
-  const SETTING = { displaylogo: false, responsive: true, modeBarButtons: [BUTTONS] };
-  const open = new Map(); // name -> the element that plotly draws in
-  const zoom = () => {
-    const [from, to] = [state.get("from"), state.get("to")];
-    return Date.parse(from) && Date.parse(to) ? { "xaxis.range": [from, to] } : { "xaxis.autorange": true };
-  };
-
-  async function draw(name, box) {
-    const [traces, layout] = figureOf(data.charts[name]);
-    const range = zoom()["xaxis.range"];
-    if (range) layout.xaxis.range = range;
-    await Plotly.react(box, traces, layout, SETTING);
-  }
-
-  async function enlarge(name, figure, svg, button) {
-    button.disabled = true;
-    try {
-      await perfdash.load(new URL("plotly.min.js", perfdash.base));
-    } catch (error) {
-      button.replaceWith(element("span", { className: "muted", textContent: error.message }));
-      return;
-    }
-    const box = element("div", { className: "plotly-box" });
-    svg.after(box);
-    svg.setAttribute("hidden", "");
-    svg.style.display = "none";
-    await draw(name, box);
-    open.set(name, box);
-    box.on("plotly_relayout", (change) => {
-      const [from, to] = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-      const minute = (time) => String(time).slice(0, 16).replace(" ", "T");
-      if (from && to) state.set({ from: minute(from), to: minute(to) });
-      else if (change["xaxis.autorange"]) state.set({ from: "", to: "" });
-      else return;
-      for (const [other, place] of open) if (other !== name) draw(other, place);
-    });
-    button.disabled = false;
-  }
-
-  function close(name, svg) {
-    const box = open.get(name);
-    if (box) {
-      Plotly.purge(box);
-      box.remove();
-    }
-    open.delete(name);
-    svg.removeAttribute("hidden");
-    svg.style.display = "";
-  }
-
-  function interactive(name, figure, svg) {
-    const button = element("button", { type: "button", className: "small", textContent: "Interactive" });
-    button.setAttribute("aria-pressed", "false");
-    const turn = async (on) => {
-      if (on) await enlarge(name, figure, svg, button);
-      else close(name, svg);
-      button.textContent = open.has(name) ? "Static" : "Interactive";
-      button.setAttribute("aria-pressed", String(open.has(name)));
-    };
-    button.addEventListener("click", async () => {
-      await turn(!open.has(name));
-      state.set({ open: [...open.keys()].join(",") });
-    });
-    (figure.querySelector("figcaption") ?? figure).append(button);
-    if (state.get("open").split(",").includes(name)) turn(true);
-  }
-
   for (const figure of document.querySelectorAll("figure.chart")) {
     const svg = figure.querySelector("svg");
     const chart = data?.charts[figure.dataset.chart];
     if (svg?.dataset.cells) hoverMap(figure, svg);
-    else if (svg && chart && data.t.length) {
-      hover(figure, svg, chart);
-      interactive(figure.dataset.chart, figure, svg);
-    }
+    else if (svg && chart && data.t.length) hover(figure, svg, chart);
   }
-  document.addEventListener("perfdash-theme", () => open.forEach((box, name) => draw(name, box)));
 })();

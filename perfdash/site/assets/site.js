@@ -74,7 +74,6 @@ const perfdash = (window.perfdash = {
       if (value) root.dataset.theme = value;
       else delete root.dataset.theme;
       button.textContent = `Theme: ${words[value]}`;
-      document.dispatchEvent(new Event("perfdash-theme"));
     };
     let now = remember() in words ? remember() : "";
     show(now);
