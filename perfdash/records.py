@@ -173,6 +173,10 @@ class Specification:
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     backend_file: Optional[str] = None  # of a back end of the user's own
+    # Of float32 on a GPU: both sides, and every back end, round the factors of products to TF32, or none does.
+    tf32: Annotated[
+        bool, Option("On a GPU, let both sides use TF32 for float32.  [default: the suite's, or off]")
+    ] = False
     # Of several batch sizes those after the first that is out of memory are not run. Eager may run out of
     # memory; then the back end is measured without it.
     until_oom: Annotated[bool, Option()] = False

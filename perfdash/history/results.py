@@ -257,9 +257,9 @@ def uid(info: RunInfo) -> str:
 
 
 # Options of a run that change the meaning of its numbers and are no fields of a case.
-_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "weights")
+_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "tf32", "weights")
 _DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
-                             "optimizer": None, "weights": "random"}  # fmt: skip
+                             "optimizer": None, "tf32": None, "weights": "random"}  # fmt: skip
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:

@@ -91,7 +91,9 @@ def _keep_differences(result: Result, main: ProcessOutcome) -> None:
 
 def _compared(planned: Planned) -> dict[str, Any]:
     """What the back end is compared with; a case without numbers has it too."""
-    conditions = {}
+    conditions: dict[str, Any] = {}
+    if planned.case.device == "cuda":
+        conditions["tf32"] = planned.tf32
     if planned.variant:
         conditions["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
     if planned.baseline_dtype:

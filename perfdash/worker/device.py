@@ -7,6 +7,7 @@ events, with the L2 cache flushed before each call.
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import time
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import torch
 
 from perfdash.records import Status
 from perfdash.worker.failures import Unmeasurable
+
+# Variables that override the TF32 setting, of torch's libraries but not of Triton's kernels.
+TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,10 @@ class Cuda:
     kind = "cuda"
     l2_flush = True
 
-    def __init__(self) -> None:
+    def __init__(self, tf32: bool = False) -> None:
         if not torch.cuda.is_available():
             raise Unmeasurable(Status.INFRA_ERROR, "CUDA is not available to this torch build")
+        use_tf32(tf32)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or (64 << 20)
         self._l2_buffer = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.torch_device)
@@ -157,17 +162,28 @@ class Cuda:
         return torch.cuda.max_memory_allocated() - own, torch.cuda.max_memory_reserved() - own
 
 
-def open_device(kind: str, threads: int) -> Cpu | Cuda:
+def use_tf32(allowed: bool) -> None:
+    """Allow or forbid TF32 in matrix products and convolutions alike; torch allows it in the latter alone."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+    if not allowed:  # TensorRT under ONNX Runtime has no other switch
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+
+
+def open_device(kind: str, threads: int, tf32: bool = False) -> Cpu | Cuda:
     """The device by name. Raises Unmeasurable where it is not there."""
     if kind == "cpu":
         return Cpu(threads)
     if kind == "cuda":
-        return Cuda()
+        return Cuda(tf32)
     raise Unmeasurable(Status.INFRA_ERROR, f"unknown device {kind!r}; there are: cpu, cuda")
 
 
 def complaint(kind: str, dtype: str) -> Optional[str]:
-    """Why a dtype cannot be used on a device, None where it can; tries a small matrix product."""
+    """Why a dtype or the environment does not do on a device, else None; tries a small product."""
+    overrides = [name for name in TF32_OVERRIDES if kind == "cuda" and name in os.environ]
+    if overrides:
+        return f"{overrides[0]} overrides the TF32 setting of some libraries alone: give --tf32 instead"
     if dtype not in ("bfloat16", "float16") or (kind == "cuda" and not torch.cuda.is_available()):
         return None
     try:

@@ -180,6 +180,18 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
     assert result.notes == ["no memory was left to measure the back end's in: no room"]
 
 
+def on_gpu(script, gpu=None, **change):
+    """The result of a case on a GPU, from its process's events and the facts of its GPU's monitor."""
+    planned = replace(PLANNED, case=replace(PLANNED.case, device="cuda"), **change)
+    return assemble(planned, Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
+
+
+def test_the_record_of_a_gpu_names_its_tf32_setting():
+    assert on_gpu(events()).conditions["tf32"] is False
+    assert on_gpu(events(upto="phase compile"), tf32=True).conditions["tf32"] is True
+    assert "tf32" not in run(ProcessOutcome(events(), status=0))[0].conditions
+
+
 def test_a_gpu_that_has_barely_room_is_reported():
     script = events()
     script[10] |= {"allocator_retries": 3}
