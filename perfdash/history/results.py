@@ -282,6 +282,8 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
     side_by_side = max(1, at_once // len(hosts))
     if side_by_side > 1:
         setting["side_by_side"] = side_by_side
+    if compile_cores := max((slot.get("compile_cores", 0) for slot in slots), default=0):
+        setting["compile_cores"] = compile_cores
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting

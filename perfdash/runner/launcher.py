@@ -300,6 +300,7 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
         TORCH_WARM_POOL="0",  # a pool started at import would be shared by all forks
         TOKENIZERS_PARALLELISM="false",
         PYTORCH_NVML_BASED_CUDA_CHECK="1",  # asking whether there is a GPU must not start CUDA
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",  # as NVML and runner/gpus.py count
     )
     env.setdefault("HF_HUB_OFFLINE", "1")
     # torch 2.4 and 2.5 keep no code cache unless told; replicas load the compiled code from it.
