@@ -137,13 +137,12 @@ def work(day: Day, steps: tuple[planning.Step, ...], deadline: float) -> bool:
             max(0.0, day.step(step)["expected_s"] * pace - day.step(step)["spent_s"]) for step in begun
         )
         kept, cuts = planning.fit(waiting, day.left_s - rest_s, pace)
-        for cut in cuts:
-            if cut.whole:
+        if not begun and not kept:  # only now: where steps are quicker than expected, more of them fit
+            for cut in cuts:
                 day.step(next(step for step in waiting if step.name == cut.step))["state"] = "left out"
-                day.state["cuts"].append(str(cut))
-                print(f"{cut}: {max(0.0, day.left_s) / 60:.1f} minutes are left", flush=True)
-        day.save()
-        if not begun and not kept:
+            day.state["cuts"] += map(str, cuts)
+            _say_cuts(cuts)
+            day.save()
             return True
         step = (begun or kept)[0]
         known = day.step(step)
