@@ -33,7 +33,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
         "held tensors and constants plus the transient high-water mark of steady calls; CUDA: allocator peak",
         "the same after as many calls on both sides, with tensors in plain attributes and the state of an"
         " optimizer; on the CPU no ratio that 1 MiB more or less would move by over 3 %;"
-        " CUDA: without the workspaces of cuBLAS that the other side made",
+        " CUDA: with what CUDA graphs keep, without the workspaces of cuBLAS that the other side made",
     ),
     "accuracy": (
         "closeness to eager, or to a float64 judge within a factor of eager's; without a judge, cosine 0.99",

@@ -173,6 +173,10 @@ class Specification:
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     backend_file: Optional[str] = None  # of a back end of the user's own
+    # Of float32 on a GPU: all sides and back ends round the factors of products to TF32, or none does.
+    tf32: Annotated[
+        bool, Option("On a GPU, let both sides use TF32 for float32.  [default: the suite's, or off]")
+    ] = False
     # Of several batch sizes those after the first that is out of memory are not run. Eager may run out of
     # memory; then the back end is measured without it.
     until_oom: Annotated[bool, Option()] = False
@@ -215,6 +219,8 @@ class Job(ProcessOptions, Specification):
     process: int = 0  # which of the case's processes: each has its own order of pairs
     # The folder of what inductor makes once a machine: C++ headers, tests of vector instructions.
     machine_cache: Optional[str] = None
+    # The cores that compiling for a GPU may use beside the case's own; empty: those alone.
+    compile_cores: tuple[int, ...] = ()
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 
@@ -417,6 +423,7 @@ def job_from_json(data: dict[str, Any]) -> Job:
     data = dict(data)
     data["case"] = _build(Case, data["case"])
     data["sampling"] = _build(Sampling, data["sampling"])
+    data["compile_cores"] = tuple(data.get("compile_cores", ()))
     job: Job = _build(Job, data)
     return job
 

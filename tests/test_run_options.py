@@ -25,6 +25,7 @@ from perfdash.suites.suite_file import load_suite
 VALUES = {
     "inputs": {"size": [3, 8, 8]}, "cosine": True, "check_accuracy": False, "loss": "mean",
     "optimizer": "adam", "new_tokens": 7, "cache": "static", "until_oom": True,
+    "tf32": True,
 }  # fmt: skip
 
 # A new option as it is declared in records.Specification. SCRIPT runs perfdash with that text in place.

@@ -421,7 +421,7 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: C
         "dynamic": case.dynamic,
         "threads": case.threads,
     }
-    for name in ("allocator", "weights", "compile_mode", "optimizer"):
+    for name in ("allocator", "weights", "compile_mode", "optimizer", "tf32"):
         flags[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):
         flags[name] = options.as_pairs(setting, name)

@@ -268,9 +268,9 @@ def uid(info: RunInfo) -> str:
 
 
 # Options of a run that change the meaning of its numbers and are no fields of a case.
-_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "weights")
+_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "tf32", "weights")
 _DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
-                             "optimizer": None, "weights": "random"}  # fmt: skip
+                             "optimizer": None, "tf32": None, "weights": "random"}  # fmt: skip
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
@@ -293,6 +293,8 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
     side_by_side = max(1, at_once // len(hosts))
     if side_by_side > 1:
         setting["side_by_side"] = side_by_side
+    if compile_cores := max((slot.get("compile_cores", 0) for slot in slots), default=0):
+        setting["compile_cores"] = compile_cores
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting

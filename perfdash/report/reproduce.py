@@ -100,6 +100,8 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
     for name in ("allocator", "compile_mode", "optimizer", "weights"):
         if setting.get(name):
             parts += [f"--{name.replace('_', '-')}", str(setting[name])]
+    if setting.get("tf32"):
+        parts.append("--tf32")
     for name in ("env", "inductor_config"):
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
     if setting.get("side_by_side"):

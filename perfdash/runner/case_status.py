@@ -6,6 +6,7 @@ The environment's faults are measured again, a model's own never are. What tells
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ StatusOfCase = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
+_CUDA_ERROR = re.compile(
+    r"CUDA error|CUDA driver error|cudaError|CUBLAS_STATUS|CUDNN_STATUS|\[CUDA\]|AcceleratorError"
+)
 _ACCURACY_STATUS = {
     "pass": Status.PASS,
     "fail": Status.FAIL_ACCURACY,
@@ -80,6 +84,17 @@ def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
     if result.status is Status.CRASH and kind == "SIGKILL":
         return True
     return neighbours and kind == "OutOfMemory" and result.status in (Status.OOM, Status.EAGER_OOM)
+
+
+def spoils_gpu(outcomes: Sequence[ProcessOutcome]) -> bool:
+    """Whether a case may have left a GPU in another state: a CUDA error, a process that was ended."""
+    for outcome in outcomes:
+        failed = outcome.find("failed") or outcome.find("eager_lost")
+        if outcome.status != 0 or outcome.limit or outcome.frozen:
+            return True
+        if failed and _CUDA_ERROR.search(f"{failed['type']}: {failed['message']}"):
+            return True
+    return False
 
 
 def check_isa(result: Result, expected: str | None) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
 
@@ -218,17 +219,27 @@ def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
     return slots
 
 
+def compile_cores(slots: Sequence[tuple[int, ...]], settings: RunSettings) -> list[tuple[int, ...]]:
+    """The cores that each slot may compile on: its own and a share of those that none measures on.
+
+    Compiling for a GPU by one core would take minutes, and its kernels are the same on more. On the CPU the
+    cores of a case say what its compilation latency means, so they are its own alone: empty.
+    """
+    if settings.device == "cpu":
+        return [() for _ in slots]
+    here = available_cores() if settings.cores is None else list(parse_cores(settings.cores))
+    measured = {core for cores in slots for core in cores}
+    spare = [core for core in here if core not in measured]
+    return [
+        tuple(sorted([*cores, *share])) if (share := spare[number :: len(slots)]) else ()
+        for number, cores in enumerate(slots)
+    ]
+
+
 def gpus_of(settings: RunSettings) -> list[str]:
-    """The GPUs that a run may use; empty for a run on the CPU."""
+    """The GPUs that a run may use, by UUID where one is known; empty for a run on the CPU."""
     named = settings.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     return visible_gpus(named) if settings.device == "cuda" else []
-
-
-def visible_gpus(named: str | None) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES; without one, the numbers of all NVIDIA GPUs."""
-    if named is not None:
-        return [word.strip() for word in named.split(",") if word.strip() not in ("", "-1")]
-    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 class CoresTaken(MachineError):

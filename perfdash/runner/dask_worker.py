@@ -22,7 +22,8 @@ from perfdash import __version__
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import remove_abandoned_folders
 from perfdash.runner import compatibility, orphans
-from perfdash.runner.cores import available_cores, every_slot, physical_core, visible_gpus
+from perfdash.runner.cores import available_cores, every_slot, physical_core
+from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
 from perfdash.runner.worker_limits import RunStopped, Stop

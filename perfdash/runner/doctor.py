@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfdash.errors import PerfdashError
-from perfdash.runner import host
+from perfdash.runner import gpus, host
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.launcher import ForkParent, Launch
 
@@ -160,6 +161,15 @@ def judge_torch(hello: dict[str, Any]) -> list[MachineFinding]:
                 "find which package does it (sitecustomize?)",
             )
         )
+    if hello.get("driver_open"):
+        findings.append(
+            MachineFinding(
+                "warn",
+                "fork",
+                "importing the libraries opens the GPU's driver: CUDA may fail in forked cases",
+                "find which package does it; a case that cannot start CUDA says so",
+            )
+        )
     version = hello["packages"].get("torchvision")
     trouble = hello["missing"].get("torchvision")
     if version is None:
@@ -206,6 +216,40 @@ def _examine_torch(python: str) -> list[MachineFinding]:
     return [*judge_torch(hello), *_examine_gpu(hello)]
 
 
+def judge_gpus(facts: Sequence[dict[str, Any]] | None) -> list[MachineFinding]:
+    """The findings that follow from what NVML says of each GPU (gpus.facts); pure. None: there is no NVML."""
+    if facts is None:
+        return [
+            MachineFinding(
+                "note",
+                "NVML",
+                "not available: clocks, power, heat, other processes and faults of the GPU stay unknown",
+                "pip install 'perfdash[gpu]' (nvidia-ml-py) beside perfdash",
+            )
+        ]
+    findings = []
+    for gpu in facts:
+        name = f"gpu {gpu.get('name') or gpu['uuid']}"
+        if gpu.get("persistence") is False:
+            findings.append(
+                MachineFinding("warn", name, "no persistence: clocks fall between cases", "nvidia-smi -pm 1")
+            )
+        limit, usual = gpu.get("power_limit_w"), gpu.get("default_power_limit_w")
+        if limit and usual and limit < usual:
+            text = f"power limit {limit:.0f} W, below its usual {usual:.0f} W"
+            findings.append(MachineFinding("note", name, text, "nvidia-smi -pl, if that is not intended"))
+        if gpu.get("ecc") is False:
+            findings.append(
+                MachineFinding("note", name, "ECC is off: memory errors stay unseen", "nvidia-smi -e 1")
+            )
+        if gpu.get("others"):
+            text = f"{gpu['others']} processes use it now"
+            findings.append(MachineFinding("warn", name, text, "end them, or choose another GPU"))
+    return findings or [
+        MachineFinding("ok", "NVML", f"{len(facts)} GPU(s), nothing that disturbs a measurement")
+    ]
+
+
 def _examine_gpu(hello: dict[str, Any]) -> list[MachineFinding]:
     if not os.path.exists("/dev/nvidiactl"):
         return [MachineFinding("note", "gpu", "no NVIDIA device on this machine: only --device cpu")]
@@ -218,7 +262,19 @@ def _examine_gpu(hello: dict[str, Any]) -> list[MachineFinding]:
                 "install a CUDA build of torch",
             )
         ]
-    return [MachineFinding("ok", "gpu", f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}")]
+    present = f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}"
+    return [MachineFinding("ok", "gpu", present), *judge_gpus(_gpu_facts())]
+
+
+def _gpu_facts() -> list[dict[str, Any]] | None:
+    nvml = gpus.open_nvml()
+    if nvml is None:
+        return None
+    every = []
+    for gpu in nvml.gpus():
+        processes = nvml.of("nvmlDeviceGetComputeRunningProcesses", nvml.handle(gpu.uuid)) or []
+        every.append({**gpus.facts(gpu.uuid, nvml), "others": len(processes)})
+    return every
 
 
 def _load(load: float) -> MachineFinding:

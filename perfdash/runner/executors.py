@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.errors import PerfdashError
-from perfdash.runner.cores import gpus_of
+from perfdash.runner.cores import compile_cores, gpus_of
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.slot import Slot
@@ -69,7 +69,9 @@ class LocalExecutor:
         logs: Path,
         gpus: Sequence[str] = (),
         notebook: NotebookModel | None = None,
+        compile_cores: Sequence[Sequence[int]] = (),
     ) -> None:
+        """`gpus`, `compile_cores`: one entry a slot, or none."""
         self.on_activity: Callable[[str], None] = lambda text: None
         self._logs = logs
         self._stop = Stop()
@@ -79,6 +81,7 @@ class LocalExecutor:
                 options,
                 number=number,
                 gpu=gpus[number] if gpus else None,
+                compile_cores=compile_cores[number] if compile_cores else (),
                 stop=self._stop,
                 on_activity=self._activity if number == 0 else None,
                 notebook=notebook,
@@ -190,4 +193,5 @@ def open_executor(
         from perfdash.runner.dask_executor import DaskExecutor
 
         return DaskExecutor(settings.scheduler or "", chosen, logs)
-    return LocalExecutor(cores, chosen, logs, gpus_of(settings)[: len(cores)], notebook)
+    gpus = gpus_of(settings)[: len(cores)]
+    return LocalExecutor(cores, chosen, logs, gpus, notebook, compile_cores(cores, settings))

@@ -38,6 +38,8 @@ from perfdash.suites.suite_file import NOTEBOOK
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
 _NO_TORCH = 77  # exit code of an interpreter that finds no torch
 WATCHDOG_S = 5.0  # for the watchdog to end what is below it
+# They would override --tf32 in some libraries alone (worker/device.py refuses those of --env).
+_TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _PIPE_BYTES = 1 << 20  # so that a model that prints does not wait for the runner
 
 
@@ -319,7 +321,7 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
     threads = str(launch.threads)
     online = {**inherited, **dict(launch.env)}.get("HF_HUB_OFFLINE") == "0"
     env = without_secrets(inherited, keep=HUB if online else None)
-    for key in ("PYTHONHOME", "VIRTUAL_ENV"):
+    for key in ("PYTHONHOME", "VIRTUAL_ENV", *_TF32_OVERRIDES):
         env.pop(key, None)
     env.update(
         OMP_NUM_THREADS=threads,
@@ -329,6 +331,7 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
         TORCH_WARM_POOL="0",  # a pool started at import would be shared by all forks
         TOKENIZERS_PARALLELISM="false",
         PYTORCH_NVML_BASED_CUDA_CHECK="1",  # asking whether there is a GPU must not start CUDA
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",  # as NVML and runner/gpus.py count
     )
     env.setdefault("HF_HUB_OFFLINE", "1")
     # torch 2.4 and 2.5 keep no code cache unless told; replicas load the compiled code from it.

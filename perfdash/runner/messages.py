@@ -81,7 +81,8 @@ class Answer:
     """What came of an order: the outcomes of its main process and of its replicas.
 
     `where` says on what it was measured: {slot, host, cores}. `log` holds the text of the log where
-    it was written elsewhere than in the run folder.
+    it was written elsewhere than in the run folder; `gpu` what the GPU's monitor reports of it
+    (gpu_monitor.GpuMonitor.report), empty without one.
     """
 
     outcomes: list[ProcessOutcome]
@@ -90,6 +91,7 @@ class Answer:
     replica_s: float
     where: dict[str, Any]
     log: str | None = None
+    gpu: dict[str, Any] = field(default_factory=dict)
 
 
 def to_text(value: Any) -> str:

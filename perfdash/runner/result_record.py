@@ -12,6 +12,7 @@ import numpy as np
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import status_of
+from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
 from perfdash.stats.intervals import CONFIDENCE, median_interval
@@ -38,6 +39,8 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         # Its timing was another process's (a preloaded malloc), and none of those came to it.
         status, failed_phase, failure = status_of(outcomes[1])
         main = replace(main, tail=outcomes[1].tail)
+    if broken := fault(answer.gpu):  # whatever was measured on it: the machine's fault, measured again
+        status, failure = Status.INFRA_ERROR, broken
     result = Result(planned.case, answer.started, round(answer.wall_s, 3), status, failed_phase=failed_phase)
     if failure is not None:
         result.error = replace(failure, log=log, tail=main.tail)
@@ -58,7 +61,11 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
     quality = main.find("quality")
     if quality:
         result.quality = {key: value for key, value in quality.items() if key != "event"}
-    _fill_latency(result, outcomes, allocator)
+    _fill_latency(result, outcomes, allocator, answer.gpu.get("trouble") or ())
+    if answer.gpu:
+        result.conditions["gpu_readings"] = {
+            k: v for k, v in answer.gpu.items() if k not in ("uuid", "trouble")
+        }
     if result.conditions and planned.case.scenario == "generation":
         result.conditions["new_tokens"] = planned.new_tokens
         result.conditions["cache"] = planned.cache
@@ -91,7 +98,9 @@ def _keep_differences(result: Result, main: ProcessOutcome) -> None:
 
 def _compared(planned: Planned) -> dict[str, Any]:
     """What the back end is compared with; a case without numbers has it too."""
-    conditions = {}
+    conditions: dict[str, Any] = {}
+    if planned.case.device == "cuda":
+        conditions["tf32"] = planned.tf32
     if planned.variant:
         conditions["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
     if planned.baseline_dtype:
@@ -201,11 +210,14 @@ def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
     return int(held + figures["constants_bytes"] + figures["transient_bytes"])
 
 
-def _fill_latency(result: Result, outcomes: Sequence[ProcessOutcome], allocator: str) -> None:
+def _fill_latency(
+    result: Result, outcomes: Sequence[ProcessOutcome], allocator: str, trouble: Sequence[Sequence[Any]]
+) -> None:
+    """Fill in latencies and conditions. `trouble`: [from, to, why] of a GPU that was not the case's alone."""
     events = [event for outcome in outcomes if (event := outcome.find("latency"))]
     if not events:
         return
-    sampled = [_sampled(event) for event in events]
+    sampled = [_sampled(event, trouble) for event in events]
     chosen = counted_pairs(sampled)
     processes = chosen.processes
     summary = ratios_of(processes)
@@ -242,7 +254,9 @@ def _fill_latency(result: Result, outcomes: Sequence[ProcessOutcome], allocator:
             f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
             "there was barely room, and the times have that in them"
         )
-    _note_disturbance(result, sampled, chosen, summary)
+    if work := _gpu_work(first):
+        result.conditions["gpu_work"] = work
+    _note_disturbance(result, sampled, chosen, summary, list(dict.fromkeys(str(why) for *_, why in trouble)))
     result.parts_ms = _parts(events, sampled)
     if alone:  # there is no ratio
         result.parts_ms.pop("eager", None)
@@ -315,7 +329,31 @@ def process_ratios(outcomes: Sequence[ProcessOutcome]) -> ProcessRatios | None:
     return ratios_of(counted_pairs([_sampled(event) for event in events]).processes)
 
 
-def _sampled(event: dict[str, Any]) -> ProcessSamples:
+def _gpu_work(event: dict[str, Any]) -> dict[str, Any]:
+    """By side, what a call costs the host and the GPU apart (device.kernel_account); empty on the CPU.
+
+    launch_ms: until the call had returned to the host, the median over the samples.
+    """
+    work: dict[str, Any] = {}
+    for side in ("eager", "backend"):
+        account = (event.get("accounts") or {}).get(side) or {}
+        launch_ns = (event.get("launch_ns") or {}).get(side)
+        if account or launch_ns is not None:
+            work[side] = {**account, "launch_ms": None if launch_ns is None else round(launch_ns / 1e6, 6)}
+    return work
+
+
+def _without_trouble(event: dict[str, Any], trouble: Sequence[Sequence[Any]]) -> list[bool]:
+    """Which pairs are clean, now that spans of trouble are known; pairs without times stay as they are."""
+    clean, times = list(event["clean"]), event.get("times_s") or ()
+    if len(times) == len(clean) + 1:
+        for pair, (start, end) in enumerate(zip(times, times[1:], strict=False)):
+            if any(start < until and end > since for since, until, _ in trouble):
+                clean[pair] = False
+    return clean
+
+
+def _sampled(event: dict[str, Any], trouble: Sequence[Sequence[Any]] = ()) -> ProcessSamples:
     """The samples of one process in milliseconds a call."""
 
     def pairs(clock: str) -> Pairs:
@@ -329,7 +367,7 @@ def _sampled(event: dict[str, Any]) -> ProcessSamples:
     return ProcessSamples(
         pairs("ns"),
         pairs("cpu_ns") if has_cpu_time else None,
-        np.array(event["clean"], dtype=bool),
+        np.array(_without_trouble(event, trouble), dtype=bool),
         event.get("steal"),
         event.get("waiting", 0.0),
     )
@@ -360,12 +398,23 @@ def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
 
 
 def _note_disturbance(
-    result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: ProcessRatios
+    result: Result,
+    sampled: Sequence[ProcessSamples],
+    chosen: CountedPairs,
+    summary: ProcessRatios,
+    trouble: Sequence[str] = (),
 ) -> None:
-    """Note how other programs on the cores were dealt with, where not by clean pairs alone."""
+    """Note how other programs on the cores or the GPU were dealt with, where not by clean pairs alone."""
+    if result.case.device != "cpu":
+        if chosen.pairs != "clean":
+            share = 1 - min(float(samples.clean.mean()) for samples in sampled)
+            why = "; ".join(trouble) or "the core that launches its kernels was taken away"
+            result.conditions["disturbed"] = f"during {share:.0%} of the pairs: {why}"
+            result.notes.append(f"too few clean pairs, {result.conditions['disturbed']}; all were used")
+        return
     if any(samples.cpu is None for samples in sampled):
         lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
-        if result.case.device == "cpu" and lost > MOST_STEAL:
+        if lost > MOST_STEAL:
             result.conditions["widened_by"] = round(lost, 4)
             result.notes.append(
                 f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "

@@ -19,9 +19,11 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import TemporaryFolder, now
 from perfdash.records import Job, Status
-from perfdash.runner import host, noise
+from perfdash.runner import gpus, host, noise
 from perfdash.runner.allocator import allocator_library
+from perfdash.runner.case_status import spoils_gpu
 from perfdash.runner.cores import Locks, core_names, every_slot
+from perfdash.runner.gpu_monitor import GpuMonitor, open_monitor
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.notebook_model import NotebookModel
@@ -54,17 +56,21 @@ class Slot:
         *,
         number: int = 0,
         gpu: str | None = None,
+        compile_cores: Sequence[int] = (),
         stop: Stop | None = None,
         on_activity: Callable[[str], None] | None = None,
         notebook: NotebookModel | None = None,
     ) -> None:
         """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible.
 
+        `compile_cores`: its own and those beside them that compiling for a GPU may use; none: its own.
+
         `notebook`: the model of cases whose loader is that of notebooks.
         `on_activity` receives what introduce() and null() are doing, in words.
         """
         self.cores = tuple(cores)
         self.gpu = gpu
+        self.compile_cores = tuple(compile_cores)
         self.stop = stop
         self._number = number
         self._options = options
@@ -74,12 +80,13 @@ class Slot:
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
         self._machine_cache: TemporaryFolder | None = None
+        self._monitor: GpuMonitor | None = None  # once it is first needed
         self._prepared_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
     @property
     def lock_names(self) -> list[str]:
         """The locks of its cores and its GPU."""
-        return [*core_names(self.cores), *([f"gpu {self.gpu}"] if self.gpu else [])]
+        return [*core_names({*self.cores, *self.compile_cores}), *([f"gpu {self.gpu}"] if self.gpu else [])]
 
     def __enter__(self) -> Slot:
         """Raises MachineError where another run measures on one of its cores."""
@@ -132,11 +139,16 @@ class Slot:
             "host_class": host.host_class(facts),
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
+            **self._gpu_facts(),
             "vector_isa": None if hopeless or unloadable else self._vector_isa(plain, facts["cpu_flags"]),
         }
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
         }  # fmt: skip
+
+    def _gpu_facts(self) -> dict[str, Any]:
+        nvml = gpus.open_nvml() if self.gpu else None
+        return {"gpu_facts": gpus.facts(self.gpu, nvml)} if self.gpu and nvml else {}
 
     def _unloadable(self, like: Planned, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """Call the functions that --model names, the smallest batch of each: a slip is told at once.
@@ -185,7 +197,10 @@ class Slot:
         What all cases share is made on the way (worker.compiler_caches). Inductor falls back without a word
         when its try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
-        of_inductor = [p for p in planned if p.needs_cpp]
+        of_inductor = [p for p in planned if p.needs_inductor]
+        if of_inductor and not of_inductor[0].needs_cpp:
+            self._prepare(of_inductor[0])
+            return None
         vector_isa: str | None = None
         for _ in range(2 if of_inductor else 0):
             probed = self._prepare(of_inductor[0])
@@ -201,7 +216,8 @@ class Slot:
         """Makes what inductor's cases share (worker.compiler_caches), and asks what it compiles for."""
         if self._machine_cache is None:
             self._machine_cache = TemporaryFolder()
-        self._on_activity("compiling what all cases share: a C++ header, tests of vector instructions")
+        shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else "Triton's driver stub"
+        self._on_activity(f"compiling what all cases share: {shared}")
         probed = self._probe(planned, planned, role="isa")
         self._prepared_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
         return probed
@@ -226,6 +242,20 @@ class Slot:
 
     def measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
         """Measure a case, sampled again in further processes. Raises RunStopped when the run ends."""
+        monitor = self._gpu_monitor()
+        if monitor is None:
+            return self._measure(order, log, on_event)
+        with monitor:
+            answer = self._measure(order, log, on_event)
+        answer.gpu = monitor.report()
+        return answer
+
+    def _gpu_monitor(self) -> GpuMonitor | None:
+        if self.gpu and self._monitor is None:
+            self._monitor = open_monitor(self.gpu)
+        return self._monitor
+
+    def _measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
         started, start = now(), time.monotonic()
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
@@ -233,7 +263,7 @@ class Slot:
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if order.role == "full" and planned.needs_cpp and asked not in self._prepared_for:
+            if order.role == "full" and planned.needs_inductor and asked not in self._prepared_for:
                 self._prepare(planned)
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
@@ -246,7 +276,18 @@ class Slot:
                     replica_s = time.monotonic() - replica_start
         except MachineError as error:  # no room for a folder, or no answer to the probe
             outcomes = [_not_started(error)]
+        if planned.case.device != "cpu" and spoils_gpu(outcomes):
+            self._recover()
         return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
+
+    def _recover(self) -> None:
+        """Start the fork parents anew, once the driver has taken back what an ended case held on the GPU.
+
+        They hold no context of their own, but handles of the driver's library may be stale after a fault.
+        """
+        self.renew()
+        if monitor := self._gpu_monitor():
+            monitor.wait_until_free()
 
     def where(self) -> dict[str, Any]:
         """The slot's number, host and cores."""
@@ -255,6 +296,7 @@ class Slot:
             "host": socket.gethostname().split(".")[0],
             "cores": list(self.cores),
             **({"gpu": self.gpu} if self.gpu else {}),
+            **({"compile_cores": len(self.compile_cores)} if self.compile_cores else {}),
         }
 
     def _sample_again(
@@ -298,8 +340,14 @@ class Slot:
         timed: bool = False,
     ) -> ProcessOutcome:
         """Run a job in a process forked from the parent of that number."""
+
+        def watched(event: dict[str, Any]) -> None:
+            if self._monitor:
+                self._monitor.on_event(event)
+            on_event(event)
+
         try:
-            return self._parent_for(planned, parent, timed).run(job, log, on_event, self.stop)
+            return self._parent_for(planned, parent, timed).run(job, log, watched, self.stop)
         except MachineError as error:
             return _not_started(error)
 
@@ -338,6 +386,7 @@ class Slot:
             scratch=scratch,
             memory_limit_bytes=planned.memory_limit_bytes or host.default_memory_limit(),
             machine_cache=self._machine_cache.path if self._machine_cache else None,
+            compile_cores=self.compile_cores,
         )
 
 

@@ -46,12 +46,16 @@ class Planned(Specification):
     @property
     def needs_cpp(self) -> bool:
         """Whether a C++ compiler makes the case's code."""
+        return self.case.device == "cpu" and self.needs_inductor
+
+    @property
+    def needs_inductor(self) -> bool:
+        """Whether inductor makes the case's code: it shares what a machine needs once."""
         try:
             backend = registry.backend_facts(self.backend_file or self.case.backend)
         except LookupError:  # the file is missing: the worker reports it
             return False
-        compiles = hasattr(backend, "vector_isa")
-        return self.case.device == "cpu" and compiles and self.skip_reason is None
+        return hasattr(backend, "vector_isa") and self.skip_reason is None
 
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""

@@ -77,6 +77,9 @@ def _hello(packages: list[str]) -> dict[str, Any]:
         import torch
     except Exception:
         return {**facts, "error": traceback.format_exc()}
+    from perfdash.worker import device
+
+    device.keep_off_driver()  # before any library asks whether there is a GPU
     missing = {}
     for package in packages:
         try:
@@ -109,6 +112,7 @@ def _hello(packages: list[str]) -> dict[str, Any]:
         "repositories": dict(sorted(repositories.items(), key=lambda item: item[0].lower())),
         "missing": missing,
         "cuda_initialized": torch.cuda.is_initialized(),
+        "driver_open": linux.has_open("/dev/nvidia-uvm"),  # what CUDA opens and NVML does not
         "threads": len(os.listdir("/proc/self/task")),
     }
 
@@ -149,9 +153,11 @@ def _serve_case(parent: int, message: bytes, events: int, log: int, model: Optio
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        from perfdash.worker import device
         from perfdash.worker.case import run_case
         from perfdash.worker.loaders import notebook
 
+        device.meet_driver()
         job = job_from_json(json.loads(message))
         os.chdir(job.scratch)
         if model is not None:

@@ -14,10 +14,14 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from perfdash.worker import failures, output_comparison, pytree
+from perfdash.worker import compilation, failures, held_memory, linux, output_comparison, pytree
+from perfdash.worker.device import Cpu
 from perfdash.worker.eager_and_compiled import Comparison, Side
 
 _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
+# Of a float64 copy on the CPU, where a GPU has no room for it: operations a second of a core, and how long.
+_CPU_FLOPS = 2e9
+_MOST_ON_CPU_S = 120.0
 _NO_MEMORY = "no memory for it: "
 # The relative rmse to eager that outputs may have where no judge could be made, by the case's dtype.
 _UNJUDGED = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "amp": 0.05}
@@ -35,7 +39,7 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
         return {"status": "eager_two_runs_differ", "detail": eager_differs}
     seed()
     state = comparison.device.random_state()
-    eager = observed(comparison.eager_step)
+    eager = comparison.observe_eager(observed)
     is_random = not torch.equal(comparison.device.random_state(), state)
     eager_effects = comparison.eager_side.changed()
     seed()
@@ -47,7 +51,7 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
         detail = "neither eager nor the compiled side returns a finite number: nothing could be compared"
         return {"status": "no_finite_output", "detail": detail, "distance": distance}
     unjudged = max(job.tolerance, _UNJUDGED.get(job.case.dtype, 0.01))
-    float64_outputs, why_none = None, ""
+    float64_outputs, elsewhere, why_none = None, "", ""
     noise: dict[str, float] = {}  # `judge` keeps this dict: it grows when eager runs again
     judge: Judge
     if job.distance_bound is not None:
@@ -56,7 +60,7 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
         if is_random and comparison.device.kind == "cuda":
             why_none = "CUDA draws other random numbers in float64"
         else:
-            float64_outputs, why_none = _float64_outputs(comparison)
+            float64_outputs, elsewhere, why_none = _float64_outputs(comparison)
         if float64_outputs is not None and of_group:
             noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
         judge = functools.partial(
@@ -100,6 +104,15 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
             eager_effects, compiled_effects, exact, job.tolerance, unjudged
         )
         verdict = effects or verdict
+    if elsewhere and not why_none:
+        verdict["judge_on"] = elsewhere
+        verdict["detail"] += f"; the float64 judge ran on {elsewhere}, for want of memory on the GPU"
+    if comparison.atomics:
+        verdict["atomics"] = comparison.atomics
+        verdict["detail"] += (
+            "; eager ran with deterministic algorithms: atomic additions alone make two runs of it differ "
+            f"({comparison.atomics})"
+        )
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"
         verdict["no_judge"] = why_none
@@ -122,22 +135,95 @@ def _model_outputs(comparison: Comparison, observation: Any) -> Any:
     return observation if name is None else observation[name]
 
 
-def _float64_outputs(comparison: Comparison) -> tuple[Any, str]:
-    """The outputs of a float64 copy of the model, or None and why there are none."""
-    eager = comparison.eager_side
+def _float64_outputs(comparison: Comparison) -> tuple[Any, str, str]:
+    """The outputs of a float64 copy of the model, where it ran if not beside eager, or why there are none.
+
+    Where a GPU lacks the memory, the copy runs on the CPU, if that has time and memory for it.
+    """
+    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison))
+    device = comparison.device
+    if outputs is not None or device.kind == "cpu" or not why.startswith(_NO_MEMORY):
+        return outputs, "", why
+    device.drop_caches()
+    refusal = _cpu_refuses(comparison)
+    if refusal:
+        return None, "", f"{why}; {refusal}"
+    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison))
+    return outputs, "the CPU", "" if outputs is not None else f"{why}; on the CPU: {why_not_there}"
+
+
+def _tried(comparison: Comparison, work: Callable[[], Any]) -> tuple[Any, str]:
+    """What `work` returns, from the start that eager had; else None and why it failed."""
     try:
         comparison.seed()  # the parameters, where steps change them
-        module = copy.deepcopy(eager.module)
-        pytree.cast_module(module, pytree.double)
-        exact = replace(comparison.job, case=replace(comparison.job.case, dtype="float64", amp_dtype=None))
-        inputs = pytree.to_float64(eager.inputs)
-        comparison.seed()
-        side = Side(exact, module, inputs, inputs)
-        step = comparison.scenario.make_step(module, side, comparison.device)
-        return observed(step, follows=comparison.eager_step), ""
+        return work(), ""
     except Exception as error:
         is_shortage = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
+
+
+def _judge_on_device(comparison: Comparison) -> Any:
+    eager = comparison.eager_side
+    module = copy.deepcopy(eager.module)
+    pytree.cast_module(module, pytree.double)
+    return _judge(comparison, module, pytree.to_float64(eager.inputs), comparison.device)
+
+
+def _judge_on_cpu(comparison: Comparison) -> Any:
+    """The float64 copy in the host's memory, with as many threads as the case may compile with."""
+    eager, threads = comparison.eager_side, torch.get_num_threads()
+
+    def to_host(tensor: torch.Tensor) -> torch.Tensor:
+        return pytree.double(tensor.detach().to("cpu", copy=True))
+
+    # A deep copy of the module on the GPU would lack the same memory again: its tensors are replaced.
+    replaced: dict[int, Any] = {}
+    for tensor in [*held_memory.weights(eager.module), *held_memory.unregistered_tensors(eager.module)]:
+        moved: Any = to_host(tensor)
+        if isinstance(tensor, torch.nn.Parameter):
+            moved = torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        replaced[id(tensor)] = moved
+    module = copy.deepcopy(eager.module, replaced)
+    inputs = pytree.map_tensors(eager.inputs, to_host)
+    try:
+        with compilation.on_cores(comparison.job.compile_cores) as cores:
+            torch.set_num_threads(cores)
+            return _judge(comparison, module, inputs, Cpu(cores))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _judge(comparison: Comparison, module: Any, inputs: Any, device: Any) -> Any:
+    job = comparison.job
+    case = replace(job.case, dtype="float64", amp_dtype=None, device=device.kind)
+    comparison.seed()
+    side = Side(replace(job, case=case), module, inputs, inputs)
+    return observed(comparison.scenario.make_step(module, side, device), follows=comparison.eager_step)
+
+
+def _cpu_refuses(comparison: Comparison) -> str | None:
+    """Why the float64 copy is not tried on the CPU: it would take too long, or too much of its memory."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    short = 8 / min((t.element_size() for t in comparison.eager_side.module.parameters()), default=4)
+    needed = short * comparison.device.peak()[0]
+    available = linux.available_bytes()
+    if comparison.job.memory_limit_bytes:
+        available = min(available, comparison.job.memory_limit_bytes)
+    if needed > available:
+        return f"the CPU has {available / 2**30:.1f} GiB for it and would need {needed / 2**30:.1f}"
+    try:
+        with FlopCounterMode(display=False) as counter:
+            observed(comparison.eager_step)
+    except Exception as error:
+        return f"its time on the CPU could not be estimated: {type(error).__name__}"
+    finally:
+        comparison.seed()
+    cores = max(1, len(comparison.job.compile_cores))
+    expected_s = counter.get_total_flops() / (cores * _CPU_FLOPS)
+    if expected_s > _MOST_ON_CPU_S:
+        return f"it would take about {expected_s:.0f} s on {cores} cores of the CPU"
+    return None
 
 
 def _perturbed_runs(comparison: Comparison, eps: float | None = None) -> Iterator[Any]:
@@ -155,7 +241,7 @@ def _perturbed_runs(comparison: Comparison, eps: float | None = None) -> Iterato
                     noise = torch.rand(tensor.shape, generator=generator).mul_(2).sub_(1)
                     noise = noise.mul_(eps or torch.finfo(tensor.dtype).eps).add_(1).to(tensor.device)
                     tensor.copy_((tensor * noise).to(tensor.dtype))
-        yield observed(comparison.eager_step)
+        yield comparison.observe_eager(observed)
     comparison.seed()
 
 

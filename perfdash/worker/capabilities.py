@@ -20,18 +20,25 @@ def probe(job: Job, emit: Callable[..., None]) -> None:
 
 
 def isa(job: Job, emit: Callable[..., None]) -> None:
-    """Emit the vector instructions that inductor compiles for, and make what cases share of its work."""
+    """Emit the vector instructions that inductor compiles for, and make what cases share of its work.
+
+    On a GPU there are no vector instructions, and what is shared is Triton's driver stub.
+    """
     kept = compiler_caches.kept_folder() if job.machine_cache else None
     if job.machine_cache:
         compiler_caches.take_kept(kept, job.machine_cache)
     compiler_caches.use_in(job.scratch, job.machine_cache)
-    instructions = vector_isa(job, find_out=True)
+    on_gpu = job.case.device == "cuda"
+    instructions = None if on_gpu else vector_isa(job, find_out=True)
     whole = True
-    if job.machine_cache:
+    if job.machine_cache and on_gpu:
+        whole = compiler_caches.make_driver_stub(job.machine_cache)
+    elif job.machine_cache:
         compiler_caches.share_vector_tests(job.machine_cache)
         whole = compiler_caches.make_headers(job.scratch, job.machine_cache)
-        if whole:
-            compiler_caches.keep(job.machine_cache, kept)
+    if job.machine_cache and whole:
+        compiler_caches.keep(job.machine_cache, kept)
+    if job.machine_cache:
         _read_loaded_files(job, kept)
     emit("probed", vector_isa=instructions, whole=whole)
 

@@ -89,6 +89,7 @@ class CaseProcess:
         self.eager_lost = False  # out of memory, in a case that goes on without it
         self.frames: structure.Frames | None = None  # what dynamo compiles, of a back end that it serves
         self.recompiles: dict[str, int] = {}  # by phase
+        self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
@@ -197,7 +198,7 @@ class CaseProcess:
             weights.load_into(module, job.weights)
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
-        self.device = device.open_device(job.case.device, job.case.threads)
+        self.device = device.open_device(job.case.device, job.case.threads, job.tf32)
         self.eager_side = eager_side(module, inputs, job, self.device.torch_device)
         if not job.role.startswith("try_"):  # there the copies would take the memory that is looked for
             self.eager_side.save_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
@@ -260,6 +261,7 @@ class CaseProcess:
             compiled_step=self.compiled_step,
             seed=self.seed,
             frames=self.frames,
+            atomics=self.atomics,
         )
 
     def memory_shortage(self, work: Callable[[], Any]) -> Optional[str]:
@@ -291,9 +293,9 @@ class CaseProcess:
                 raise
             self.lose_eager(failed)
             return
-        self.eager_differs = facts.pop("differ")
+        self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
-        self.emit("eager", differ=self.eager_differs, memory=facts)
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts)
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, the constants that eager's calls leave, and its memory."""
@@ -320,12 +322,23 @@ class CaseProcess:
 
         One run may have memory where the copies of two runs have none.
         """
-        differences: list[Optional[str]] = []
-        shortage = self.memory_shortage(lambda: differences.append(self.two_runs_differ()))
+        facts: dict[str, Any] = {}
+        shortage = self.memory_shortage(lambda: facts.update(self.how_runs_differ()))
         if shortage is None:
-            return {"differ": differences[0]}
+            return facts
         why = f"no memory was left to see whether eager repeats itself: {shortage}"
         return {"differ": None, "unrepeated": why}
+
+    def how_runs_differ(self) -> dict[str, Any]:
+        """How two eager runs differ (`differ`); `atomics`: only since the GPU adds in any order."""
+        differ = self.two_runs_differ()
+        if differ is None or not self.device.has_atomics:
+            return {"differ": differ}
+        with self.device.deterministic():
+            again = self.two_runs_differ()
+        if again is None:
+            return {"differ": None, "atomics": differ}
+        return {"differ": f"{differ}; with deterministic algorithms: {again}"}
 
     def two_runs_differ(self) -> str | None:
         """How two eager runs of one seed differ; None where they do not."""
@@ -360,10 +373,13 @@ class CaseProcess:
 
         self.seed()
         self.frames = structure.Frames()
-        with compilation.capture_figures() as capture:
-            self.compiled_step, figures = compilation.first_call(
-                make_step, self.device.synchronize, after_two=count_constants
-            )
+        with compilation.on_cores(self.job.compile_cores) as cores:
+            if self.job.compile_cores:
+                compilation.start_compilers(cores)
+            with compilation.capture_figures() as capture:
+                self.compiled_step, figures = compilation.first_call(
+                    make_step, self.device.synchronize, after_two=count_constants
+                )
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
@@ -453,7 +469,7 @@ class CaseProcess:
         elif allocator != "default" and not linux.is_mapped(allocator):
             raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
         graphs = compilation.compiled_graphs()
-        before = device.probe(self.device.kind)
+        before = self.device.probe()
         load = os.getloadavg()[0]
         if self.eager_lost:
             figures = latency_sampling.sample_alone(self.compiled_step, self.device, self.job.sampling)
@@ -465,7 +481,13 @@ class CaseProcess:
                 self.job.sampling,
                 self.job.seed + self.job.process,
             )
-        figures["probe_ms"] = [before, device.probe(self.device.kind)]
+        figures["probe_ms"] = [before, self.device.probe()]
+        if self.job.role != "replica":
+            figures["accounts"] = {"backend": self.device.account(self.compiled_step)}
+            if not self.eager_lost:
+                figures["accounts"]["eager"] = self.device.account(self.eager_step)
+            for step in (self.eager_step, self.compiled_step):
+                getattr(step, "marks", []).clear()
         figures["load"] = round(load, 2)
         figures["cores"] = sorted(os.sched_getaffinity(0))
         figures["torch_threads"] = torch.get_num_threads()

@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Collection, Iterator, Optional
 
 import torch
 
@@ -69,6 +69,45 @@ def first_call(
         "compile_held_bytes": max(0, held),
         "clock": clock,
     }
+
+
+@contextlib.contextmanager
+def on_cores(cores: Collection[int]) -> Iterator[int]:
+    """Run the block on more cores than the case's own, with as many compilers; yields their number.
+
+    Without `cores` nothing changes. Triton's compilers are processes that import torch first: they are
+    started before the block, as importing torch starts them for a user.
+    """
+    before = os.sched_getaffinity(0)
+    if not cores:
+        yield len(before)
+        return
+    import torch._inductor.config as inductor_config
+
+    linux.bind_threads(cores)
+    threads = inductor_config.compile_threads
+    inductor_config.compile_threads = len(cores)
+    try:
+        yield len(cores)
+    finally:
+        inductor_config.compile_threads = threads
+        linux.bind_threads(before)
+
+
+def start_compilers(number: int, timeout_s: float = 60.0) -> None:
+    """Start inductor's pool of compilers and wait until it answers; a torch without one starts none."""
+    if number < 2:
+        return
+    from torch._inductor.async_compile import AsyncCompile
+
+    warm_pool = getattr(AsyncCompile, "warm_pool", None)
+    if warm_pool is None:
+        return
+    warm_pool()
+    is_ready = getattr(AsyncCompile, "use_process_pool", lambda: True)
+    deadline = time.monotonic() + timeout_s
+    while not is_ready() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

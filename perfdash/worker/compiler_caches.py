@@ -10,6 +10,9 @@ It keeps them in its cache, so a user's second program has them. A slot shares t
 belong to no model's compilation latency, and a test that fails in the middle of a night, where the compiler
 was killed or memory was short, would silently give one model narrower instructions.
 
+On a GPU Triton compiles a stub of the driver with the C compiler before its first kernel, into its cache. It
+depends on Triton and Python alone, so a slot shares it in the same way.
+
 What was shared is kept for the next run, in a folder of the user's cache for this compiler, processor and
 torch. Inductor's own key of a header covers its preprocessed text, the options and the compiler's version;
 the folder's name covers what g++ would reject without a word: another build of that version, another
@@ -26,7 +29,7 @@ import subprocess
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 from perfdash.worker import user_cache
 
@@ -34,20 +37,24 @@ _UNFINISHED = ".part"
 _KEPT_FOLDERS = 3  # of different compilers, processors or torches; a header has 150 MB
 _ROOM = 2 * 2**30  # bytes that must be free, or nothing is kept
 
+_STUB = "cuda_utils"  # Triton's name of its driver stub; the compiler's suffix follows
 _PASSED = ".load_ok"  # inductor's mark beside the library of a test that was compiled and loaded
 
 
 def use_in(scratch: str, shared: Optional[str]) -> None:
-    """Make caches of inductor and Triton, and temporary files, in `scratch`; link what is shared there."""
+    """Make the caches of compilers and the driver in `scratch`, and link what is shared there."""
     for variable, folder in (
         ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
         ("TRITON_CACHE_DIR", "triton"),
+        ("CUDA_CACHE_PATH", "nv"),  # else ~/.nv/ComputeCache; the driver reads it when CUDA starts
         ("TMPDIR", "tmp"),
     ):
         path = os.path.join(scratch, folder)
         os.makedirs(path, exist_ok=True)
         os.environ[variable] = path
     tempfile.tempdir = os.environ["TMPDIR"]  # it remembers the folder of its first call
+    if shared:
+        _link_stubs(_stub_folder(shared), os.environ["TRITON_CACHE_DIR"])
     codecache = _codecache()
     if codecache is None:
         return
@@ -134,6 +141,28 @@ def share_vector_tests(shared: str) -> None:
     _link_tests(os.environ["TORCHINDUCTOR_CACHE_DIR"], _test_folder(shared))
 
 
+def make_driver_stub(target: str) -> bool:
+    """Let Triton compile a small function on the GPU, and put the driver stub that it made into `target`.
+
+    Returns False where that failed: every case then makes its own.
+    """
+    import torch
+
+    try:
+        torch.compile(_add_one)(torch.ones(64, device="cuda"))
+    except Exception:
+        traceback.print_exc()
+        return False
+    torch._dynamo.reset()
+    share_driver_stub(target)
+    return True
+
+
+def share_driver_stub(target: str) -> None:
+    """Put Triton's driver stub of this process into `target`."""
+    _link_stubs(os.environ["TRITON_CACHE_DIR"], _stub_folder(target))
+
+
 def make_headers(scratch: str, target: str) -> bool:
     """Let inductor compile a small function, and put the headers that it made into `target`.
 
@@ -166,6 +195,10 @@ def _test_folder(shared: str) -> str:
     return os.path.join(shared, "vector_tests")
 
 
+def _stub_folder(shared: str) -> str:
+    return os.path.join(shared, "triton_driver")
+
+
 def _codecache() -> Any:
     """The module of torch that names the header folder; None in a torch without precompiled headers."""
     try:
@@ -179,21 +212,37 @@ _Put = Callable[[str, str], None]  # puts a file elsewhere, whole or not at all
 
 
 def _share(source: str, target: str, put: _Put) -> None:
-    """Put the headers and the passed tests of one shared folder into another."""
+    """Put the headers, the passed tests and the driver stubs of one shared folder into another."""
     _link_all(source, target, put)
     _link_tests(_test_folder(source), _test_folder(target), put)
+    _link_stubs(_stub_folder(source), _stub_folder(target), put)
 
 
 def _link_tests(source: str, target: str, put: Optional[_Put] = None) -> None:
-    """Put the tests that passed under another folder, at the same path: the library, then its mark."""
+    """Put the tests that passed under another folder: the library, then its mark."""
+    _link_below(
+        source, target, lambda name: (name[: -len(_PASSED)], name) if name.endswith(_PASSED) else (), put
+    )
+
+
+def _link_stubs(source: str, target: str, put: Optional[_Put] = None) -> None:
+    """Put Triton's driver stubs under another folder; Triton writes them whole or not at all."""
+    _link_below(
+        source, target, lambda name: (name,) if name.startswith(_STUB) and name.endswith(".so") else (), put
+    )
+
+
+def _link_below(
+    source: str, target: str, files_of: Callable[[str], Sequence[str]], put: Optional[_Put]
+) -> None:
+    """Put the files that go with each name below a folder into another, at the same path."""
     put = put or _link
     for folder, _, names in os.walk(source):
         for name in names:
-            if name.endswith(_PASSED):
-                below = os.path.join(target, os.path.relpath(folder, source))
+            below = os.path.join(target, os.path.relpath(folder, source))
+            for file in files_of(name):
                 os.makedirs(below, exist_ok=True)
-                for file in (name[: -len(_PASSED)], name):
-                    put(os.path.join(folder, file), os.path.join(below, file))
+                put(os.path.join(folder, file), os.path.join(below, file))
 
 
 def _link_all(source: str, target: str, put: Optional[_Put] = None) -> None:

@@ -150,6 +150,15 @@ class Comparison:
     compiled_step: Callable[[], Any]
     seed: Callable[[], None]  # sets generators, inputs and state back
     frames: structure.Frames | None = None  # what dynamo compiles of the compiled side
+    atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
+
+    def observe_eager(self, observed: Callable[..., Any]) -> Any:
+        """What eager returns, by deterministic algorithms where its runs differ otherwise.
+
+        The compiled side never runs under them: dynamo would compile it again.
+        """
+        with self.device.deterministic() if self.atomics else contextlib.nullcontext():
+            return observed(self.eager_step)
 
 
 def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:

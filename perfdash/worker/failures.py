@@ -20,7 +20,14 @@ _INFRA_TEXT = (
     "gpu is lost",
     "fallen off the bus",
     "uncorrectable ecc error",
+    "ecc uncorrectable",
+    "uncorrectable nvlink error",
     "devices are busy or unavailable",
+    "no cuda-capable device is detected",
+    "system not yet initialized",
+    "driver/library version mismatch",
+    "system has unsupported display driver",  # cudaErrorSystemDriverMismatch
+    "unable to determine the device handle",
 )
 _OOM_TEXT = (
     "out of memory",

@@ -27,10 +27,11 @@ def is_clean(sample: Sample) -> bool:
     """Whether the thread had the core for (all but 1 % of) the whole sample.
 
     A sample in which the model itself waited (it gave the core up, and was never forced off it) is
-    clean too: a sleep is the model's, not the machine's. Without a CPU time every sample is clean.
+    clean too: a sleep is the model's, not the machine's. Without a CPU time a sample is clean unless the
+    scheduler took the thread's core away while it launched work for a GPU.
     """
     if sample.cpu_ns is None:
-        return True
+        return sample.involuntary == 0 or sample.lost_ns <= _CLEAN_EXCESS * sample.wall_ns
     if sample.wall_ns - sample.cpu_ns <= _CLEAN_EXCESS * sample.wall_ns:
         return True
     return sample.voluntary > 0 and sample.involuntary == 0
@@ -91,6 +92,8 @@ def sample_pairs(
     gc.freeze()
     gc.disable()
     stalled, retries = linux.cpu_stall_s(), device.allocator_retries()
+    allocated = device.allocated()
+    times_s: list[float] = []  # at which pairs ended, by the machine's monotonic clock
     cores = os.sched_getaffinity(0)
     stolen, waited = linux.stolen_ticks(cores), linux.waited_s()
     try:
@@ -108,7 +111,8 @@ def sample_pairs(
             if is_clean(of_eager) and is_clean(of_backend):
                 ratio = (of_eager.wall_ns / repeats[0]) / (of_backend.wall_ns / repeats[1])
                 ratios.append(math.log(ratio))
-            spent = time.monotonic() - sampling_start
+            times_s.append(time.monotonic())
+            spent = times_s[-1] - sampling_start
             # Only clean pairs count: disturbed ones do not narrow the interval.
             enough = len(ratios) >= sampling.min_pairs and spent >= sampling.min_s
             if enough and half_width(ratios) <= sampling.precision:
@@ -117,7 +121,8 @@ def sample_pairs(
             if spent >= budget_s and pair + 1 >= 6:
                 stopped = "budget"
                 break
-            if pair % _GC_EVERY == _GC_EVERY - 1:
+            is_filling = device.allocated() - allocated > device.garbage_bytes
+            if is_filling or pair % _GC_EVERY == _GC_EVERY - 1:
                 gc.collect()
     finally:
         gc.enable()
@@ -156,6 +161,8 @@ def sample_pairs(
             else None
         ),
         "l2_flush": device.l2_flush,
+        "times_s": [sampling_start, *times_s],
+        "launch_ns": {"eager": _launch(samples[0], repeats[0]), "backend": _launch(samples[1], repeats[1])},
         "allocator_retries": device.allocator_retries() - retries,
         "parts": names,
         "eager_parts_ns": [folded(row, len(names)) for row in parts[0]],
@@ -191,6 +198,12 @@ def of_last_part(rows: list[list[float]], parts: int) -> list[float]:
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:
     return None if nanoseconds is None else nanoseconds / repeats
+
+
+def _launch(samples: list[Sample], repeats: int) -> Optional[float]:
+    """The median of what a call took to launch, in nanoseconds; None where calls end with their work."""
+    launches = [sample.launch_ns / repeats for sample in samples if sample.launch_ns is not None]
+    return statistics.median(launches) if launches else None
 
 
 def _mean(values: list[float]) -> float:

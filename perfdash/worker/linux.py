@@ -116,6 +116,28 @@ def memory_status() -> dict[str, int]:
     return figures
 
 
+def available_bytes() -> int:
+    """Memory that can still be had without swapping (proc(5), MemAvailable)."""
+    with open("/proc/meminfo") as facts:
+        return next(int(line.split()[1]) * 1024 for line in facts if line.startswith("MemAvailable:"))
+
+
+def has_open(path: str) -> bool:
+    """Whether this process has a file open whose path begins so."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(path):
+                return True
+    return False
+
+
+def bind_threads(cores: Iterable[int]) -> None:
+    """Bind all threads of this process to cores; what it starts later inherits that."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
+
+
 def reset_high_water_mark() -> bool:
     """Reset VmHWM to the present VmRSS (proc(5), clear_refs, 5); False where the kernel refuses."""
     try:

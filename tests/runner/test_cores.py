@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
 from perfdash.runner import cores
+from perfdash.settings import RunSettings
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -86,8 +87,8 @@ def test_nodes_hold_every_core_once():
     assert cores.physical_core(here[0]) <= here[0]
 
 
-@pytest.mark.parametrize(
-    ("named", "gpus"), [("0,1", ["0", "1"]), ("GPU-8a, 3", ["GPU-8a", "3"]), ("", []), ("-1", [])]
-)
-def test_visible_gpus(named, gpus):
-    assert cores.visible_gpus(named) == gpus
+def test_only_a_gpu_is_compiled_for_on_more_cores(two_sockets):
+    slots = [(7,), (3,)]
+    assert cores.compile_cores(slots, RunSettings(device="cpu")) == [(), ()]
+    assert cores.compile_cores(slots, RunSettings(device="cuda", cores="0-7")) == [(0, 2, 5, 7), (1, 3, 4, 6)]
+    assert cores.compile_cores(slots, RunSettings(device="cuda", cores="3,6,7")) == [(6, 7), ()]

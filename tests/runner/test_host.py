@@ -75,3 +75,17 @@ def test_torch_and_torchvision_that_do_not_match():
     findings = {finding.subject: finding for finding in doctor.judge_torch(hello)}
     assert findings["torchvision"].level == "error"
     assert "together" in findings["torchvision"].do
+
+
+def test_what_doctor_says_of_gpus():
+    (finding,) = doctor.judge_gpus(None)
+    assert (finding.level, "perfdash[gpu]" in finding.do) == ("note", True)
+    fit = {"uuid": "GPU-1", "name": "H", "persistence": True, "ecc": True, "power_limit_w": 700.0,
+           "default_power_limit_w": 700.0, "others": 0}  # fmt: skip
+    assert [finding.level for finding in doctor.judge_gpus([fit])] == ["ok"]
+    assert [finding.level for finding in doctor.judge_gpus([{"uuid": "GPU-1"}])] == ["ok"]
+    faults = {"persistence": False, "ecc": False, "power_limit_w": 350.0, "others": 2}
+    assert len(doctor.judge_gpus([{**fit, **faults}])) == 4
+    hello = {"torch": "2", "python": "3", "torch_cuda": "13", "cuda_initialized": False,
+             "driver_open": True, "packages": {}, "missing": {}}  # fmt: skip
+    assert "opens the GPU's driver" in {f.subject: f for f in doctor.judge_torch(hello)}["fork"].what

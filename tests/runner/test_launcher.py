@@ -280,7 +280,7 @@ def test_an_interpreter_without_torch(tmp_path):
 def test_environment():
     env = environment(
         replace(LAUNCH, threads=4, env=(("OMP_NUM_THREADS", "2"), ("X", "y")), allocator_library="/lib/j.so"),
-        {"LD_PRELOAD": "/lib/other.so", "PYTHONHOME": "/wrong"},
+        {"LD_PRELOAD": "/lib/other.so", "PYTHONHOME": "/wrong", "NVIDIA_TF32_OVERRIDE": "1"},
     )
     assert env["OMP_NUM_THREADS"] == "2", "the user's word is the last"
     assert env["MKL_NUM_THREADS"] == "4"
@@ -288,3 +288,4 @@ def test_environment():
     assert env["HF_HUB_OFFLINE"] == "1"
     assert env["X"] == "y"
     assert "PYTHONHOME" not in env
+    assert "NVIDIA_TF32_OVERRIDE" not in env, "--tf32 sets it for all libraries alike"

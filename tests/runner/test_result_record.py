@@ -10,6 +10,7 @@ from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import details, status_text
+from perfdash.runner.case_status import is_worth_a_retry
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.result_record import assemble, skipped
 from perfdash.stats.speedup import kept_ratios, set_speedups
@@ -178,6 +179,59 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
     assert result.backend_peak_bytes is None
     assert result.eager_peak_bytes == 300 * MB
     assert result.notes == ["no memory was left to measure the back end's in: no room"]
+
+
+def on_gpu(script, gpu=None, **change):
+    """The result of a case on a GPU, from its process's events and the facts of its GPU's monitor."""
+    planned = replace(PLANNED, case=replace(PLANNED.case, device="cuda"), **change)
+    answer = Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}, gpu=gpu or {})
+    return assemble(planned, answer, "steady")
+
+
+def test_a_fault_of_the_gpu_is_the_machines_whatever_was_measured():
+    for script in (events(), events(upto="phase compile")):
+        result = on_gpu(script, {"uuid": "GPU-1", "xids": [79]})
+        assert (result.status, result.error.type) == (Status.INFRA_ERROR, "GpuError")
+        assert is_worth_a_retry(result, neighbours=False)
+        assert result.conditions["gpu_readings"] == {"xids": [79]}
+    assert on_gpu(events(), {"xids": [31], "ecc_errors": 0}).status is Status.PASS
+
+
+def timed(seconds=1.0, **more):
+    """The latency of 40 pairs without CPU times, the first of which begins at 100 s."""
+    none = [None] * 40
+    return events(
+        times_s=[100 + seconds * pair for pair in range(41)], eager_cpu_ns=none, backend_cpu_ns=none, **more
+    )
+
+
+def test_pairs_while_the_gpu_was_not_the_cases_alone_do_not_count():
+    result = on_gpu(timed(), {"trouble": [[99.0, 104.5, "heat"]]})
+    assert result.conditions["clean_pairs"] == [35]
+    assert result.eager_ms.n == 35
+    assert "disturbed" not in result.conditions
+    result = on_gpu(timed(), {"trouble": [[99.0, 130.0, "2 other processes on the GPU"]]})
+    assert result.conditions["disturbed"] == "during 75% of the pairs: 2 other processes on the GPU"
+    assert "too few clean pairs" in result.notes[-1]
+    assert on_gpu(timed(), {"trouble": []}).conditions["clean_pairs"] == [40]
+
+
+def test_what_launching_costs_stands_beside_what_the_gpu_does():
+    account = {"kernels": 300, "copies": 0, "launches": 300, "graph_launches": 0, "gpu_busy_ms": 1.5}
+    accounts = {"eager": account, "backend": {"error": "no profiler"}}
+    more = {"launch_ns": {"eager": 4e6, "backend": 5e5}, "accounts": accounts}
+    work = on_gpu(events(**more)).conditions["gpu_work"]
+    assert work == {
+        "eager": {**account, "launch_ms": 4.0},
+        "backend": {"error": "no profiler", "launch_ms": 0.5},
+    }
+    assert "gpu_work" not in run(ProcessOutcome(events(), status=0))[0].conditions
+
+
+def test_the_record_of_a_gpu_names_its_tf32_setting():
+    assert on_gpu(events()).conditions["tf32"] is False
+    assert on_gpu(events(upto="phase compile"), tf32=True).conditions["tf32"] is True
+    assert "tf32" not in run(ProcessOutcome(events(), status=0))[0].conditions
 
 
 def test_a_gpu_that_has_barely_room_is_reported():

@@ -38,7 +38,7 @@ def planned(backend="inductor", device="cpu", **change):
 
 
 def test_headers_come_with_the_first_case_that_needs_them(slot, tmp_path):
-    for case in (planned("eager"), planned("aot-eager"), planned(device="cuda")):
+    for case in (planned("eager"), planned("aot-eager"), planned("eager", device="cuda")):
         slot.measure(Order(case), tmp_path / "log", print)
     slot.measure(Order(planned(), role="check"), tmp_path / "log", print)
     assert slot.asked == []
@@ -132,3 +132,75 @@ def test_a_further_process_takes_as_long_as_loading_and_sampling_did():
     events = [{"event": "phase_end", "name": name, "seconds": seconds} for name, seconds in phases.items()]
     assert slots._replica_seconds(ProcessOutcome(events)) == pytest.approx(25.0)
     assert slots._replica_seconds(ProcessOutcome([])) == 0.0
+
+
+def test_a_gpu_shares_the_driver_stub_of_triton(slot, tmp_path):
+    for _ in range(2):
+        slot.measure(Order(planned(device="cuda")), tmp_path / "log", print)
+    assert slot.asked == ["isa"]
+    assert slot.lent[0] is not None
+
+
+def test_cores_to_compile_on_are_locked_lent_and_recorded():
+    slot = Slot((3,), Options(python="python", threads=1), gpu="GPU-1", compile_cores=(2, 3))
+    assert {"core 2", "core 3", "gpu GPU-1"} <= {*slot.lock_names, *core_names((2, 3))}
+    assert slot.where()["compile_cores"] == 2
+    assert slot._job(PLANNED, "").compile_cores == (2, 3)
+    alone = Slot((3,), Options(python="python", threads=1))
+    assert "compile_cores" not in alone.where()
+
+
+class Monitor:
+    """A monitor that counts what it is asked."""
+
+    def __init__(self):
+        self.events, self.waited = [], 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def on_event(self, event):
+        self.events.append(event["event"])
+
+    def report(self):
+        return {"xids": [79]}
+
+    def wait_until_free(self):
+        self.waited += 1
+        return True
+
+
+CUDA_ERROR = {
+    "event": "failed", "status": "fail_to_run", "phase": "compile", "type": "AcceleratorError",
+    "message": "CUDA error: an illegal memory access was encountered",
+}  # fmt: skip
+NO_KERNEL = {**CUDA_ERROR, "type": "RuntimeError", "message": "no kernel image"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "renewed"),
+    [
+        (ProcessOutcome([CUDA_ERROR], status=0), True),
+        (ProcessOutcome([NO_KERNEL], status=0), False),
+        (ProcessOutcome([], status=9), True),
+        (ProcessOutcome([], status=None), True),
+        (
+            ProcessOutcome([], status=0, limit={"what": "time", "scope": "case", "limit": 1, "unit": "s"}),
+            True,
+        ),
+    ],
+)
+def test_a_failed_cuda_context_does_not_reach_the_next_case(parents, tmp_path, monkeypatch, outcome, renewed):
+    """The context ends with its process; what the driver and the fork parents keep of it is renewed."""
+    parents.gpu, parents._monitor = "GPU-1", Monitor()
+    parents.measure(Order(planned("eager", device="cuda")), tmp_path / "log", print)
+    monkeypatch.setattr(Parent, "run", lambda *_: outcome)
+    answer = parents.measure(Order(planned("eager", device="cuda")), tmp_path / "log", print)
+    assert [parent.closed for parent in parents.started] == [renewed]
+    assert parents._monitor.waited == renewed
+    assert answer.gpu == {"xids": [79]}
+    parents.measure(Order(planned("eager")), tmp_path / "log", print)
+    assert parents._monitor.waited == renewed, "nothing of a CPU is to be waited for"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,8 +23,12 @@ training = lazy("perfdash.worker.scenarios.training")
 JOB = Job(Case("s", "m"), "python", "")
 
 
-def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, **settings):
-    """The event of two functions, the second of which stands for the compiled side."""
+def verdict(
+    eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, on=None,
+    atomics=None, **settings,
+):  # fmt: skip
+    """The event of two functions, the second of which stands for the compiled side, on a device."""
+    on = on or device.Cpu(1)
     torch.manual_seed(0)
     inputs = (torch.randn(32, 8),) if inputs is None else inputs
     job = replace(JOB, **settings)
@@ -40,10 +45,10 @@ def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eag
         eager_side.restore(), compiled_side.restore()
 
     comparison = eager_and_compiled.Comparison(
-        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=device.Cpu(1),
+        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=on,
         eager_side=eager_side, compiled_side=compiled_side, compiled_model=model,
-        eager_step=inference.make_step(module, eager_side, device.Cpu(1)),
-        compiled_step=inference.make_step(model, compiled_side, device.Cpu(1)), seed=seed,
+        eager_step=inference.make_step(module, eager_side, on),
+        compiled_step=inference.make_step(model, compiled_side, on), seed=seed, atomics=atomics,
     )  # fmt: skip
     with inference.context(job):
         return accuracy.of_case(comparison, eager_differs)
@@ -194,3 +199,82 @@ def test_a_model_that_is_converted_elsewhere_may_leave_updates_out_but_not_chang
 def test_inputs_with_nan_are_not_changed_by_being_so():
     inputs = (torch.tensor([1.0, NAN]),)
     assert verdict(plain, inputs=inputs)["status"] == "pass"
+
+
+class Gpu:
+    """A GPU that is this CPU, without room for a float64 copy."""
+
+    kind = "cuda"
+
+    def __init__(self, peak=1 << 20):
+        self.peak_bytes, self.dropped, self.is_deterministic = peak, 0, False
+
+    def random_state(self):
+        return torch.get_rng_state()
+
+    def peak(self):
+        return self.peak_bytes, self.peak_bytes
+
+    def drop_caches(self):
+        self.dropped += 1
+
+    @contextlib.contextmanager
+    def deterministic(self):
+        self.is_deterministic = True
+        yield
+        self.is_deterministic = False
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """The float64 copy beside eager is out of memory, that on the CPU is not."""
+
+    def on_device(comparison):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(accuracy, "_judge_on_device", on_device)
+
+
+def weighs(module, x):
+    return x @ torch.ones(8, 8, dtype=x.dtype) + module.seen
+
+
+def test_the_judge_runs_on_the_cpu_where_the_gpu_has_no_room(no_room):
+    gpu = Gpu()
+    outcome = verdict(weighs, lambda module, x: weighs(module, x) + 1e-6, buffer=torch.ones(8), on=gpu)
+    assert outcome["status"] == "pass"
+    assert outcome["judge_on"] == "the CPU"
+    assert "the float64 judge ran on the CPU, for want of memory" in outcome["detail"]
+    assert "no_judge" not in outcome
+    assert gpu.dropped == 1
+    wrong = verdict(weighs, lambda module, x: 1.01 * weighs(module, x), buffer=torch.ones(8), on=gpu)
+    assert (wrong["status"], wrong["metric"]) == ("fail", "rmse_to_float64")
+
+
+@pytest.mark.parametrize(("gpu", "flops", "says"), [
+    (lambda: Gpu(peak=1 << 60), 2e9, "the CPU has"), (Gpu, 1e-3, "it would take about"),
+])  # fmt: skip
+def test_a_judge_that_the_cpu_cannot_run_either_is_not_tried(no_room, monkeypatch, gpu, flops, says):
+    monkeypatch.setattr(accuracy, "_CPU_FLOPS", flops)
+    monkeypatch.setattr(accuracy, "_judge_on_cpu", lambda comparison: pytest.fail("tried"))
+    outcome = verdict(weighs, lambda module, x: 1.004 * weighs(module, x), buffer=torch.ones(8), on=gpu())
+    assert says in outcome["no_judge"]
+    assert "CUDA out of memory" in outcome["no_judge"]
+
+
+def test_atomics_are_kept_out_of_eager_and_of_eager_alone():
+    gpu, seen = Gpu(), []
+
+    def eager(module, x):
+        seen.append(("eager", gpu.is_deterministic))
+        return x.sin()
+
+    def compiled(module, x):
+        seen.append(("compiled", gpu.is_deterministic))
+        return x.sin()
+
+    outcome = verdict(eager, compiled, on=gpu, atomics="out differs by 1e-4")
+    assert outcome["status"] == "pass"
+    assert outcome["atomics"] == "out differs by 1e-4"
+    assert "eager ran with deterministic algorithms" in outcome["detail"]
+    assert seen[:2] == [("eager", True), ("compiled", False)]

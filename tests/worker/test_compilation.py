@@ -48,3 +48,19 @@ def test_the_limit_of_recompiles_is_reported_when_it_is_reached_later():
             model(torch.ones(3))
     assert compilation.compiled_graphs() > before
     assert "limit" in compilation.gave_up()
+
+
+def test_more_cores_are_for_compiling_alone(monkeypatch):
+    import torch._inductor.config as inductor_config
+
+    bound = []
+    monkeypatch.setattr(compilation.linux, "bind_threads", lambda cores: bound.append(set(cores)))
+    monkeypatch.setattr(compilation.os, "sched_getaffinity", lambda pid: {3})
+    before = inductor_config.compile_threads
+    with compilation.on_cores(()) as cores:
+        assert (cores, bound) == (1, []), "the case's own"
+    with compilation.on_cores((1, 2, 3)) as cores:
+        assert (cores, bound) == (3, [{1, 2, 3}])
+        assert inductor_config.compile_threads == 3
+    assert bound == [{1, 2, 3}, {3}]
+    assert inductor_config.compile_threads == before

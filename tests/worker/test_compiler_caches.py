@@ -18,7 +18,7 @@ codecache = lazy("torch._inductor.codecache", or_skip=True)
 def folders_of_this_process(monkeypatch):
     """What a worker sets for its whole process, set back after each test."""
     monkeypatch.setattr(tempfile, "tempdir", None)
-    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"):
         monkeypatch.setenv(name, os.environ.get(name, tempfile.gettempdir()))
 
 
@@ -82,6 +82,21 @@ def test_tests_of_vector_instructions_are_lent_where_they_passed(tmp_path):
     cached = tmp_path / "second" / "inductor" / "ab"
     assert sorted(os.listdir(cached)) == ["good.main.so", "good.main.so.load_ok"]
     assert (cached / "good.main.so").read_bytes() == b"good.main.so"
+
+
+def test_the_driver_stub_of_triton_is_lent_and_the_drivers_own_cache_is_not(tmp_path):
+    compiler_caches.use_in(str(tmp_path / "first"), None)
+    assert os.environ["CUDA_CACHE_PATH"] == str(tmp_path / "first" / "nv"), "not ~/.nv/ComputeCache"
+    made = tmp_path / "first" / "triton" / "KEY"
+    made.mkdir()
+    for name in ("cuda_utils.cpython-311-x86_64-linux-gnu.so", "kernel.cubin", "__triton_launcher.so"):
+        (made / name).write_text(name)
+    compiler_caches.share_driver_stub(str(tmp_path / "lent"))
+    compiler_caches.use_in(str(tmp_path / "second"), str(tmp_path / "lent"))
+    assert os.listdir(tmp_path / "second" / "triton" / "KEY") == [
+        "cuda_utils.cpython-311-x86_64-linux-gnu.so"
+    ], "kernels and their launchers are of the case's own compilation"
+    assert os.listdir(tmp_path / "second" / "nv") == []
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ def chained(outer, inner):
             Status.INFRA_ERROR,
         ),
         ("load", Unmeasurable(Status.INFRA_ERROR, "no CUDA"), Status.INFRA_ERROR),
+        ("eager", RuntimeError("CUDA error: uncorrectable ECC error encountered"), Status.INFRA_ERROR),
+        ("load", RuntimeError("CUDA error: system not yet initialized"), Status.INFRA_ERROR),
+        ("compile", RuntimeError("CUDA error: an illegal memory access was encountered"), Status.FAIL_TO_RUN),
         ("compile", ConnectionError("the model's own"), Status.FAIL_TO_RUN),
     ],
 )

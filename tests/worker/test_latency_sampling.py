@@ -19,9 +19,13 @@ class Script:
     """A device whose calls last what the callable says, in nanoseconds."""
 
     l2_flush = False
+    garbage_bytes = math.inf
 
     def __init__(self):
         self.log = []
+
+    def allocated(self):
+        return 0
 
     def allocator_retries(self):
         return 0
@@ -42,6 +46,10 @@ def test_clean_is_about_the_machine_not_the_model():
     assert latency.is_clean(device.Sample(1000, 10, voluntary=1)), "the model slept"
     assert not latency.is_clean(device.Sample(1000, 10, voluntary=1, involuntary=1))
     assert latency.is_clean(device.Sample(1000, None))
+    launched = {"wall_ns": 1000, "cpu_ns": None, "launch_ns": 300.0}
+    assert latency.is_clean(device.Sample(**launched, involuntary=1)), "after the launches it had the core"
+    assert latency.is_clean(device.Sample(**launched, lost_ns=90.0)), "the model waited"
+    assert not latency.is_clean(device.Sample(**launched, lost_ns=90.0, involuntary=1))
 
 
 def test_warm_up_goes_on_while_times_fall():
@@ -49,6 +57,53 @@ def test_warm_up_goes_on_while_times_fall():
     device = Script()
     assert latency.warm_up(lambda: next(times), device) == 50
     assert len(device.log) == 11
+
+
+class Circle:
+    """A reference cycle, which only the garbage collector frees."""
+
+    left = 0
+
+    def __init__(self):
+        self.itself = self
+        Circle.left += 1
+
+    def __del__(self):
+        Circle.left -= 1
+
+
+def test_garbage_that_fills_a_gpu_is_collected_though_gc_is_off():
+    most = []
+
+    class Small(Script):
+        """Room for 5 objects beside what the warm-up left."""
+
+        garbage_bytes = 5
+
+        def allocated(self):
+            most.append(Circle.left)
+            return Circle.left
+
+    def call():
+        Circle()
+        return 2_000_000
+
+    latency.sample_pairs(call, call, Small(), Sampling(min_pairs=40, min_s=0, max_pairs=40, precision=0), 0)
+    assert max(most) - most[0] <= 7, "two a pair, and the pair that passed the limit"
+
+
+def test_launching_is_told_apart_by_side():
+    class Gpu(Script):
+        def time(self, call, repeats):
+            wall = sum(call() for _ in range(repeats))
+            return device.Sample(wall, None, launch_ns=wall / 4)
+
+    pairs = latency.sample_pairs(
+        lambda: 4_000_000, lambda: 2_000_000, Gpu(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0
+    )
+    assert pairs["launch_ns"] == {"eager": 1e6, "backend": 5e5}
+    assert len(pairs["times_s"]) == len(pairs["clean"]) + 1
+    assert pairs["times_s"] == sorted(pairs["times_s"])
 
 
 class Decodes:

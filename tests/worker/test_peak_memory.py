@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -92,7 +94,7 @@ def test_constants_are_counted_after_the_second_call():
     assert (seen, len(calls)) == ([2], 4)
 
 
-def pretended_gpu(held):
+def pretended_gpu(held, pool=0):
     """A GPU whose allocator is three numbers: what is held, the workspace of matrix products, the peak."""
 
     class Gpu(device.Cuda):
@@ -108,6 +110,9 @@ def pretended_gpu(held):
 
         def drop_caches(self):
             self.workspace = 0
+
+        def graph_pool_bytes(self):
+            return pool
 
         def synchronize(self):
             pass
@@ -125,12 +130,40 @@ def pretended_gpu(held):
 def test_what_eager_left_in_caches_is_not_in_the_peak_of_the_compiled_side(own_workspace):
     gpu = pretended_gpu(held=5 * MIB)
     eager = peak_memory.of_step(lambda: gpu.step(10 * MIB, 32 * MIB), gpu, nullcontext)
-    assert eager == {"peak_bytes": 47 * MIB, "reserved_bytes": 94 * MIB, "grown_bytes": 0}
+    assert eager == {
+        "peak_bytes": 47 * MIB, "graph_pool_bytes": 0, "reserved_bytes": 94 * MIB, "grown_bytes": 0,
+    }  # fmt: skip
     for _ in range(2):  # eager also runs while both sides are timed
         gpu.step(10 * MIB, 32 * MIB)
     compiled = peak_memory.of_step(lambda: gpu.step(4 * MIB, own_workspace), gpu, nullcontext)
     assert compiled["peak_bytes"] == 9 * MIB + own_workspace
     assert compiled["grown_bytes"] == 0, "the workspace is there again after the warm-up call"
+
+
+def test_what_a_cuda_graph_keeps_for_its_replays_is_in_the_peak():
+    """A replay allocates nothing: without its pool the peak would be the weights alone."""
+    gpu = pretended_gpu(held=5 * MIB, pool=40 * MIB)
+    figures = peak_memory.of_step(lambda: gpu.step(0, 0), gpu, nullcontext)
+    assert (figures["peak_bytes"], figures["graph_pool_bytes"]) == (45 * MIB, 40 * MIB)
+
+
+def test_garbage_of_the_call_before_is_not_in_the_peak_of_a_gpu():
+    gpu = pretended_gpu(held=0)
+    living = weakref.WeakSet()
+
+    def step():
+        circle = modules.Holds(None)
+        circle.attribute = circle
+        living.add(circle)
+        gpu.most = max(gpu.most, len(living))
+
+    with_gc_off = gc.isenabled()
+    gc.disable()
+    try:
+        assert peak_memory.of_step(step, gpu, nullcontext)["peak_bytes"] == 1
+    finally:
+        if with_gc_off:
+            gc.enable()
 
 
 def test_the_caches_of_a_gpu_are_emptied_in_order(monkeypatch):

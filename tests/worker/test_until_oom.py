@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import SimpleNamespace
 
@@ -115,3 +116,26 @@ def test_anything_else_is_what_it_is(phase, error, until_oom):
     with pytest.raises(RuntimeError):
         getattr(case, phase)()
     assert events == []
+
+
+@pytest.mark.parametrize(("plain", "deterministic", "facts"), [
+    (None, None, {"differ": None}),
+    ("out differs", None, {"differ": None, "atomics": "out differs"}),
+    ("out differs", "still", {"differ": "out differs; with deterministic algorithms: still"}),
+])  # fmt: skip
+def test_two_runs_that_differ_by_atomics_alone_are_no_fault(plain, deterministic, facts):
+    """On a GPU additions come in any order; on the CPU a difference stays one."""
+    case, _ = played()
+    on = []
+
+    @contextlib.contextmanager
+    def block():
+        on.append(1)
+        yield
+        on.clear()
+
+    case.device = SimpleNamespace(kind="cuda", has_atomics=True, deterministic=block)
+    case.two_runs_differ = lambda: deterministic if on else plain
+    assert case.how_runs_differ() == facts
+    case.device = SimpleNamespace(kind="cpu", has_atomics=False)
+    assert case.how_runs_differ() == {"differ": plain}

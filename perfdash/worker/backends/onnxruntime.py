@@ -19,10 +19,13 @@ CAPTURES = False
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """The exported model in a session. Raises RuntimeError that says what could not be converted."""
-    # float32 is float32, as it is in eager: not TF32, which the provider takes by default.
-    cuda = ("CUDAExecutionProvider", {"use_tf32": "0"})
-    providers: list[Any] = [cuda] if job.case.device == "cuda" else ["CPUExecutionProvider"]
+    providers: list[Any] = [cuda_provider(job)] if job.case.device == "cuda" else ["CPUExecutionProvider"]
     return open_exported(module, inputs, job, providers)
+
+
+def cuda_provider(job: Job) -> tuple[str, dict[str, str]]:
+    """The CUDA provider with eager's TF32 setting; by itself it would use TF32."""
+    return "CUDAExecutionProvider", {"use_tf32": str(int(job.tf32))}
 
 
 def open_exported(module: Any, inputs: Any, job: Job, providers: Sequence[Any]) -> Any:

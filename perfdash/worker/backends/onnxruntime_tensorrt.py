@@ -25,5 +25,5 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
         "trt_engine_cache_path": cache,
         "trt_fp16_enable": job.case.dtype == "float16",
     }
-    providers = [("TensorrtExecutionProvider", tensorrt), "CUDAExecutionProvider"]
+    providers = [("TensorrtExecutionProvider", tensorrt), onnxruntime.cuda_provider(job)]
     return onnxruntime.open_exported(module, inputs, job, providers)

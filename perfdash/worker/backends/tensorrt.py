@@ -22,5 +22,5 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     import torch_tensorrt  # noqa: F401 (registers the back end)
 
     options = {"enabled_precisions": {getattr(torch, job.case.dtype)}, "truncate_double": True}
-    options["disable_tf32"] = True  # eager's float32 is float32
+    options["disable_tf32"] = not job.tf32  # as eager's
     return torch.compile(module, backend="torch_tensorrt", options=options, dynamic=job.case.dynamic or None)

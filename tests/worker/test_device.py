@@ -1,0 +1,130 @@
+"""What a CUDA device is told and asked, with torch's functions replaced where no GPU is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from perfdash.records import Case, Job
+from tests.lazy import lazy
+
+torch = lazy("torch")
+device = lazy("perfdash.worker.device")
+onnxruntime = lazy("perfdash.worker.backends.onnxruntime")
+
+JOB = Job(Case("s", "m", device="cuda"), "python", "")
+
+
+@pytest.fixture
+def precision(monkeypatch):
+    """Torch's settings of TF32 as it has them by itself, set back after the test."""
+    for name in device.TF32_OVERRIDES:
+        monkeypatch.delenv(name, raising=False)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_one_tf32_setting_holds_for_products_convolutions_and_other_libraries(precision, allowed):
+    device.use_tf32(allowed)
+    assert torch.backends.cuda.matmul.allow_tf32 is allowed
+    assert torch.backends.cudnn.allow_tf32 is allowed
+    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == (None if allowed else "0")
+    job = replace(JOB, tf32=allowed)
+    assert onnxruntime.cuda_provider(job) == ("CUDAExecutionProvider", {"use_tf32": str(int(allowed))})
+
+
+def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert "give --tf32 instead" in device.complaint("cuda", "float32")
+    assert device.complaint("cpu", "float32") is None
+
+
+TRACE = [
+    {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0, "dur": 4},
+    {"cat": "cuda_driver", "name": "cuLaunchKernelEx", "ts": 6, "dur": 4},
+    {"cat": "cuda_runtime", "name": "cudaMemcpyAsync", "ts": 9, "dur": 1},
+    {"cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 11, "dur": 9},
+    {"cat": "kernel", "name": "gemm", "ts": 10, "dur": 20},
+    {"cat": "kernel", "name": "relu", "ts": 25, "dur": 10},  # beside the first, on another stream
+    {"cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 100, "dur": 5},
+    {"cat": "gpu_user_annotation", "name": "forward", "ts": 0, "dur": 900},
+    {"name": "process_name", "ph": "M"},
+]
+
+
+def test_the_gpu_is_busy_while_any_kernel_runs():
+    assert device.kernel_account(TRACE) == {
+        "kernels": 2, "copies": 1, "launches": 3, "graph_launches": 1, "gpu_busy_ms": 0.03,
+    }  # fmt: skip
+
+
+def test_a_profiler_that_sees_no_kernel_is_no_call_without_kernels():
+    assert "no kernel" in device.kernel_account([TRACE[0]])["error"]
+
+
+@pytest.mark.parametrize("pool", [(0, 1), [3, 0]])
+def test_what_private_pools_keep_is_counted_once(pool):
+    """An output that lives in the pool is allocated: the allocator's peak has it."""
+    segments = [
+        {"total_size": 100, "allocated_size": 60, "segment_pool_id": (0, 0)},
+        {"total_size": 20 << 20, "allocated_size": 1 << 20, "segment_pool_id": pool},
+        {"total_size": 7, "allocated_size": 0},  # a torch that does not name the pool
+    ]
+    assert device.private_pool_bytes(segments) == 19 << 20
+
+
+def test_deterministic_algorithms_are_for_the_block_alone():
+    gpu = device.Cuda.__new__(device.Cuda)
+    for before in (False, True):
+        torch.use_deterministic_algorithms(before, warn_only=before)
+        with gpu.deterministic():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled(), "an operator without one still runs"
+            assert torch.backends.cudnn.deterministic
+        assert torch.are_deterministic_algorithms_enabled() is before
+        assert torch.backends.cudnn.deterministic is False
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_process_that_forks_others_counts_gpus_without_the_driver(monkeypatch):
+    """Where NVML is missing torch asks the driver, which no fork survives."""
+    asked = []
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: asked.append(1) or 7)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: -1)
+    monkeypatch.setattr(os, "listdir", lambda path: ["null", "nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"])
+    device.keep_off_driver()
+    device.keep_off_driver()
+    assert torch.cuda.device_count() == 2
+    assert not asked
+    device.meet_driver()
+    assert torch.cuda.device_count() == 7
+
+
+class Event:
+    """A CUDA event of a GPU that takes 3 ms for everything."""
+
+    def __init__(self, enable_timing):
+        pass
+
+    def record(self):
+        pass
+
+    def elapsed_time(self, end):
+        return 3.0
+
+
+def test_launching_is_timed_beside_the_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    gpu = device.Cuda.__new__(device.Cuda)
+    gpu._l2_buffer = torch.zeros(3)
+    calls = []
+    sample = gpu.time(lambda: calls.append(1), 4)
+    assert (sample.wall_ns, sample.cpu_ns, len(calls)) == (12e6, None, 4)
+    assert sample.launch_ns > 0
+    assert 0 <= sample.lost_ns <= sample.launch_ns
