@@ -8,6 +8,7 @@
 # STAGE=confirm, STAGE=bisect: the night's runs of DEVICE; then the script of that name.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+# shellcheck disable=SC2153 # DEVICE, one of DEVICES: of cells.sh
 case "${STAGE:?is the stage of the cell; ci/nightly/cells.sh says it}:${1:-}" in
   measure:*) ;;
   confirm:prepare | bisect:prepare) exec ci/nightly/gather.sh "$NIGHT" "$DEVICE" ;;

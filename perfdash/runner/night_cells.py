@@ -82,7 +82,7 @@ def _measured_cell(name: str, parameters: Mapping[str, str]) -> Cell:
 def _on_devices(
     stage: str, minutes: int, parameters: Mapping[str, str], agents: Mapping[str, str]
 ) -> list[Cell]:
-    """Each on an agent that measured its device: the builds of tonight and of the last good night are there."""
+    """Each on an agent that measured its device, where tonight's and the last good build are."""
     night = parameters["NIGHT"]
     cells = []
     for device in ("cpu", "cuda"):

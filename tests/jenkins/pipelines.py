@@ -1,10 +1,10 @@
 """Runs Jenkinsfiles without a Jenkins: the harness in Groovy, what it is given, and what came of it.
 
-A scenario of the harness is a dictionary: `jenkinsfile` or `text`; `params`; `env`; `credentials` (secrets by
-id); `agents` (a name by label, None: never comes); `answers` to `sh`, the first that fits: `script` (a regular
-expression), `cell`, `stage`, `times`, then `code`, `out`, `seconds`, `hangs`, `lost` (the agent), `abort` (a
-person stops the build); `mail_refused`; `full` (what cannot be archived); `failures` (of JUnit). Scripts that
-nothing is said of succeed. With `root` and `scm` they run for real, on agents that are folders.
+A scenario of the harness is a dictionary: `jenkinsfile` or `text`; `params`; `env`; `credentials` (secrets
+by id); `agents` (a name by label, None: never comes); `answers` to `sh`, the first that fits: `script` (a
+regular expression), `cell`, `stage`, `times`, then `code`, `out`, `hangs`, `lost` (the agent), `abort` (a
+person stops the build); `mail_refused`; `full` (what cannot be archived); `failures` (of JUnit). Other
+scripts succeed. With `root` and `scm` they run for real, on agents that are folders.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def groovy(scenarios: Sequence[dict[str, Any]], timeout: float = 300) -> list[An
         given.write_text(json.dumps(scenarios))
         words = ["groovy", "-cp", compiled(), str(HERE / "harness" / "main.groovy"), str(given), str(answer)]
         with subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=java(), start_new_session=True
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=java(),
+            start_new_session=True,
         ) as process:  # fmt: skip
             try:
                 out, _ = process.communicate(timeout=timeout)

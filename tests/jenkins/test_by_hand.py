@@ -39,7 +39,9 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str], bool]] = {
     "compare, gate": (job("compare", fails("ci/compare.sh judge", 1)), "FAILURE", ["junit", "html"], True),
     "compare, post": (job("compare", fails("ci/compare.sh post")), "FAILURE", ["junit", "html"], True),
     "compare, hangs": (job("compare", fails("ci/compare.sh measure", **HANGS)), "ABORTED", [], False),
-    "compare, restarted": (job("compare", fails("ci/compare.sh measure", -1, times=1)), "SUCCESS", ["junit", "html"], True),
+    "compare, restarted": (
+        job("compare", fails("ci/compare.sh measure", -1, times=1)), "SUCCESS", ["junit", "html"], True
+    ),
     "compare, not posted": (job("compare", POST="no"), "SUCCESS", ["junit", "html"], False),
     "compare, texts": (job("compare", **dict.fromkeys(TEXTS[0], MARK)), "SUCCESS", ["junit", "html"], True),
     "bisect": (job("bisect"), "SUCCESS", ["html"], True),

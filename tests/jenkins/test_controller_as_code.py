@@ -62,7 +62,7 @@ def steps_of(pipeline: str) -> set[str]:
     grammar = (
         (ROOT / "tests/jenkins/harness/Syntax.groovy").read_text().split("STEPS = [")[1].split("\n    ]")[0]
     )
-    known = ["timestamps"] + re.findall(r"(?<![\w'])(\w+): '", grammar)
+    known = ["timestamps", *re.findall(r"(?<![\w'])(\w+): '", grammar)]
     text = re.sub(r"//.*|'[^'\n]*'", "", (ROOT / pipeline).read_text())
     return {name for name in known if re.search(rf"(?<![\w.']){name}(\(| |\s*\{{)", text)}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jenkins.nights import NIGHT, POST, night, script
+from tests.jenkins.nights import NIGHT, POST, XEON, night, script
 from tests.jenkins.pipelines import Built, run
 
 pytestmark = pytest.mark.slow
@@ -17,8 +17,8 @@ SECRETS = {kind: f"{kind}-not-a-real-one" for kind in ("GITHUB", "DB", "SMTP", "
 CREDENTIALS = {f"{kind}_CREDENTIAL": kind for kind in SECRETS}
 MARK = "'\"$(touch ran)"
 TEXTS = (
-    "TORCH", "TORCH_INDEX", "TORCH_REPO", "UNDER_TEST", "MODELS", "RUN_ARGUMENTS", "BASE_RUNS", "BASELINE", "FAIL_ON",
-    "REPO", "ISSUE", "BISECT_REPO", "SITE_URL", "DB", "MAIL_TO", "SMTP", "SMTP_USER",
+    "TORCH", "TORCH_INDEX", "TORCH_REPO", "UNDER_TEST", "MODELS", "RUN_ARGUMENTS", "BASE_RUNS", "BASELINE",
+    "FAIL_ON", "REPO", "ISSUE", "BISECT_REPO", "SITE_URL", "DB", "MAIL_TO", "SMTP", "SMTP_USER",
 )  # fmt: skip
 STAGES = ("setup", "gather", "merge", "detect", "report", "post", "publish", "trend", "end")
 CELL = {"script": "ci/nightly/cell.sh"}
@@ -30,7 +30,8 @@ SCENARIOS = {
     "told once": night(params=POST),
     "not posted": night(params={"BISECT": "yes"}),
     "two kinds": night(
-        params={"SUITES": "timm mine.toml", "DEVICES": "cpu,cuda", "DTYPES": "amp", "SHARDS": "2", "BISECT": "yes"}
+        params={"SUITES": "timm mine.toml", "DEVICES": "cpu,cuda", "DTYPES": "amp", "SHARDS": "2",
+                "BISECT": "yes"}
     ),
     "texts": night(params={**BISECT, **dict.fromkeys(TEXTS, MARK)}),
     "wrong": night(script("check", code=2)),
@@ -44,7 +45,7 @@ SCENARIOS = {
     "mail refused": night({"script": "ci/nightly/end.sh tell", "code": 3}, mail_refused=True),
     "confirm fails": night({**CONFIRM, "code": 3}, params=POST),
     "confirm hangs": night({**CONFIRM, "hangs": True}, params=POST),
-    "confirm has no agent": night(params=POST, agents={"perfdash-cpu": "xeon", "perfdash-report": "desk", "xeon": None}),
+    "confirm has no agent": night(params=POST, agents={**XEON, "xeon": None}),
     "bisection hangs": night({**CELL, "stage": "Find out / cpu", "hangs": True}, params=BISECT),
     "removed": night({**TIMM, "lost": True, "times": 1}, params=POST),
     "removed twice": night({**TIMM, "lost": True, "times": 2}, params=POST),
@@ -81,12 +82,15 @@ def test_a_night_as_it_should_be(builds: dict[str, Built]) -> None:
     assert built.result == "SUCCESS", built.log
     assert set(built.stages.values()) == {"SUCCESS"}
     assert [(event["script"], event["node"]) for event in built.ran()] == [
-        ("ci/nightly/check.sh", "desk"), ("ci/nightly/cells.sh measure", "desk"), ("ci/nightly/setup.sh", "desk"),
+        ("ci/nightly/check.sh", "desk"), ("ci/nightly/cells.sh measure", "desk"),
+        ("ci/nightly/setup.sh", "desk"),
         *[("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon")] * 2,
-        ('ci/nightly/gather.sh "$NIGHT"', "desk"), ("ci/nightly/merge.sh", "desk"), ("ci/nightly/detect.sh", "desk"),
+        ('ci/nightly/gather.sh "$NIGHT"', "desk"), ("ci/nightly/merge.sh", "desk"),
+        ("ci/nightly/detect.sh", "desk"),
         ("ci/nightly/cells.sh confirm", "desk"),
         ("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon"),
-        ("ci/nightly/report.sh", "desk"), ("ci/nightly/cells.sh bisect", "desk"), ("ci/nightly/post.sh", "desk"),
+        ("ci/nightly/report.sh", "desk"), ("ci/nightly/cells.sh bisect", "desk"),
+        ("ci/nightly/post.sh", "desk"),
         ("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon"),
         ("ci/nightly/report.sh", "desk"), ("ci/nightly/post.sh", "desk"), ("ci/nightly/publish.sh", "desk"),
         ("ci/nightly/trend.sh", "desk"), ("ci/nightly/end.sh", "desk"), ("ci/nightly/end.sh tell", "desk"),
@@ -107,7 +111,8 @@ def test_a_night_as_it_should_be(builds: dict[str, Built]) -> None:
         ("stash", "night"), ("unstash", "night"), ("stash", "confirm-cpu"), ("unstash", "confirm-cpu"),
         ("stash", "night"), ("unstash", "night"), ("stash", "bisect-cpu"), ("unstash", "bisect-cpu"),
     ]  # fmt: skip
-    assert [(event["kind"], event["pattern"]) for event in built.events if event["kind"] in ("junit", "html", "plot")] == [
+    shown = [event for event in built.events if event["kind"] in ("junit", "html", "plot")]
+    assert [(event["kind"], event["pattern"]) for event in shown] == [
         ("junit", f"{NIGHT}/junit*.xml"), ("html", f"{NIGHT}/night*.html"), ("html", "site/index.html"),
         *(("plot", f"{NIGHT}/trend/{name}.csv") for name in (
             "speedup_geometric_mean", "pass_rate_percent", "compilation_seconds_mean",
@@ -167,9 +172,8 @@ def test_cells_go_to_the_agents_of_their_device(builds: dict[str, Built]) -> Non
     assert {node for name in ("report", "merge", "end") for node in built.nodes(f"/{name}.sh")} == {"desk"}
     measured = [event["env"] for event in built.ran("cell.sh") if event["env"]["STAGE"] == "measure"]
     assert {env.get("SHARD") for env in measured if env["SUITES"] == "timm"} == {"1/2", "2/2"}
-    assert {env["JOB"] for env in (event["env"] for event in built.ran("cell.sh")) if env["STAGE"] == "confirm"} == {
-        "perfdash-cpu", "perfdash-cuda",
-    }  # fmt: skip
+    confirmed = [event["env"] for event in built.ran("cell.sh") if event["env"]["STAGE"] == "confirm"]
+    assert {env["JOB"] for env in confirmed} == {"perfdash-cpu", "perfdash-cuda"}
 
 
 def test_a_wrong_parameter_ends_the_build_before_anything_is_done(builds: dict[str, Built]) -> None:

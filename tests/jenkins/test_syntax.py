@@ -17,7 +17,11 @@ pipeline {
     environment { A = 'a' }
     stages {
         stage('A') { agent { label 'x' }; steps { twice('true'); echo 'done' } }
-        stage('B') { agent { label 'x' }; when { expression { true } }; stages { stage('C') { steps { sh 'true' } } } }
+        stage('B') {
+            agent { label 'x' }
+            when { expression { true } }
+            stages { stage('C') { steps { sh 'true' } } }
+        }
     }
     post { always { echo 'end' } }
 }

@@ -9,7 +9,8 @@ import pytest
 from perfdash.runner.night_cells import agents_of, as_lines, cells_of, main
 
 PARAMETERS = {
-    "NIGHT": "night", "OUT": "night/out", "JOB": "perf", "SUITES": "timm", "DEVICES": "cpu", "DTYPES": "float32",
+    "NIGHT": "night", "OUT": "night/out", "JOB": "perf",
+    "SUITES": "timm", "DEVICES": "cpu", "DTYPES": "float32",
     "SHARDS": "1", "CELL_MINUTES": "", "CONFIRM_MINUTES": "45", "BISECT": "yes", "BISECT_HOURS": "4",
 }  # fmt: skip
 
@@ -17,7 +18,8 @@ PARAMETERS = {
 @pytest.mark.parametrize(("more", "names"), [
     ({}, ["timm-cpu-float32-1"]),
     ({"SUITES": " timm,, huggingface "}, ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]),
-    ({"SUITES": "a.toml,timm", "SHARDS": "2"}, ["timm-cpu-float32-1", "timm-cpu-float32-2", "own-cpu-float32-1"]),
+    ({"SUITES": "a.toml,timm", "SHARDS": "2"},
+     ["timm-cpu-float32-1", "timm-cpu-float32-2", "own-cpu-float32-1"]),
     ({"SUITES": "my/suite,b.toml"}, ["own-cpu-float32-1"]),
     ({"DEVICES": "cpu,cuda", "DTYPES": "amp float16"},
      ["timm-cpu-amp-1", "timm-cpu-float16-1", "timm-cuda-amp-1", "timm-cuda-float16-1"]),

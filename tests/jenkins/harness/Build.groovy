@@ -162,19 +162,16 @@ class Build {
         events.last()
     }
 
-    /** Lets time pass; what has a limit is ended by it. */
-    private void pass(double seconds, String what) {
-        if (clock + seconds > here.deadline) {
-            clock = here.deadline
-            throw new Interrupted("a time limit ended: $what")
-        }
-        if (seconds == Double.MAX_VALUE) { throw new Unexpected("$what would wait for ever") }
-        clock += seconds
+    /** Waits for what never comes, until a limit ends it. */
+    private void hang(String what) {
+        if (here.deadline == Double.MAX_VALUE) { throw new Unexpected("$what would wait for ever") }
+        clock = here.deadline
+        throw new Interrupted("a time limit ended: $what")
     }
 
     private void onNode(String label, Closure body) {
         String name = (scenario.agents ?: [:]).get(label, label)
-        if (!name) { pass(Double.MAX_VALUE, "the wait for an agent '$label'") }
+        if (!name) { hang("the wait for an agent '$label'") }
         Map onIt = [NODE_NAME: name, WORKSPACE: workspace(name).path]
         within([node: name, env: here.env + onIt, lost: [false]]) { body() }
     }
@@ -297,8 +294,7 @@ class Build {
             throw new AgentLost("the agent $here.node was removed")
         }
         if (answer?.abort) { throw new Interrupted('a person stopped the build') }
-        if (answer?.hangs) { pass(Double.MAX_VALUE, script) }
-        pass((answer?.seconds ?: 0) as double, script)
+        if (answer?.hangs) { hang(script) }
         String text = answer?.out ?: ''
         int code = answer?.code ?: 0
         if (scenario.root && answer == null) { (code, text) = real(script, env, a.returnStdout as boolean) }
