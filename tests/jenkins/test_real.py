@@ -130,6 +130,8 @@ def whole(site: Site, built: Built, night: str) -> None:
     published = [event["kind"] for event in built.events if event["kind"] in ("junit", "html", "plot")]
     assert published == ["junit", "html", "html", *["plot"] * 4]
     assert f"{night}/comment.md" in there
+    labels, values = site.artifact(f"{night}/trend/speedup_geometric_mean.csv").splitlines()
+    assert len(labels.split(",")) == len(values.split(",")) == 1
     assert not [name for name in there if TOKEN in (site.root / "archive" / name).read_text(errors="replace")]
 
 
