@@ -12,6 +12,7 @@
 # State is in PERFDASH_NIGHTLY. Nothing of it goes into a history, so no night is judged by a pull request.
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 need_night
+gate=yes # of judge
 check_numbers PAIRS
 if [ -n "$COMPARE_MINUTES" ]; then check_numbers COMPARE_MINUTES; fi
 OUT="$PERFDASH_NIGHTLY/out"

@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
-# One cell of Jenkins, as SUITES, DEVICES, DTYPES and SHARD say: the machine made quiet where HOST=apply, measured
-# for CELL_MINUTES at most, and the machine put back, however it ends. Begun again, it resumes what it measured.
-#   cell.sh prepare    perfdash and the torch to measure; of a cell that is begun again the same torch
+# One cell of Jenkins, whose variables ci/nightly/cells.sh has made.
+#   cell.sh prepare    before the machine is locked for it
 #   cell.sh
-# LOST_AGENT: the agent that was lost while it measured this cell.
+# STAGE=measure: perfdash and the torch to measure (of a cell that is begun again the same torch); then the machine
+# made quiet where HOST=apply, measured for CELL_MINUTES at most, and the machine put back, however it ends. Begun
+# again, it resumes what it measured. LOST_AGENT: the agent that was lost while it ran this cell.
+# STAGE=confirm, STAGE=bisect: the night's runs of DEVICE; then the script of that name.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+# shellcheck disable=SC2153 # DEVICE, one of DEVICES: of cells.sh
+case "${STAGE:?is the stage of the cell; ci/nightly/cells.sh says it}:${1:-}" in
+  measure:*) ;;
+  confirm:prepare | bisect:prepare) exec ci/nightly/gather.sh "$NIGHT" "$DEVICE" ;;
+  confirm: | bisect:) exec "ci/nightly/$STAGE.sh" ;;
+  *) complain 2 "STAGE=$STAGE is none of measure, confirm, bisect" ;;
+esac
 if [ "${1:-}" = prepare ]; then
+  printf '%s\n' "${NODE_NAME:-this machine}" >"$PERFDASH_NIGHTLY/agent"
   ci/nightly/setup.sh
   if [ -s "$PERFDASH_NIGHTLY/python" ] && [ -x "$(measured_python)" ]; then exit 0; fi
   if [ -n "${LOST_AGENT:-}" ]; then

@@ -11,6 +11,9 @@ unforeseen() { # CODE
   if [ "$1" = 1 ]; then exit 3; fi
 }
 trap 'unforeseen "$?"' ERR
+# A script whose exit code 1 is a gate's says gate=yes. Of any other it is a failure.
+gate=no
+trap 'code=$?; if [ "$code" = 1 ] && [ "$gate" = no ]; then exit 3; fi' EXIT
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . ci/secrets.sh
 

@@ -4,6 +4,7 @@
 # Each run's folder goes into the file `runs`.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+gate=yes
 check_numbers SHARDS BASE_RUNS ${CELL_MINUTES:+CELL_MINUTES}
 mkdir -p "$PERFDASH_NIGHTLY/cells" "$OUT"
 worst=0

@@ -3,6 +3,7 @@
 # several runs the names end in the run's. FAIL_ON=regression: exit code 1 where something is worse.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+gate=yes
 
 report() { # RUN
   local run="$1" form code worst=0

@@ -12,51 +12,57 @@ from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables
 
 # run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `hang` makes a
 # run wait for an interrupt. Each call is a line of `calls`; the variables that were secret, of `secrets`.
+# A night calls it a dozen times: it imports what Python has loaded anyway, and json where it needs it.
 _PERFDASH = """#!{python} -IS
-import json, os, pathlib, signal, sys, time
-home, words = pathlib.Path({home!r}), sys.argv[1:]
+import os, sys, time
+home, words = {home!r}, sys.argv[1:]
 name = words[0] if words[0] != "nightly" else "heartbeat"
-with open(home / "calls", "a") as calls:
-    calls.write(" ".join(words) + "\\n")
-with open(home / "secrets", "a") as seen:
-    kept = [key for key, value in os.environ.items() if "s3cret" in value]
-    seen.write(" ".join([name, *sorted(kept)]) + "\\n")
+def put(path, text, mode="w"):
+    with open(path, mode) as file:
+        file.write(text)
+def get(path, otherwise):
+    if not os.path.exists(path):
+        return otherwise
+    with open(path) as file:
+        return file.read()
+def free(out, name):
+    paths = (f"{{out}}/{{name}}{{n}}" for n in range(1, 99))
+    return next(path for path in paths if not os.path.exists(path))
+put(home + "/calls", " ".join(words) + "\\n", "a")
+kept = [key for key, value in os.environ.items() if "s3cret" in value]
+put(home + "/secrets", " ".join([name, *sorted(kept)]) + "\\n", "a")
 option = lambda flag: words[words.index(flag) + 1] if flag in words else None
-fail = home / ("fail-" + name)
 if name == "run":
-    out = pathlib.Path(option("--out"))
-    if "--resume" in words:
-        folder = pathlib.Path(option("--resume"))
-    else:
-        folder = out / f"run{{len(list(out.glob('run*'))) + 1}}"
-        folder.mkdir(parents=True)
+    import json
+    folder = option("--resume")
+    if folder is None:
+        folder = free(option("--out"), "run")
+        os.makedirs(folder)
         plan = {{"shard": option("--shard"), "fingerprint": option("--device")}}
-        (folder / "run.json").write_text(json.dumps({{"command": words, "plan": plan}}))
-    def interrupted(*_):
+        put(folder + "/run.json", json.dumps({{"command": words, "plan": plan}}))
+    try:
+        while os.path.exists(home + "/hang"):
+            put(home + "/hangs", "")
+            time.sleep(0.05)
+    except KeyboardInterrupt:
         print("Interrupted")
         sys.exit(130)
-    signal.signal(signal.SIGINT, interrupted)
-    while (home / "hang").exists():
-        (home / "hangs").touch()
-        time.sleep(0.05)
-    if option("--device") and (home / f"fail-run-{{option('--device')}}").exists():
+    if option("--device") and os.path.exists(f"{{home}}/fail-run-{{option('--device')}}"):
         sys.exit(3)
     print("Saved in", folder)
 if name == "merge":
-    out = pathlib.Path(option("--out"))
-    out = out / f"merged{{len(list(out.glob('merged*'))) + 1}}"
-    out.mkdir()
-    state = "incomplete" if (home / "incomplete").exists() else "done"
-    (out / "run.json").write_text(json.dumps({{"state": state}}))
+    out = free(option("--out"), "merged")
+    os.mkdir(out)
+    state = "incomplete" if os.path.exists(home + "/incomplete") else "done"
+    put(out + "/run.json", '{{"state": "' + state + '"}}')
     print("Saved in", out)
 if name == "regressions" and "--json" in words:
-    alerts = home / "alerts.json"
-    print(alerts.read_text() if alerts.exists() else "[]")
+    print(get(home + "/alerts.json", "[]"))
 print(name, "did its work", file=sys.stderr)
-if fail.exists():
-    code = int(fail.read_text())
+code = get(home + "/fail-" + name, None)
+if code is not None:
     print(name, "is told to fail", file=sys.stderr)
-    sys.exit(code)
+    sys.exit(int(code))
 """
 
 

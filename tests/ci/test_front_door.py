@@ -19,40 +19,23 @@ def stage(tmp_path):
     return Stage(tmp_path)
 
 
-@pytest.mark.parametrize(("words", "more", "why"), [
-    (["--cell-minutes", "abc"], {}, "CELL_MINUTES=abc: give a number from 1"),
-    (["--cell-minuts", "30"], {}, "did you mean --cell-minutes?"),
-    (["--bisect-hour=3"], {}, "did you mean --bisect-hours?"),
-    (["--backendd", "inductor"], {}, "did you mean --backend?"),
-    (["--jobs"], {}, "--jobs needs a value"),
-    (["--sample-time", "long"], {}, "did you mean"),
-    (["--training=yes", "timm"], {}, "--training"),
-    (["timm"], {}, "'timm' is not an option"),
-    ([], {"RUN_ARGUMENTS": "--bakend eager"}, "did you mean --backend?"),
-    (["--start-command", "if"], {}, "START_COMMAND is no command of bash"),
-    (["--start-minutes", "0"], {}, "START_MINUTES=0 is no number of minutes"),
-    (["--suites", "tim"], {}, "did you mean timm?"),
-    (["--suites", "mine.toml"], {}, "SUITES: there is no file"),
-    (["--dtypes", "float31"], {}, "did you mean float32?"),
-    (["--allocator", "stedy"], {}, "did you mean steady?"),
-    (["--torch", "none.whl"], {}, "TORCH: there is no file"),
-    (["--torch-index", "/none"], {}, "TORCH_INDEX=/none: there is no such folder"),
-    (["--torch-index", "none"], {}, "TORCH_INDEX=none: give an address, or a folder"),
-    (["--torch-repo", "/none"], {}, "TORCH_REPO=/none: there is no such folder"),
-    (["--bisect-repo", "/none"], {}, "BISECT_REPO=/none: there is no such folder"),
-    (["--bisect-recipe", "gti"], {}, "no recipe gti; there are: command git"),
-    (["--repo", "x"], {}, "REPO=x: give it as OWNER/NAME"),
-    (["--issue", "#7"], {}, "ISSUE=#7: give the number"),
-    (["--new-issue-on", "all"], {}, "NEW_ISSUE_ON=all: here there is only regression"),
-    (["--db", "/tmp"], {}, "PERFDASH_DB=/tmp is a folder"),
-    (["--stop-minutes", "a[$(id)]"], {}, "STOP_MINUTES=a[$(id)] is no number of minutes"),
-])  # fmt: skip
-def test_a_wrong_option_ends_the_night_before_it_begins(stage, words, more, why):
-    done = stage.night(*words, **more)
-    assert done.code == 2, done.out
-    assert why in done.out
-    assert not stage.calls()
-    assert not (stage.home / "runs").exists()
+def test_a_wrong_option_ends_the_night_before_it_begins(stage):
+    """One of each kind; tests/ci/test_parameters.py has them all."""
+    for words, more, why in [
+        (["--cell-minuts", "30"], {}, "did you mean --cell-minutes?"),
+        (["--cell-minutes", "abc"], {}, "CELL_MINUTES=abc: give a number from 1"),
+        ([], {"RUN_ARGUMENTS": "--bakend eager"}, "did you mean --backend?"),
+        (["--suites", "tim"], {}, "did you mean timm?"),
+        (["--suites", "mine.toml"], {}, "SUITES: there is no file"),
+        (["--repo"], {}, "--repo needs a value"),
+        (["--resume", "nothing"], {}, "no nightly there"),
+        (["--from", "lunch"], {}, "there is no stage lunch; there are: setup torch"),
+    ]:
+        done = stage.night(*words, **more)
+        assert done.code == 2, done.out
+        assert why in done.out
+        assert not stage.calls()
+        assert not (stage.home / "runs").exists()
 
 
 def test_cell_minutes_are_kept_and_are_no_option_of_a_run(stage):

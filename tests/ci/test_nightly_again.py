@@ -110,9 +110,7 @@ def test_what_a_restart_forgot_is_set_again(stage):
     assert stage.night(HOST="apply").code == 0
     assert host.read_text() == "always"
     perfdash = stage.venv / "bin" / "perfdash"
-    seen = (
-        f"if name == 'run': pathlib.Path({str(stage.home / 'seen')!r}).write_text(open({str(host)!r}).read())"
-    )
+    seen = f"if name == 'run': put({str(stage.home / 'seen')!r}, get({str(host)!r}, ''))"
     perfdash.write_text(perfdash.read_text() + seen + "\n")
     again = stage.night("--only", "measure")
     assert again.code == 0, again.out

@@ -262,31 +262,6 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert [call.split()[1] for call in stage.calls("bisect")] == ["--resume", "--alert"]
 
 
-@pytest.mark.parametrize(("words", "more", "why"), [
-    (["--resume", "nothing"], {}, "no nightly there"),
-    (["--from", "lunch"], {}, "there is no stage lunch; there are: setup torch"),
-    (["--threads", "many"], {}, "'many' is no number of threads"),
-    (["--devices", "tpu"], {}, "'tpu' is neither cpu nor cuda"),
-    (["--shards", "0"], {}, "SHARDS=0: give a number from 1"),
-    (["--post", "yes"], {}, "POST=yes needs REPO=OWNER/NAME and ISSUE=NUMBER"),
-    (["--post", "yes", "--repo", "o/r", "--issue", "1"], {}, "needs a token in the variable GITHUB_TOKEN"),
-    (["--torch-index", "https://me:secret@host/simple"], {}, "put it into ~/.netrc"),
-    (["--repo"], {}, "--repo needs a value"),
-    ([], {"BISECT": "maybe"}, "BISECT=maybe is none of yes, no"),
-    ([], {"BISECT": "yes", "BISECT_HOURS": "many"}, "BISECT_HOURS=many is no number of hours"),
-    ([], {"BISECT": "yes", "UNDER_TEST": "mylib==1.2"}, "needs a clone of the library under test"),
-    (["--every", "daily"], {}, "EVERY=daily: give it as 24h, 7d or 90m"),
-    (["--webhook", "true"], {}, "WEBHOOK=true is none of yes, no"),
-    (["--webhook", "yes"], {}, "needs the chat's address in the variable PERFDASH_WEBHOOK"),
-    (["--mail-to", "a@example.org"], {}, "needs the mail server in the variable PERFDASH_SMTP"),
-])  # fmt: skip
-def test_wrong_usage(stage, words, more, why):
-    done = stage.night(*words, **more)
-    assert done.code == 2, done.out
-    assert why in done.out
-    assert not stage.calls()
-
-
 def test_dry_run_measures_nothing(stage):
     plan = {
         "cases": [{"case": {"suite": "s", "model": "m", "dtype": "float32"}, "skip_reason": None,

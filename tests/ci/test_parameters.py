@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.ci.nights import CHECKOUT
+from tests.ci.nights import CHECKOUT, variables
 from tests.ci.stage import Stage
 
 
@@ -72,6 +73,84 @@ def test_what_installs_packages_gets_no_secret(stage):
 
 
 POST = {"POST": "yes", "REPO": "o/r", "ISSUE": "7"}
+# Parameters, and what is said of them; a night at a desk checks them so before it begins.
+CHECKED: list[tuple[dict[str, str], str]] = [
+    ({}, ""),
+    ({**POST, "GITHUB_TOKEN": "ghp_hidden", "SHARD": "2/4", "EVERY": "24h", "BISECT_HOURS": "1.5"}, ""),
+    ({"CELL_MINUTES": "abc"}, "CELL_MINUTES=abc: give a number from 1"),
+    ({"SHARDS": "0"}, "SHARDS=0: give a number from 1"),
+    ({"START_MINUTES": "0"}, "START_MINUTES=0 is no number of minutes"),
+    ({"STOP_MINUTES": "a[$(id)]"}, "STOP_MINUTES=a[$(id)] is no number of minutes"),
+    ({"BISECT_HOURS": "many"}, "BISECT_HOURS=many is no number of hours"),
+    ({"THREADS": "many"}, "'many' is no number of threads"),
+    ({"DEVICES": "tpu"}, "'tpu' is neither cpu nor cuda"),
+    ({"START_COMMAND": "if"}, "START_COMMAND is no command of bash"),
+    ({"SUITES": "mine.toml"}, "SUITES: there is no file"),
+    ({"TORCH": "none.whl"}, "TORCH: there is no file"),
+    ({"TORCH_INDEX": "/none"}, "TORCH_INDEX=/none: there is no such folder"),
+    ({"TORCH_INDEX": "none"}, "TORCH_INDEX=none: give an address, or a folder"),
+    ({"TORCH_INDEX": "https://me:secret@host/simple"}, "put it into ~/.netrc"),
+    ({"TORCH_REPO": "/none"}, "TORCH_REPO=/none: there is no such folder"),
+    ({"BISECT_REPO": "/none"}, "BISECT_REPO=/none: there is no such folder"),
+    ({"BISECT_RECIPE": "gti"}, "no recipe gti; there are: command git"),
+    ({"REPO": "x"}, "REPO=x: give it as OWNER/NAME"),
+    ({"ISSUE": "#7"}, "ISSUE=#7: give the number"),
+    ({"NEW_ISSUE_ON": "all"}, "NEW_ISSUE_ON=all: here there is only regression"),
+    ({"PERFDASH_DB": "/tmp"}, "PERFDASH_DB=/tmp is a folder"),
+    ({"POST": "yes"}, "POST=yes needs REPO=OWNER/NAME and ISSUE=NUMBER"),
+    (POST, "needs a token in the variable GITHUB_TOKEN"),
+    ({"BISECT": "maybe"}, "BISECT=maybe is none of yes, no"),
+    ({"BISECT": "yes", "UNDER_TEST": "mylib==1.2"}, "needs a clone of the library under test"),
+    ({"EVERY": "daily"}, "EVERY=daily: give it as 24h, 7d or 90m"),
+    ({"WEBHOOK": "true"}, "WEBHOOK=true is none of yes, no"),
+    ({"WEBHOOK": "yes"}, "needs the chat's address in the variable PERFDASH_WEBHOOK"),
+    ({"MAIL_TO": "a@example.org"}, "needs the mail server in the variable PERFDASH_SMTP"),
+]
+# One bash for all: a line of NAME=VALUE for each, then what it prints and its exit code. Options of perfdash
+# run are checked below.
+CHECK = """
+here="$1" && . ci/nightly/common.sh && . ci/nightly/parameters.sh && check_run_options() { :; }
+while IFS=$'\\t' read -r -a pairs; do
+  code=0
+  (for pair in "${pairs[@]}"; do export "${pair?}"; done
+    resolve_paths && check_parameters && check_paths) 2>&1 || code=$?
+  printf '\\v%s\\f' "$code"
+done
+"""
+
+
+def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
+    lines = ("\t".join(f"{name}={value}" for name, value in more.items()) + "\n" for more, _ in CHECKED)
+    done = subprocess.run(
+        ["bash", "-c", CHECK, "bash", str(tmp_path)], input="".join(lines), cwd=CHECKOUT,
+        env=variables(tmp_path), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    answers = [answer.split("\v") for answer in done.stdout.split("\f")[:-1]]
+    assert len(answers) == len(CHECKED), done.stderr
+    for (more, why), (said, code) in zip(CHECKED, answers, strict=True):
+        assert (why in said, code) == (True, "2" if why else "0"), (more, said)
+        assert why or not said, more
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    ("--wait 2h --batch-size 1,8 --retries=3 --strict --jobs auto --dtype amp --suite timm", ""),
+    ("--cell-minuts 30", "did you mean --cell-minutes?"),
+    ("--bisect-hour=3", "did you mean --bisect-hours?"),
+    ("--backendd inductor", "did you mean --backend?"),
+    ("--jobs", "--jobs needs a value"),
+    ("--sample-time long", "did you mean"),
+    ("--training=yes timm", "--training"),
+    ("--processes many", "give a whole number"),
+    ("timm", "'timm' is not an option"),
+    ("--suite tim", "did you mean timm?"),
+    ("--dtype float31", "did you mean float32?"),
+    ("--allocator stedy", "did you mean steady?"),
+])  # fmt: skip
+def test_options_of_a_run_are_checked_before_the_night_begins(words: str, why: str) -> None:
+    complaint = runpy.run_path(str(CHECKOUT / "ci/nightly/check_run_options.py"))["complaint"]
+    said = complaint(["CELL_MINUTES", "BISECT_HOURS"], words.split())
+    assert why in said
+    assert why or not said
 
 
 def test_the_first_stage_of_jenkins_takes_what_is_right(stage):

@@ -1,105 +1,83 @@
-"""ci/Jenkinsfile.compare and .bisect with stand-ins for their scripts: what each failure leaves."""
+"""ci/Jenkinsfile.compare and .bisect: what each failure leaves, and who gets the secrets."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.jenkins.conftest import ONE_MACHINE
-from tests.jenkins.controller import ROOT, Built, Controller
+from tests.jenkins.nights import POST
+from tests.jenkins.pipelines import ROOT, Built, run
 
 pytestmark = pytest.mark.slow
-SECRET = "ghp_not-a-real-one"
-POST = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "github"}
+SECRETS = {"github": "ghp_not-a-real-one", "db": "postgresql://me:not-a-real-one@host/perf"}
+MARK = "'\"$(touch ran)"
+TEXTS = ("BASE", "CHANGE", "MODELS", "RUN_ARGUMENTS"), ("GOOD", "BAD", "MODEL", "BISECT_ARGUMENTS", "RESUME")
 
 
-def build(tmp_path: Path, scm: Path, name: str, faults: str, clock: float = 1) -> Built:
-    job = Controller(tmp_path / "jenkins", ROOT / "ci" / name, scm, ONE_MACHINE)
-    job.credentials["github"] = {"secret": SECRET}
-    built = job.build(params=POST, env={"FAULTS": faults}, clock=clock)
-    assert SECRET not in built.log
-    return built
+def job(name: str, *answers: dict[str, Any], **params: str) -> dict[str, Any]:
+    credentials = {"GITHUB_CREDENTIAL": "github", **({"DB_CREDENTIAL": "db"} if name == "bisect" else {})}
+    return {
+        "jenkinsfile": str(ROOT / "ci" / f"Jenkinsfile.{name}"),
+        "params": {**POST, **credentials, **params},
+        "credentials": SECRETS,
+        "agents": {"perfdash-cpu": "xeon"},
+        "answers": list(answers),
+    }
 
 
-def published(built: Built) -> list[str]:
-    return [entry["kind"] for entry in built.published]
+def fails(script: str, code: int = 3, **more: Any) -> dict[str, Any]:
+    return {"script": script, "code": code, **more}
 
 
+HANGS = {"hangs": True}
 # What breaks; what the build then is, what is published, and whether it is still posted.
-COMPARE = [
-    ("", "SUCCESS", ["junit", "html"], True),
-    ("compare:measure", "FAILURE", [], False),
-    ("compare:judge", "FAILURE", [], True),
-    ("compare=gate:judge", "FAILURE", ["junit", "html"], True),
-    ("compare:post", "FAILURE", ["junit", "html"], True),
-]
+CASES: dict[str, tuple[dict[str, Any], str, list[str], bool]] = {
+    "compare": (job("compare"), "SUCCESS", ["junit", "html"], True),
+    "compare, set-up": (job("compare", fails("ci/nightly/setup.sh")), "FAILURE", [], False),
+    "compare, measure": (job("compare", fails("ci/compare.sh measure")), "FAILURE", [], False),
+    "compare, gate": (job("compare", fails("ci/compare.sh judge", 1)), "FAILURE", ["junit", "html"], True),
+    "compare, post": (job("compare", fails("ci/compare.sh post")), "FAILURE", ["junit", "html"], True),
+    "compare, hangs": (job("compare", fails("ci/compare.sh measure", **HANGS)), "ABORTED", [], False),
+    "compare, restarted": (
+        job("compare", fails("ci/compare.sh measure", -1, times=1)), "SUCCESS", ["junit", "html"], True
+    ),
+    "compare, not posted": (job("compare", POST="no"), "SUCCESS", ["junit", "html"], False),
+    "compare, texts": (job("compare", **dict.fromkeys(TEXTS[0], MARK)), "SUCCESS", ["junit", "html"], True),
+    "bisect": (job("bisect"), "SUCCESS", ["html"], True),
+    "bisect, set-up": (job("bisect", fails("ci/nightly/setup.sh")), "FAILURE", [], False),
+    "bisect, bisect": (job("bisect", fails("ci/bisect.sh")), "FAILURE", [], False),
+    "bisect, post": (job("bisect", fails("ci/bisect.sh post")), "FAILURE", ["html"], True),
+    "bisect, hangs": (job("bisect", fails("ci/bisect.sh", **HANGS)), "ABORTED", [], False),
+    "bisect, restarted": (job("bisect", fails("ci/bisect.sh", -1, times=1)), "SUCCESS", ["html"], True),
+    "bisect, not posted": (job("bisect", POST="no"), "SUCCESS", ["html"], False),
+    "bisect, texts": (job("bisect", **dict.fromkeys(TEXTS[1], MARK)), "SUCCESS", ["html"], True),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("fault", "result", "shown", "posts"), COMPARE)
-def test_a_comparison(
-    tmp_path: Path, standins: Path, fault: str, result: str, shown: list[str], posts: bool
-) -> None:
-    built = build(tmp_path, standins, "Jenkinsfile.compare", fault)
+@pytest.fixture(scope="module")
+def builds() -> dict[str, Built]:
+    return run({name: scenario for name, (scenario, *_) in CASES.items()})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_becomes_of_a_build(builds: dict[str, Built], name: str) -> None:
+    _, result, shown, posts = CASES[name]
+    built, job = builds[name], name.split(",")[0]
     assert built.result == result, built.log
-    assert "runs/nightly/compare-1/results.jsonl" in built.artifacts
-    assert published(built) == shown
-    assert bool(built.ran("compare.sh post")) == posts
-    if shown:
-        assert "runs/nightly/compare-1/junit.xml" in built.artifacts
-    if posts:
-        assert "the token is ****" in built.log
-
-
-BISECT = [
-    ("", "SUCCESS", ["html"], True),
-    ("bisect", "FAILURE", [], False),
-    ("bisect:post", "FAILURE", ["html"], True),
-]
-
-
-@pytest.mark.parametrize(("fault", "result", "shown", "posts"), BISECT)
-def test_a_bisection(
-    tmp_path: Path, standins: Path, fault: str, result: str, shown: list[str], posts: bool
-) -> None:
-    built = build(tmp_path, standins, "Jenkinsfile.bisect", fault)
-    assert built.result == result, built.log
-    assert "runs/nightly/bisect-1/journal.jsonl" in built.artifacts
-    assert published(built) == shown
-    assert bool(built.ran("bisect.sh post")) == posts
-    assert built.log.count("bisect gets GITHUB_TOKEN") == posts, "neither builds nor models get it"
-
-
-@pytest.mark.parametrize(
-    ("name", "fault", "left"),
-    [
-        ("compare", "compare=hang:measure", "results.jsonl"),
-        ("bisect", "bisect=hang", "journal.jsonl"),
-    ],
-)
-def test_what_hangs_is_ended_and_kept(
-    tmp_path: Path, standins: Path, name: str, fault: str, left: str
-) -> None:
-    hours = {"compare": 12, "bisect": 48}[name]
-    built = build(tmp_path, standins, f"Jenkinsfile.{name}", fault, clock=16 / (hours * 3600))
-    assert built.result == "ABORTED", built.log
-    assert f"runs/nightly/{name}-1/{left}" in built.artifacts
-    assert not built.ran(f"{name}.sh post")
-
-
-@pytest.mark.parametrize("name", ["compare", "bisect"])
-def test_a_restarted_agent_resumes(tmp_path: Path, standins: Path, name: str) -> None:
-    job = Controller(tmp_path / "jenkins", ROOT / "ci" / f"Jenkinsfile.{name}", standins, ONE_MACHINE)
-    script = {"compare": "ci/compare.sh measure", "bisect": "ci/bisect.sh"}[name]
-    left = {"compare": "results.jsonl", "bisect": "journal.jsonl"}[name]
-    loss = {"during": script, "when": f"runs/nightly/{name}-1/{left}", "how": "restarted"}
-    built = job.build(losses=[loss])
-    assert built.result == "SUCCESS", built.log
-    assert [command["code"] for command in built.commands if command["script"] == script] == [-1, 0]
-
-
-def test_an_agent_that_cannot_be_set_up(tmp_path: Path, standins: Path) -> None:
-    for name in ("compare", "bisect"):
-        built = build(tmp_path / name, standins, f"Jenkinsfile.{name}", "setup")
-        assert built.result == "FAILURE"
-        assert not built.ran(f"{name}.sh")
+    assert [event["kind"] for event in built.events if event["kind"] in ("junit", "html")] == shown
+    assert bool(built.ran(f"{job}.sh post")) == posts
+    if "set-up" not in name:
+        assert built.archived(f"runs/nightly/{job}-1/**")
+    # One measurement at a time on a machine; nobody but the post gets the token.
+    measured = [
+        event for event in built.ran() if event["script"] in ("ci/compare.sh measure", "ci/bisect.sh")
+    ]
+    assert [event["locks"] for event in measured] == [["perfdash-xeon"]] * len(measured)
+    if "restarted" in name:
+        assert [event["code"] for event in measured] == [-1, 0]
+    for event in built.ran():
+        history = {"PERFDASH_DB"} if event["script"].startswith("ci/bisect.sh") else set()
+        assert set(event["secrets"]) == history | ({"GITHUB_TOKEN"} if "post" in event["script"] else set())
+        assert "touch" not in event["script"]
+    assert not [secret for secret in SECRETS.values() if secret in built.log]

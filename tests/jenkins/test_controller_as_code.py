@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.jenkins.controller import ROOT, run_groovy
+from perfdash.runner.night_cells import cells_of
+from tests.jenkins.nights import DEFAULTS, SET_BY_THE_PIPELINE
+from tests.jenkins.pipelines import PIPELINES, ROOT, groovy
 
 HERE = ROOT / "ci" / "jenkins"
-PIPELINES = ("Jenkinsfile", "ci/Jenkinsfile.bisect", "ci/Jenkinsfile.compare")
 # The plugin of each step, option and trigger; what Jenkins' core and the pipeline itself have is left out.
 PLUGIN_OF = {
     "archiveArtifacts": "workflow-aggregator", "catchError": "workflow-aggregator",
@@ -58,8 +59,10 @@ def values(tree: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 def steps_of(pipeline: str) -> set[str]:
-    grammar = (ROOT / "tests/jenkins/harness/Grammar.groovy").read_text().split("STEPS = [")[1]
-    known = re.findall(r"^ {8}(\w+): shape", grammar, re.MULTILINE)
+    grammar = (
+        (ROOT / "tests/jenkins/harness/Syntax.groovy").read_text().split("STEPS = [")[1].split("\n    ]")[0]
+    )
+    known = ["timestamps", *re.findall(r"(?<![\w'])(\w+): '", grammar)]
     text = re.sub(r"//.*|'[^'\n]*'", "", (ROOT / pipeline).read_text())
     return {name for name in known if re.search(rf"(?<![\w.']){name}(\(| |\s*\{{)", text)}
 
@@ -95,8 +98,9 @@ def test_the_configuration_has_what_the_plugin_knows() -> None:
     assert node["permanent"]["numExecutors"] == 1
     # The labels are those that the pipelines ask for.
     text = "".join((ROOT / pipeline).read_text() for pipeline in PIPELINES)
-    assert all(label in text for label in node["permanent"]["labelString"].split()[1:])
-    assert 'onAgent("perfdash-${env.DEVICES}")' in text
+    (measured,) = {cell["LABEL"] for cell in cells_of("measure", {**DEFAULTS, **SET_BY_THE_PIPELINE}, {})}
+    assert set(node["permanent"]["labelString"].split()) == {measured, "perfdash-report"}
+    assert "label 'perfdash-report'" in text
     provided, file = loaded["jobs"]
     assert set(provided) == {"providedEnv"}
     folder = re.search(r"COPY jenkins.yaml jobs.groovy (\S+)/\n", (HERE / "Containerfile").read_text())
@@ -161,10 +165,10 @@ def test_the_container_copies_what_is_there() -> None:
 
 
 @pytest.mark.slow
-def test_the_jobs_are_made_of_pipelines_that_are_there(tmp_path: Path) -> None:
+def test_the_jobs_are_made_of_pipelines_that_are_there() -> None:
     variables = {"REPOSITORY": "ssh://git/perfdash", "BRANCH": "main"}
     assert set(config()["jobs"][0]["providedEnv"]) == set(variables)
-    jobs = run_groovy(tmp_path, {"jobs": str(HERE / "jobs.groovy"), "variables": variables, "number": 0}, 120)
+    (jobs,) = groovy([{"jobs": str(HERE / "jobs.groovy"), "variables": variables}])
     assert set(jobs) == {"perfdash-nightly", "perfdash-bisect", "perfdash-compare"}
     for job in jobs.values():
         (path,) = job["definition"]["cpsScm"]["scriptPath"]

@@ -1,231 +1,306 @@
-"""The nightly's Jenkinsfile with stand-ins for its stages: what runs where, what each failure leaves."""
+"""The nightly's Jenkinsfile: what runs where with which secrets, and what each failure leaves.
+
+Scripts are answers of a table here; the real ones run in test_real.py and tests/ci.
+"""
 
 from __future__ import annotations
 
-import re
-import shutil
-from pathlib import Path
-
 import pytest
 
-from tests.jenkins.controller import ROOT, Built, Controller
+from tests.jenkins.nights import NIGHT, POST, XEON, night, script
+from tests.jenkins.pipelines import Built, run
 
 pytestmark = pytest.mark.slow
-CELL = "runs/nightly/build-{}/cells/{}/out/run-{}/results.jsonl"
-SECRET = "ghp_not-a-real-one"
-TWO = {"SUITES": "timm,huggingface", "ALARM_TO": "team@example.org"}
+CELLS = ("timm-cpu-float32-1", "huggingface-cpu-float32-1")
+BISECT = {**POST, "BISECT": "yes"}
+SECRETS = {kind: f"{kind}-not-a-real-one" for kind in ("GITHUB", "DB", "SMTP", "WEBHOOK")}
+CREDENTIALS = {f"{kind}_CREDENTIAL": kind for kind in SECRETS}
+MARK = "'\"$(touch ran)"
+TEXTS = (
+    "TORCH", "TORCH_INDEX", "TORCH_REPO", "UNDER_TEST", "MODELS", "RUN_ARGUMENTS", "BASE_RUNS", "BASELINE",
+    "FAIL_ON", "REPO", "ISSUE", "BISECT_REPO", "SITE_URL", "DB", "MAIL_TO", "SMTP", "SMTP_USER",
+)  # fmt: skip
+STAGES = ("setup", "gather", "merge", "detect", "report", "post", "publish", "trend", "end")
+CELL = {"script": "ci/nightly/cell.sh"}
+TIMM = {**CELL, "cell": CELLS[0]}
+CONFIRM = {**CELL, "stage": "Confirm / cpu"}
+
+SCENARIOS = {
+    "whole": night(params={**BISECT, **CREDENTIALS, "SUITES": "timm, mine.toml"}, credentials=SECRETS),
+    "told once": night(params=POST),
+    "not posted": night(params={"BISECT": "yes"}),
+    "two kinds": night(
+        params={"SUITES": "timm mine.toml", "DEVICES": "cpu,cuda", "DTYPES": "amp", "SHARDS": "2",
+                "BISECT": "yes"}
+    ),
+    "texts": night(params={**BISECT, **dict.fromkeys(TEXTS, MARK)}),
+    "wrong": night(script("check", code=2)),
+    "no list": night(script("cells", code=3)),
+    "cell fails": night({**TIMM, "code": 3}),
+    "cell not set up": night({"script": "ci/nightly/cell.sh prepare", "cell": CELLS[0], "code": 3}),
+    "cell hangs": night({**TIMM, "hangs": True}, params=POST),
+    "cell not kept": night(full="cells/timm"),
+    "gate": night(script("report", code=1), params=POST, failures=1),
+    "no credential": night(params={**POST, "GITHUB_CREDENTIAL": "none such"}),
+    "mail refused": night({"script": "ci/nightly/end.sh tell", "code": 3}, mail_refused=True),
+    "confirm fails": night({**CONFIRM, "code": 3}, params=POST),
+    "confirm hangs": night({**CONFIRM, "hangs": True}, params=POST),
+    "confirm has no agent": night(params=POST, agents={**XEON, "xeon": None}),
+    "bisection hangs": night({**CELL, "stage": "Find out / cpu", "hangs": True}, params=BISECT),
+    "removed": night({**TIMM, "lost": True, "times": 1}, params=POST),
+    "removed twice": night({**TIMM, "lost": True, "times": 2}, params=POST),
+    "restarted": night({**TIMM, "code": -1, "times": 1}, params=POST),
+    "restarted twice": night({**TIMM, "code": -1, "times": 2}, params=POST),
+    "confirm removed": night({**CONFIRM, "lost": True, "times": 1}, params=POST),
+    "stopped": night({**TIMM, "abort": True}, params=POST),
+    "stopped in confirm": night({**CONFIRM, "abort": True}, params=POST),
+    "over": night(script("setup", hangs=True), params=POST),
+    **{f"{stage} breaks": night(script(stage, code=7), params=POST) for stage in STAGES},
+}  # fmt: skip
 
 
-def archived(built: Built, number: int = 1) -> list[str]:
-    """The cells whose raw results are in the artifacts."""
-    return [
-        cell
-        for cell in ("timm-cpu-float32-1", "huggingface-cpu-float32-1", "own-cpu-float32-1")
-        if CELL.format(number, cell, cell) in built.artifacts
-    ]
+@pytest.fixture(scope="module")
+def builds() -> dict[str, Built]:
+    return run(SCENARIOS)
 
 
-def test_a_night_as_it_should_be(nightly: Controller) -> None:
-    kinds = ("GITHUB", "DB", "SMTP", "WEBHOOK")
-    nightly.credentials.update({kind: {"secret": f"{kind}-{SECRET}"} for kind in kinds})
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", **{f"{kind}_CREDENTIAL": kind for kind in kinds}}
-    built = nightly.build(params={"SUITES": "timm, mine.toml", "BISECT": "yes", **posting})
+def told(built: Built) -> str:
+    """With which result the last stage ended the night."""
+    results = {event["env"]["RESULT"] for event in built.ran("/end.sh")}
+    assert len(results) == 1, results
+    return str(results.pop())
+
+
+def kept(built: Built) -> list[str]:
+    """The cells that were archived and came to the report agent."""
+    there = {event["name"] for event in built.of("unstash")}
+    return [cell for cell in CELLS if built.archived(f"{NIGHT}/cells/{cell}/**") and f"cell-{cell}" in there]
+
+
+def test_a_night_as_it_should_be(builds: dict[str, Built]) -> None:
+    built = builds["whole"]
     assert built.result == "SUCCESS", built.log
-    assert archived(built) == ["timm-cpu-float32-1", "own-cpu-float32-1"]
-    assert "suites=mine.toml devices=cpu dtypes=float32 shard= " in built.artifact(
-        "runs/nightly/build-1/cells/own-cpu-float32-1/measure.log"
-    )
-    order = [command["script"].split()[0].rpartition("/")[2] for command in built.commands]
-    assert [name for name in order if name not in ("check.sh", "setup.sh", "cells.sh", "cell.sh", "cd")] == [
-        "gather.sh", "merge.sh", "detect.sh", "gather.sh", "report.sh", "post.sh", "gather.sh", "report.sh",
-        "post.sh", "publish.sh", "heartbeat.sh", "notify.sh",
+    assert set(built.stages.values()) == {"SUCCESS"}
+    assert [(event["script"], event["node"]) for event in built.ran()] == [
+        ("ci/nightly/check.sh", "desk"), ("ci/nightly/cells.sh measure", "desk"),
+        ("ci/nightly/setup.sh", "desk"),
+        *[("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon")] * 2,
+        ('ci/nightly/gather.sh "$NIGHT"', "desk"), ("ci/nightly/merge.sh", "desk"),
+        ("ci/nightly/detect.sh", "desk"),
+        ("ci/nightly/cells.sh confirm", "desk"),
+        ("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon"),
+        ("ci/nightly/report.sh", "desk"), ("ci/nightly/cells.sh bisect", "desk"),
+        ("ci/nightly/post.sh", "desk"),
+        ("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon"),
+        ("ci/nightly/report.sh", "desk"), ("ci/nightly/post.sh", "desk"), ("ci/nightly/publish.sh", "desk"),
+        ("ci/nightly/trend.sh", "desk"), ("ci/nightly/end.sh", "desk"), ("ci/nightly/end.sh tell", "desk"),
     ]  # fmt: skip
-    assert [len(built.ran(f"{name}.sh")) for name in ("confirm", "bisect")] == [1, 1]
-    assert [entry["kind"] for entry in built.published] == ["junit", "html", "html", *["plot"] * 4]
-    assert built.artifact("runs/nightly/build-1/notify.log").endswith("arguments=\n")
-    assert "No artifacts match" not in built.log  # allowEmptyArchive is for what failed
-    assert built.ran("heartbeat.sh end ok")
-    assert not built.mails
-    # Secrets reached the scripts that use them, and nobody else.
-    assert "the token is ****" in built.log
-    telling = {"PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"}
+    assert [event["env"].get("STAGE") for event in built.ran("cell.sh")][::2] == [
+        "measure", "measure", "confirm", "bisect",
+    ]  # fmt: skip
+    # The machine is locked while it measures, and only then.
+    assert {tuple(event["locks"]) for event in built.ran("cell.sh prepare")} == {()}
+    assert [event["locks"] for event in built.ran("cell.sh") if "prepare" not in event["script"]] == [
+        ["perfdash-xeon"]
+    ] * 4
+    # What the report agent has goes to the agents and back.
+    stashed = [(event["kind"], event["name"]) for event in built.events if "stash" in event["kind"]]
+    cells = ["cell-timm-cpu-float32-1", "cell-own-cpu-float32-1"]
+    assert stashed == [
+        *(("stash", name) for name in cells), *(("unstash", name) for name in cells),
+        ("stash", "night"), ("unstash", "night"), ("stash", "confirm-cpu"), ("unstash", "confirm-cpu"),
+        ("stash", "night"), ("unstash", "night"), ("stash", "bisect-cpu"), ("unstash", "bisect-cpu"),
+    ]  # fmt: skip
+    shown = [event for event in built.events if event["kind"] in ("junit", "html", "plot")]
+    assert [(event["kind"], event["pattern"]) for event in shown] == [
+        ("junit", f"{NIGHT}/junit*.xml"), ("html", f"{NIGHT}/night*.html"), ("html", "site/index.html"),
+        *(("plot", f"{NIGHT}/trend/{name}.csv") for name in (
+            "speedup_geometric_mean", "pass_rate_percent", "compilation_seconds_mean",
+            "compression_ratio_geometric_mean")),
+    ]  # fmt: skip
+    assert told(built) == "SUCCESS"
+    assert not built.of("mail")
+
+
+def test_secrets_reach_the_scripts_that_use_them_and_nobody_else(builds: dict[str, Built]) -> None:
+    built = builds["whole"]
     gets: dict[str, set[str]] = {}
-    for stage, name in re.findall(r"(\w+) gets (\w+)", built.log):
-        gets.setdefault(stage, set()).add(name)
-    assert gets.pop("post") == {"PERFDASH_DB", "GITHUB_TOKEN"}
-    assert gets.pop("notify") == telling
-    assert set(gets) == {
-        "setup", "gather", "merge", "detect", "report", "confirm", "bisect", "publish", "heartbeat",
+    for event in built.ran():
+        name = event["script"].split()[0].rpartition("/")[2]
+        key = "tell" if "tell" in event["script"] else event["env"].get("STAGE") or name
+        if "prepare" in event["script"]:
+            assert not event["secrets"]
+        else:
+            gets.setdefault(key, set()).update(event["secrets"])
+    history = {"PERFDASH_DB"}
+    assert gets == {
+        "check.sh": set(), "cells.sh": set(), "measure": set(), "trend.sh": set(),
+        "post.sh": {"GITHUB_TOKEN", *history},
+        "tell": {"PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", *history},
+        **dict.fromkeys(("setup.sh", "gather.sh", "merge.sh", "detect.sh", "confirm", "report.sh", "bisect",
+                         "publish.sh", "end.sh"), history),
     }  # fmt: skip
-    assert all(names == {"PERFDASH_DB"} for names in gets.values())
-    left = [path for path in built.folder.rglob("*") if path.is_file() and path.name != "scenario.json"]
-    assert not [path for path in left if SECRET in path.read_text(errors="replace")]
+    assert not [secret for secret in SECRETS.values() if secret in built.log]
 
 
-def test_cells_go_to_the_agents_of_their_device_and_shards_are_cut(tmp_path: Path, standins: Path) -> None:
-    agents = {
-        "xeon-1": ["perfdash-cpu"],
-        "xeon-2": ["perfdash-cpu"],
-        "gpu": ["perfdash-cuda"],
-        "desk": ["perfdash-report"],
-    }
-    jenkins = Controller(tmp_path / "jenkins", ROOT / "Jenkinsfile", standins, agents)
-    wanted = {
-        "SUITES": "timm mine.toml",
-        "DEVICES": "cpu,cuda",
-        "DTYPES": "amp",
-        "SHARDS": "2",
-        "BISECT": "yes",
-    }
-    built = jenkins.build(params=wanted)
+def test_no_parameter_is_part_of_a_command(builds: dict[str, Built]) -> None:
+    built = builds["texts"]
     assert built.result == "SUCCESS", built.log
-    # What is switched off is no stage.
-    measured = {name: node for name, node in built.nodes.items() if name.startswith("Measure / ")}
-    assert set(measured) == {
-        f"Measure / {suite}-{device}-amp-{part}"
-        for suite, part in (("own", "1"), ("timm", "1"), ("timm", "2"))
-        for device in ("cpu", "cuda")
-    }
-    assert {built.stages[name] for name in measured} == {"SUCCESS"}
-    assert all((node == "gpu") == ("cuda" in name) for name, node in measured.items())
-    assert "shard=2/2" in built.artifact("runs/nightly/build-1/cells/timm-cpu-amp-2/measure.log")
-    assert "shard= " in built.artifact("runs/nightly/build-1/cells/own-cuda-amp-1/measure.log")
-    # Confirmed and bisected on an agent that measured, for each device; the stages between elsewhere.
-    assert {command["node"] for command in built.ran("confirm.sh")} >= {"gpu"}
-    assert len(built.ran("confirm.sh")) == 2
-    assert built.nodes["Find out / cuda"] == "gpu"
-    assert built.nodes["Find out / cpu"] in ("xeon-1", "xeon-2")
-    assert {command["node"] for command in built.ran("report.sh")} == {"desk"}
-    assert len(built.ran("bisect.sh")) == 2
+    assert not [event["script"] for event in built.ran() if "touch" in event["script"]]
+    assert built.ran("report.sh")[0]["env"]["REPO"] == MARK
 
 
-def test_a_wrong_parameter_ends_the_build_before_anything_is_done(
-    nightly: Controller, standins: Path
-) -> None:
-    for name in ("check.sh", "parameters.sh"):
-        shutil.copy(ROOT / "ci" / "nightly" / name, standins / "ci" / "nightly")
-    built = nightly.build(params={**TWO, "BASE_RUNS": "PATH[$(touch ran)]"})
-    assert built.result == "FAILURE"
-    assert "BASE_RUNS=PATH[$(touch ran)]: give a number from 1" in built.log
-    assert [command["script"] for command in built.commands] == [
-        "ci/nightly/check.sh", "ci/nightly/broken.sh 'failed'",
-    ]  # fmt: skip
-    assert len(built.mails) == 1
-    assert not list(built.folder.parents[1].rglob("ran"))
+def test_it_is_posted_once_unless_a_bisection_has_more_to_tell(builds: dict[str, Built]) -> None:
+    assert [len(builds["told once"].ran(f"{name}.sh")) for name in ("report", "post")] == [1, 1]
+    assert builds["told once"].stages["Find out"] == "NOT_BUILT"
+    order = [event["script"] for event in builds["told once"].ran()]
+    assert order.index("ci/nightly/cells.sh confirm") < order.index("ci/nightly/report.sh")
+    assert [len(builds["not posted"].ran(f"{name}.sh")) for name in ("report", "post")] == [2, 0]
 
 
-def test_a_cell_that_fails_loses_only_itself(nightly: Controller) -> None:
-    built = nightly.build(params=TWO, env={"FAULTS": "measure:timm-cpu-float32-1"})
-    assert built.result == "FAILURE"
-    assert archived(built) == [
-        "timm-cpu-float32-1",
-        "huggingface-cpu-float32-1",
-    ]  # also what it had until then
-    assert built.ran("merge.sh")
-    assert built.ran("publish.sh")
-    # The chat hears of it too: the other cell's news would not say it.
-    assert "arguments=perfdash #1: not all of it was done" in built.artifact(
-        "runs/nightly/build-1/notify.log"
-    )
-    assert built.ran("heartbeat.sh end partial")
-    assert [mail["to"] for mail in built.mails] == ["team@example.org"]
-
-
-def test_a_cell_that_takes_too_long_is_a_failure(nightly: Controller) -> None:
-    built = nightly.build(
-        params={**TWO, "CELL_MINUTES": "6"}, env={"FAULTS": "measure=hang:timm-cpu-float32-1"}
-    )
-    assert built.result == "FAILURE", built.log
-    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
-    assert built.ran("heartbeat.sh end partial")
-    assert len(built.mails) == 1
-
-
-def test_a_hung_agent_is_ended_by_jenkins_and_is_a_failure(nightly: Controller) -> None:
-    # Its 160 minutes take 12 seconds; the limit within the script is longer.
-    built = nightly.build(params={**TWO, "CELL_MINUTES": "100"}, clock=12 / 9600,
-                          env={"FAULTS": "measure=hang:timm-cpu-float32-1"})  # fmt: skip
-    assert built.result == "FAILURE", built.log
-    assert "160 minutes are over" in built.log
-    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
-    assert built.ran("confirm.sh")
-    assert built.ran("report.sh")
-    assert built.ran("heartbeat.sh end partial")
-    assert len(built.mails) == 1
-
-
-def test_a_cell_that_cannot_be_kept_ends_nothing_else(nightly: Controller) -> None:
-    built = nightly.build(params=TWO, no_room_for="cells/timm")
-    assert built.result == "FAILURE", built.log
-    # What was measured is with the night's own artifacts, from its stash.
-    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
-    assert built.ran("heartbeat.sh end partial")
-    assert len(built.mails) == 1
-
-
-@pytest.mark.parametrize("stage", ["report", "post", "detect", "merge", "publish", "notify", "setup"])
-def test_a_stage_that_breaks_holds_up_nothing_else(nightly: Controller, stage: str) -> None:
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1"}
-    built = nightly.build(params={**TWO, **posting}, env={"FAULTS": stage})
-    assert built.result == "FAILURE"
-    if stage != "setup":
-        assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
-    ran = [name for name in ("detect", "report", "post", "publish", "notify") if built.ran(f"{name}.sh")]
-    assert ran == ["detect", "report", "post", "publish", "notify"]
-    assert [mail["to"] for mail in built.mails] == ["team@example.org"]
-
-
-def test_without_a_bisection_it_is_told_once(nightly: Controller) -> None:
-    built = nightly.build(params={**TWO, "POST": "yes", "REPO": "a/b", "ISSUE": "1"})
+def test_cells_go_to_the_agents_of_their_device(builds: dict[str, Built]) -> None:
+    built = builds["two kinds"]
     assert built.result == "SUCCESS", built.log
-    order = [command["script"] for command in built.commands]
-    assert len(built.ran("post.sh")) == len(built.ran("report.sh")) == 1
-    confirmed = next(index for index, script in enumerate(order) if "confirm.sh" in script)
-    assert confirmed < order.index("ci/nightly/report.sh")
+    names = {name for name in built.stages if name.startswith("Measure / ")}
+    assert names == {
+        f"Measure / {part}" for device in ("cpu", "cuda")
+        for part in (f"own-{device}-amp-1", f"timm-{device}-amp-1", f"timm-{device}-amp-2")
+    }  # fmt: skip
+    ran_on = {event["stage"]: event["node"] for event in built.ran("cell.sh")}
+    assert {name: node == "gpu" for name, node in ran_on.items()} == {name: "cuda" in name for name in ran_on}
+    assert {"Confirm / cpu", "Confirm / cuda", "Find out / cpu", "Find out / cuda"} < set(ran_on)
+    assert {node for name in ("report", "merge", "end") for node in built.nodes(f"/{name}.sh")} == {"desk"}
+    measured = [event["env"] for event in built.ran("cell.sh") if event["env"]["STAGE"] == "measure"]
+    assert {env.get("SHARD") for env in measured if env["SUITES"] == "timm"} == {"1/2", "2/2"}
+    confirmed = [event["env"] for event in built.ran("cell.sh") if event["env"]["STAGE"] == "confirm"]
+    assert {env["JOB"] for env in confirmed} == {"perfdash-cpu", "perfdash-cuda"}
 
 
-@pytest.mark.parametrize("fault", ["confirm", "confirm=hang"])
-def test_a_confirmation_that_breaks_or_hangs_holds_up_no_comment(nightly: Controller, fault: str) -> None:
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "CONFIRM_MINUTES": "0.5"}
-    built = nightly.build(params={**TWO, **posting}, clock=1 / 100, env={"FAULTS": fault})
-    assert built.result == "FAILURE", built.log
+def test_a_wrong_parameter_ends_the_build_before_anything_is_done(builds: dict[str, Built]) -> None:
+    built = builds["wrong"]
+    assert built.result == "FAILURE"
+    assert [event["script"] for event in built.ran()] == [
+        "ci/nightly/check.sh",
+        "ci/nightly/broken.sh 'failed'",
+    ]
+    assert len(built.of("mail")) == 1
+
+
+FAILED = "cell fails", "cell not set up", "cell hangs", "cell not kept"
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_cell_that_fails_loses_only_itself(builds: dict[str, Built], name: str) -> None:
+    built = builds[name]
+    assert built.result == "FAILURE"
+    # Also of the one that failed what it had until then; what could not be archived is in its stash.
+    assert kept(built) == [cell for cell in CELLS if name != "cell not kept" or "timm" not in cell]
+    assert f"cell-{CELLS[0]}" in {event["name"] for event in built.of("unstash")}
+    assert built.stages[f"Measure / {CELLS[0]}"] == "FAILURE"
+    assert built.stages[f"Measure / {CELLS[1]}"] == "SUCCESS"
+    rest = ("gather", "merge", "detect", "cells", "report", "publish", "trend")
+    assert all(built.ran(f"{script}.sh") for script in rest)
+    assert told(built) == "FAILURE"
+    assert [mail["to"] for mail in built.of("mail")] == ["team@example.org"]
+    assert not built.ran("broken.sh"), "the last stage has told"
+
+
+def test_what_hangs_is_ended_in_time_and_is_a_failure(builds: dict[str, Built]) -> None:
+    limits = {"cell hangs": 660, "confirm hangs": 55, "confirm has no agent": 55, "bisection hangs": 270}
+    for name, minutes in limits.items():
+        assert f"{minutes} minutes are over" in builds[name].log, name
+        assert builds[name].result == "FAILURE", name
+    assert builds["bisection hangs"].ran("post.sh")[-1]["stage"] == "End / Post again"
+    assert builds["bisection hangs"].archived("bisections/**")
+    assert builds["confirm hangs"].archived(f"{NIGHT}/found-cpu/**")
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs", "has no agent", "removed"])
+def test_one_comment_is_posted_however_confirm_ends(builds: dict[str, Built], how: str) -> None:
+    built = builds[f"confirm {how}"]
     assert len(built.ran("post.sh")) == 1
     assert built.ran("publish.sh")
-    assert "runs/nightly/build-1/found-cpu/confirm.log" in built.artifacts
-    assert built.ran("heartbeat.sh end partial")
+    assert told(built) == built.result
+    assert built.result == ("SUCCESS" if how == "removed" else "FAILURE"), built.log
 
 
-def test_a_bisection_that_hangs_ends_and_the_night_is_told_with_what_it_found(nightly: Controller) -> None:
-    """Its hour and the 30 minutes of Jenkins' own limit take nine seconds."""
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "BISECT": "yes", "BISECT_HOURS": "1"}
-    built = nightly.build(params={**TWO, **posting}, clock=9 / 5400, env={"FAULTS": "bisect=hang"})
-    assert built.result == "FAILURE", built.log
-    assert "90 minutes are over" in built.log
-    assert "runs/nightly/build-1/found-cpu/journal.jsonl" in built.artifacts
-    assert built.ran("post.sh")[-1]["stage"].endswith("Post again")
-    assert built.ran("publish.sh")
-    assert built.ran("heartbeat.sh end partial")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_breaks_holds_up_nothing_else(builds: dict[str, Built], stage: str) -> None:
+    built = builds[f"{stage} breaks"]
+    assert built.result == "FAILURE"
+    assert kept(built) == list(CELLS)
+    ran = [name for name in STAGES if built.ran(f"/{name}.sh")]
+    assert ran == list(STAGES)
+    assert "exit code 7" in built.log
+    assert [mail["to"] for mail in built.of("mail")] == ["team@example.org"]
 
 
-def test_a_regression_makes_the_build_unstable_and_is_no_breakage(nightly: Controller) -> None:
-    built = nightly.build(params=TWO, env={"FAULTS": "report=gate"})
+def test_without_a_list_of_cells_nothing_runs_twice(builds: dict[str, Built]) -> None:
+    built = builds["no list"]
+    assert built.result == "FAILURE"
+    assert not built.ran("cell.sh")
+    assert built.ran("/end.sh tell")
+
+
+def test_a_regression_makes_the_build_unstable_and_is_no_breakage(builds: dict[str, Built]) -> None:
+    built = builds["gate"]
     assert built.result == "UNSTABLE"
-    assert built.ran("heartbeat.sh end ok")
-    assert not built.mails
+    assert built.stages["Tell / Report"] == "UNSTABLE"
+    assert told(built) == "UNSTABLE"
+    assert not built.of("mail")
 
 
-def test_it_is_reported_when_mail_is_refused_too(nightly: Controller) -> None:
+def test_it_is_reported_when_mail_is_refused_too(builds: dict[str, Built]) -> None:
     """Jenkins cannot send: the other way is still tried, and the build is red."""
-    built = nightly.build(params=TWO, mail_refused=True, env={"FAULTS": "notify"})
+    built = builds["mail refused"]
     assert built.result == "FAILURE"
     assert "connection refused" in built.log
-    assert built.ran("broken.sh")
+    assert built.ran("broken.sh 'failed'")
 
 
-def test_a_missing_credential_is_reported(nightly: Controller) -> None:
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "none such"}
-    built = nightly.build(params={**TWO, **posting})
+def test_a_missing_credential_is_reported(builds: dict[str, Built]) -> None:
+    built = builds["no credential"]
     assert built.result == "FAILURE"
     assert "could not find credentials entry with ID 'none such'" in built.log
-    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
-    assert len(built.mails) == 1
+    assert kept(built) == list(CELLS)
+    assert len(built.of("mail")) == 1
+
+
+def test_a_lost_agent_is_replaced_once(builds: dict[str, Built]) -> None:
+    """What its scripts then resume: tests/ci/test_cell.py."""
+    built = builds["removed"]
+    assert built.result == "SUCCESS", built.log
+    prepared = [event["env"] for event in built.ran("prepare") if event["env"]["CELL"] == CELLS[0]]
+    assert [env.get("LOST_AGENT") for env in prepared] == [None, "xeon"]
+    assert not built.of("mail")
+    twice = builds["removed twice"]
+    assert twice.result == "FAILURE"
+    assert "The agent (perfdash-cpu) was lost twice" in twice.log
+    assert len([event for event in twice.ran("cell.sh") if event["env"]["CELL"] == CELLS[0]]) == 4
+    assert twice.stages[f"Measure / {CELLS[0]}"] == "FAILURE"
+    assert kept(twice) == [CELLS[1]]
+    assert told(twice) == "FAILURE"
+    assert len(twice.ran("post.sh")) == 1
+
+
+def test_a_script_that_a_restart_ended_begins_again(builds: dict[str, Built]) -> None:
+    codes = [
+        event["code"] for event in builds["restarted"].ran("cell.sh") if event["env"]["CELL"] == CELLS[0]
+    ]
+    assert codes == [0, -1, 0]
+    assert builds["restarted"].result == "SUCCESS", builds["restarted"].log
+    assert builds["restarted twice"].result == "FAILURE"
+    assert builds["restarted twice"].ran("publish.sh")
+
+
+@pytest.mark.parametrize("name", ["stopped", "stopped in confirm", "over"])
+def test_what_a_person_or_the_limit_of_the_night_stops_is_not_posted(
+    builds: dict[str, Built], name: str
+) -> None:
+    built = builds[name]
+    assert built.result == "ABORTED"
+    assert not built.ran("post.sh")
+    assert built.ran("broken.sh 'was aborted'")
+    assert [mail["subject"] for mail in built.of("mail")] == ["perfdash: the nightly was aborted"]
+    if name == "stopped in confirm":
+        assert built.archived(f"{NIGHT}/**")

@@ -1,28 +1,26 @@
-"""The three pipelines against the declarative syntax, and that the harness sees what is against it."""
+"""The three pipelines against the declarative syntax, and that the parser sees what is against it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.jenkins.controller import ROOT, check
+from tests.jenkins.pipelines import PIPELINES, ROOT, groovy, run
 
-PIPELINES = ("Jenkinsfile", "ci/Jenkinsfile.bisect", "ci/Jenkinsfile.compare")
+pytestmark = pytest.mark.slow
 GOOD = """
 void twice(String command) { sh command; sh command }
 pipeline {
     agent none
+    parameters { string(name: 'P', defaultValue: '', description: 'p') }
     options { timeout(time: 1, unit: 'HOURS') }
+    triggers { cron('H 2 * * *') }
+    environment { A = 'a' }
     stages {
         stage('A') { agent { label 'x' }; steps { twice('true'); echo 'done' } }
         stage('B') {
-            matrix {
-                axes { axis { name 'X'; values 'a', 'b' } }
-                excludes { exclude { axis { name 'X'; values 'b' } } }
-                agent any
-                stages { stage('C') { steps { sh 'true' } } }
-            }
+            agent { label 'x' }
+            when { expression { true } }
+            stages { stage('C') { steps { sh 'true' } } }
         }
     }
     post { always { echo 'end' } }
@@ -30,32 +28,27 @@ pipeline {
 """
 # What is put in place of what, and what is then said.
 WRONG = [
-    ("    agent none\n", "", "line 3: pipeline needs the section 'agent'"),
-    ("agent none", "agent nobody", "agent none, any or a block"),
-    ("agent none", "agent none\n    steps { sh 'true' }", "pipeline has no section 'steps'"),
-    ("agent { label 'x' }", "agent { labels 'x' }", "no kind of agent 'labels'"),
-    ("timeout(time: 1, unit: 'HOURS')", "timeOut(1)", "no option 'timeOut' here"),
+    ("    agent none\n", "", "pipeline needs 'agent'"),
+    ("agent none", "agent nobody", "agent none, or a block"),
+    ("agent none", "agent none\n    steps { sh 'true' }", "pipeline has no 'steps'"),
+    ("agent { label 'x' }", "agent { labels 'x' }", "agent has no 'labels'"),
+    ("timeout(time: 1, unit: 'HOURS')", "timeOut(1)", "options has no 'timeOut'"),
     ("timeout(time: 1, unit: 'HOURS')", "timeout(hours: 1)", "timeout: no parameter 'hours'"),
-    ("options {", "environment { name('b') }\n    options {", "environment takes NAME"),
-    ("options {", "triggers { cron('H 2 * *') }\n    options {", "cron needs five fields"),
-    ("options {", "parameters { string(nam: 'A') }\n    options {", "parameter string has no 'nam'"),
+    ("A = 'a'", "name('b')", "environment takes NAME"),
+    ("H 2 * * *", "H 2 * *", "cron needs five fields"),
+    ("string(name: 'P'", "string(nam: 'P'", "string: no parameter 'nam'"),
     ("sh command;", "shell command;", "no such step: shell"),
     ("echo 'done'", "ehco 'done'", "no such step: ehco"),
     ("echo 'done'", "if (true) { echo 'done' }", "other Groovy belongs into script"),
     ("echo 'done'", "def a = 1", "other Groovy belongs into script"),
     ("echo 'done'", "junit results: 'a.xml'", "junit: no parameter 'results'"),
     ("echo 'done'", "stash includes: 'a'", "stash: needs the parameter 'name'"),
-    ("echo 'done'", "timeout(time: 1)", "timeout needs a block"),
+    ("echo 'done'", "timeout(time: 1)", "timeout: a block too many, or none"),
     ("echo 'done'", "stage('D') { }", "the step 'stage' cannot be used here"),
-    ("steps { twice", "step { twice", "stage has no section 'step'"),
+    ("steps { twice", "step { twice", "stage has no 'step'"),
     ("stage('B') {", "stage('A') {", "two stages 'A'"),
-    ("stage('B') {", "stage('B') {\n agent any\n", "no agent beside parallel or matrix"),
-    ("axes { axis", "axes { axle", "only axis here"),
-    ("values 'a', 'b' }", "valuesIn 'a' }", "an axis has a name and values"),
-    ("exclude { axis { name 'X'; values 'b' }", "exclude { axis { name 'Y'; values 'b' }", "no axis 'Y'"),
-    ("exclude { axis { name 'X'; values 'b' }", "exclude { axis { name 'X'; values 'c' }", "no value 'c'"),
-    ("stage('C') { steps", "stage('C') { when { expresion { true } }; steps", "no condition 'expresion'"),
-    ("stage('C') { steps { sh 'true' }", "stage('C') { matrix { }", "no parallel or matrix in another"),
+    ("steps { sh 'true' }", "environment { B = 'b' }", "stage 'C' needs steps or stages"),
+    ("expression {", "expresion {", "when has no 'expresion'"),
     ("post { always", "post { finally", "does not parse"),
     ("post { always", "post { ever", "post has no 'ever'"),
     ("echo 'end' }", "echo 'end' }; always { echo 'again' }", "post has 'always' twice"),
@@ -63,25 +56,61 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_the_pipelines_keep_to_the_syntax(name: str, tmp_path: Path) -> None:
-    assert check(tmp_path, ROOT / name) == [[]]
-
-
-def test_what_is_against_the_syntax_is_reported(tmp_path: Path) -> None:
-    texts = [GOOD]
+def test_the_pipelines_keep_to_the_syntax_and_what_does_not_is_seen() -> None:
+    texts = [(ROOT / name).read_text() for name in PIPELINES]
     for old, new, _ in WRONG:
         assert old in GOOD, old
         texts.append(GOOD.replace(old, new, 1))
-    files = []
-    for number, text in enumerate(texts):
-        files.append(tmp_path / f"{number}.groovy")
-        files[-1].write_text(text)
-    good, *bad = check(tmp_path, *files)
+    *pipelines, good = groovy([{"check": True, "text": text} for text in (*texts[: len(PIPELINES)], GOOD)])
+    assert pipelines == [[]] * len(PIPELINES)
     assert good == []
+    bad = groovy([{"check": True, "text": text} for text in texts[len(PIPELINES) :]])
     unseen = [
         (old, new, errors)
         for (old, new, message), errors in zip(WRONG, bad, strict=True)
         if not any(message in error for error in errors)
     ]
     assert unseen == []
+
+
+STEPS = """
+pipeline {
+    agent none
+    parameters { string(name: 'WORD', defaultValue: 'plain', description: 'w') }
+    options { timeout(time: 1, unit: 'HOURS') }
+    environment { FIRST = 'one'; SECOND = "${FIRST}-${params.WORD}"; EMPTY = '' }
+    stages {
+        stage('A') {
+            agent { label 'left' }
+            steps {
+                withCredentials([string(credentialsId: 'id', variable: 'TOKEN')]) { sh 'in' }
+                sh 'out'
+                catchError(buildResult: 'UNSTABLE', stageResult: 'FAILURE') { sh 'fails' }
+                catchError(buildResult: 'UNSTABLE', stageResult: 'FAILURE') { unstash 'never' }
+                script { env.LATER = 'kept' }
+                sh 'later'
+            }
+        }
+        stage('B') { steps { sh 'nowhere' } }
+        stage('C') { steps { echo 'not run' } }
+    }
+    post { always { echo 'always' }; aborted { echo 'aborted' }; failure { echo 'failure' } }
+}
+"""
+
+
+def test_the_harness_does_as_jenkins_does() -> None:
+    """Variables, credentials, results, a step without an agent, what is skipped, post."""
+    scenario = {"text": STEPS, "params": {"WORD": "said"}, "credentials": {"id": "s3cr3t"},
+                "answers": [{"script": "fails", "code": 1}]}  # fmt: skip
+    built = run({"steps": scenario})["steps"]
+    first, after, _, later = built.ran()
+    assert (first["secrets"], after["secrets"]) == (["TOKEN"], [])
+    assert first["env"]["SECOND"] == "one-said"
+    assert "EMPTY" not in first["env"]
+    assert (after["env"].get("LATER"), later["env"]["LATER"]) == (None, "kept")
+    assert built.stages == {"A": "FAILURE", "B": "FAILURE", "C": "SKIPPED"}
+    assert "no such saved stash 'never'" in built.log
+    assert "sh needs an agent" in built.log
+    assert built.result == "FAILURE"
+    assert built.log.splitlines()[-2:] == ["always", "failure"]

@@ -22,7 +22,7 @@ class Jobs {
 
         Object invokeMethod(String name, Object given) {
             List values = given as List
-            if (found.containsKey(name)) { throw new Broken("$name twice") }
+            if (found.containsKey(name)) { throw new Unexpected("$name twice") }
             found[name] = values.size() == 1 && values[0] instanceof Closure ? said(values[0] as Closure) : values*.toString()
         }
 

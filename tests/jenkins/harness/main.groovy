@@ -1,43 +1,30 @@
-// Runs one build, or checks Jenkinsfiles: groovy -cp harness harness/main.groovy SCENARIO.json
-// Prints JSON. The scenario's keys are said in tests/jenkins/controller.py.
+// Runs builds, or checks Jenkinsfiles, or records jobs: groovy -cp FOLDER main.groovy SCENARIOS.json ANSWERS.json
+// tests/jenkins/pipelines.py says what a scenario has.
 import groovy.json.JsonOutput
 import groovy.json.JsonSlurper
 import org.codehaus.groovy.control.CompilerConfiguration
 
-Map scenario = new HashMap(new JsonSlurper().parse(new File(args[0]), 'UTF-8') as Map)
-if (scenario.check) {
-    List found = scenario.check.collect { Syntax.check(new File(it as String).getText('UTF-8')) }
-    new File(args[1]).text = JsonOutput.toJson([syntax: found])
-    return
+Map compiled = [:]
+List answers = new JsonSlurper().parse(new File(args[0]), 'UTF-8').collect { Map scenario ->
+    if (scenario.jobs) { return Jobs.of(new File(scenario.jobs as String), scenario.variables as Map) }
+    String text = scenario.text ?: new File(scenario.jenkinsfile as String).getText('UTF-8')
+    if (scenario.check) { return Syntax.check(text) }
+    Class type = compiled.computeIfAbsent(text) {
+        CompilerConfiguration configuration = new CompilerConfiguration(scriptBaseClass: 'PipelineScript')
+        new GroovyClassLoader(Build.classLoader, configuration).parseClass(text, 'Jenkinsfile.groovy')
+    }
+    PipelineScript pipeline = type.newInstance() as PipelineScript
+    Build build = new Build(scenario)
+    pipeline.begin(build)
+    String unexpected = null
+    try {
+        pipeline.run()
+    } catch (Broken | Interrupted failed) {
+        assert build.result != 'SUCCESS'
+    } catch (Throwable wrong) { // the scenario, this harness, or Groovy code of the pipeline
+        List places = wrong.stackTrace.findAll { it.fileName?.endsWith('.groovy') && it.lineNumber > 0 }
+        unexpected = "$wrong\n" + places.take(12).join('\n')
+    }
+    [result: build.result, stages: build.stages, events: build.events, log: build.log as String, unexpected: unexpected]
 }
-if (scenario.jobs) {
-    new File(args[1]).text = JsonOutput.toJson(Jobs.of(new File(scenario.jobs as String), scenario.variables as Map))
-    return
-}
-String text = new File(scenario.jenkinsfile as String).getText('UTF-8')
-List errors = Syntax.check(text)
-if (errors) {
-    new File(args[1]).text = JsonOutput.toJson([syntax: errors])
-    return
-}
-Build build = new Build(scenario)
-Steps steps = new Steps(build)
-CompilerConfiguration configuration = new CompilerConfiguration(scriptBaseClass: 'PipelineScript')
-PipelineScript pipeline = new GroovyShell(PipelineScript.classLoader, new Binding(), configuration)
-    .parse(text, 'Jenkinsfile.groovy') as PipelineScript
-pipeline.begin(steps, new Interpreter(build, steps))
-String broken = null
-try {
-    build.running { pipeline.run() }
-} catch (Throwable unexpected) { // the harness itself, or Groovy code of the pipeline
-    List places = unexpected.stackTrace.findAll { it.fileName?.endsWith('.groovy') && it.lineNumber > 0 }
-    broken = "$unexpected\n" + places.take(15).join('\n')
-    build.worsen('FAILURE')
-}
-build.close()
-new File(args[1]).text = JsonOutput.toJson([
-    syntax: [], result: build.result, stages: build.stages, commands: build.commands, mails: build.mails,
-    published: build.published, params: build.params, stashes: build.stashes, unexpected: broken,
-    description: build.description,
-])
-System.exit(0) // no thread of a branch keeps it alive
+new File(args[1]).text = JsonOutput.toJson(answers)

@@ -1,0 +1,130 @@
+"""Cut a nightly into cells: what agents do side by side, each cell a stage of Jenkins.
+
+    ci/nightly/cells.sh measure      a cell for each suite, device, dtype and part of SHARDS
+    ci/nightly/cells.sh confirm      a cell for each device that was measured, on the agent that measured it
+    ci/nightly/cells.sh bisect       the same, only with BISECT=yes
+
+Prints a line a cell: its variables, `NAME=VALUE`, separated by tabs, as Jenkins' `withEnv` takes them; with
+`--json` a list of objects. Standard library only: Jenkins asks before perfdash is set up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+STAGES = ("measure", "confirm", "bisect")
+Cell = dict[str, str]
+"""The variables of a cell.
+
+CELL: its name. LABEL: the agents that may run it. MINUTES: Jenkins ends its script then; TOTAL_MINUTES: the
+same with the wait for an agent; empty: no limit. FETCH, STASH: what is unstashed before and stashed after,
+FILES, which are artifacts as well. SECRETS: what its script gets. All others are for the scripts.
+"""
+
+
+def cells_of(stage: str, parameters: Mapping[str, str], agents: Mapping[str, str]) -> list[Cell]:
+    """The cells of a stage.
+
+    parameters: those of docs/nightly.md, checked, and NIGHT, the folder of the night; agents: which agent
+    measured, by the cell's name.
+    """
+    if stage == "measure":
+        return _measured(parameters)
+    # Both limits are for what hangs, and for an agent that does not come: the scripts end by themselves.
+    if stage == "confirm":
+        return _on_devices(stage, int(float(parameters["CONFIRM_MINUTES"])) + 10, parameters, agents)
+    if parameters["BISECT"] == "yes":
+        return _on_devices(stage, int(float(parameters["BISECT_HOURS"]) * 60) + 30, parameters, agents)
+    return []
+
+
+def _measured(parameters: Mapping[str, str]) -> list[Cell]:
+    """Suite files of the user share the cell `own`, which is not cut into shards."""
+    suites = _words(parameters["SUITES"])
+    files = [suite for suite in suites if suite.endswith(".toml") or "/" in suite]
+    shards = int(parameters["SHARDS"])
+    groups = [(suite, suite, shards) for suite in suites if suite not in files]
+    if files:
+        groups.append(("own", ",".join(files), 1))
+    return [
+        _measured_cell(f"{name}-{device}-{dtype}-{part}", parameters)
+        | {"SUITES": group, "LABEL": f"perfdash-{device}", "DEVICES": device, "DTYPES": dtype,
+           "SHARD": f"{part}/{parts}" if parts > 1 else ""}
+        for device in _words(parameters["DEVICES"])
+        for dtype in _words(parameters["DTYPES"])
+        for name, group, parts in groups
+        for part in range(1, parts + 1)
+    ]  # fmt: skip
+
+
+def _measured_cell(name: str, parameters: Mapping[str, str]) -> Cell:
+    folder = f"{parameters['NIGHT']}/cells/{name}"
+    return {
+        "CELL": name,
+        # cell.sh ends itself after CELL_MINUTES, counted from when it has the machine for itself.
+        "MINUTES": str(int(parameters["CELL_MINUTES"] or 600) + 60),
+        "TOTAL_MINUTES": "",
+        "FETCH": "",
+        "STASH": f"cell-{name}",
+        "FILES": f"{folder}/**",
+        "SECRETS": "",
+        "STAGE": "measure",
+        "PERFDASH_NIGHTLY": folder,
+        "OUT": f"{folder}/out",
+        "PERFDASH_NO_HISTORY": "true",  # the history imports the runs when they are gathered
+    }
+
+
+def _on_devices(
+    stage: str, minutes: int, parameters: Mapping[str, str], agents: Mapping[str, str]
+) -> list[Cell]:
+    """Each on an agent that measured its device, where tonight's and the last good build are."""
+    night = parameters["NIGHT"]
+    cells = []
+    for device in ("cpu", "cuda"):
+        measured_on = [agents[name] for name in sorted(agents) if f"-{device}-" in name]
+        if not measured_on:
+            continue
+        folder = f"{night}/found-{device}"
+        cells.append({
+            "CELL": device,
+            "LABEL": measured_on[0],
+            "MINUTES": "",
+            "TOTAL_MINUTES": str(minutes),
+            "FETCH": "night",
+            "STASH": f"{stage}-{device}",
+            "FILES": f"{folder}/**, {night}/**/confirm.jsonl, {parameters['OUT']}/bisections/**",
+            "SECRETS": "PERFDASH_DB",
+            "STAGE": stage,
+            "DEVICE": device,
+            "PERFDASH_NIGHTLY": folder,
+            "JOB": f"{parameters['JOB']}-{device}",  # each device has its own last good build
+        })  # fmt: skip
+    return cells
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def agents_of(night: Path) -> dict[str, str]:
+    """Which agent measured each cell: ci/nightly/cell.sh leaves its name in the cell's folder."""
+    return {path.parent.name: path.read_text().strip() for path in night.glob("cells/*/agent")}
+
+
+def as_lines(cells: Iterable[Cell]) -> str:
+    return "".join("\t".join(f"{name}={value}" for name, value in cell.items()) + "\n" for cell in cells)
+
+
+def main(words: Sequence[str]) -> None:
+    stage, *more = words
+    cells = cells_of(stage, os.environ, agents_of(Path(os.environ["NIGHT"])))
+    print(f"{json.dumps(cells, indent=1)}\n" if more == ["--json"] else as_lines(cells), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
