@@ -35,6 +35,7 @@ from perfdash.worker import (
     linux,
     output_comparison,
     peak_memory,
+    profiling,
     quality,
     registry,
     structure,
@@ -64,6 +65,8 @@ def run_case(job: Job, emit: Emit) -> None:
             case.try_eager()
         elif job.role == "try_backend":
             case.try_backend()
+        elif job.role == "profile":
+            case.profile()
         else:
             case.measure()
     except ChildFailed as error:
@@ -131,6 +134,26 @@ class CaseProcess:
                 if self.frames:
                     self.count_recompiles("timing")
                     self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
+        self.emit("done")
+
+    def profile(self) -> None:
+        """Load, compile, then profile both sides into the job's folder; nothing is judged."""
+        job = self.job
+        self.begin()
+        with self.scenario.context(job):
+            with self.phase("compile"):
+                self.compile()
+            with self.phase("latency"):
+                self.seed()
+                gc.collect()
+                linux.malloc_trim()
+                if job.allocator == "steady":
+                    linux.malloc_steady()
+                settings = {"mode": job.compile_mode, "config": job.inductor_config}
+                notes = profiling.of_case(
+                    self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
+                )
+                self.emit("profiled", notes=notes)
         self.emit("done")
 
     def check(self) -> None:
