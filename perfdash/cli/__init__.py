@@ -18,6 +18,7 @@ from perfdash.cli import (
     confirm,
     detect,
     doctor,
+    explain,
     history,
     listing,
     merge,
@@ -50,6 +51,7 @@ app.command("compare")(compare.compare)
 app.command("compare-builds")(compare_builds.compare_builds)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("post")(post.post)
 app.command("notify")(notify.notify)

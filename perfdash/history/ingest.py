@@ -20,9 +20,6 @@ from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
-# Facts that change from run to run and do not describe how fast the host is.
-_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
-
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
 OLDER = "left out: what is there is newer"
 
@@ -223,7 +220,7 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
 
 def environment_values(run: RunRow) -> dict[str, Any]:
     """The columns of an environment: packages, and the facts that may change the host's speed."""
-    facts = {name: value for name, value in run.environment.items() if name not in _VOLATILE}
+    facts = run.facts
     if run.repositories:
         facts["repositories"] = run.repositories
     values = {

@@ -22,7 +22,7 @@ from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
-from perfdash.history.results import Imported, Row, RunRow
+from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
 from perfdash.records import DISTURBED, Case
@@ -54,11 +54,6 @@ class RunLine(RunRow):
     results: int
     judged: str | None
     excluded: str | None = None  # why a person excluded it from judging
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the environment says of the host."""
-        return {name: value for name, value in self.environment.items() if name != "worker"}
 
     def to_plain(self) -> dict[str, Any]:
         """The run as plain values for JSON."""
@@ -180,6 +175,23 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
         return runs[-1]
     latest_names = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
     raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
+
+
+def run_before(connection: sa.Connection, run: RunRow, case: Case) -> RunLine | None:
+    """The last run before a run that measured a case on the same testbed and is not excluded."""
+    runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
+    query = (
+        sa.select(runs.c.id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .join(beds, runs.c.testbed_id == beds.c.id)
+        .where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
+        .where(runs.c.started < run.started, runs.c.excluded.is_(None))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(1)
+    )
+    number = connection.execute(query).scalar()
+    return list_runs(connection, ids=[number])[0] if number is not None else None
 
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:

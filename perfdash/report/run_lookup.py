@@ -20,9 +20,10 @@ from perfdash.detect.comparison import (
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.maintenance import read_stored_run
-from perfdash.history.queries import read_run, select, testbed_of, trend
+from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
+from perfdash.records import Case
 from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
@@ -81,6 +82,25 @@ class RunLookup:
         except NoHistory:
             find_run(word, self.out)  # its error lists the runs that there are
             raise
+
+    def previous(self, imported: Imported, case: Case) -> Imported:
+        """The last run before one that measured this case on the same testbed. Raises UsageError."""
+        run = imported.run
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                if line := run_before(connection, run, case):
+                    return read_stored_run(connection, line)
+        except NoHistory:
+            pass
+        folders = sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True)
+        for folder in folders:
+            before = read_folder(folder, self._warn)
+            is_alike = before.run.testbed_digest == run.testbed_digest
+            if before.run.started < run.started and is_alike and any(r.case == case for r in before.rows):
+                return before
+        raise UsageError(
+            f"no run before {run.name} measured {case.name} on this testbed; give one with --against"
+        )
 
     def night(self, word: str, baseline: str | None = None) -> Night:
         """A run and what changed: since `baseline` (as in `comparison`), else by the history.
