@@ -139,7 +139,9 @@ def difference(values: Sequence[float]) -> Difference:
     mean = float(np.mean(values))
     if len(values) < 2:
         return Difference(mean, -math.inf, math.inf)
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    reach = (
+        stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    )
     return Difference(mean, mean - float(reach), mean + float(reach))
 
 
@@ -196,8 +198,8 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
     unsteady = not all(profile["steady"] for pair in sides for profile in pair)
     notes = ("its calls differ from step to step: times are means by name",) if unsteady else ()
     return SideComparison(
-        side, len(pairs), total.old_ms, total.new_ms, total.change_ms, tuple(rows), max(costs), _buffers(sides),
-        notes,
+        side, len(pairs), total.old_ms, total.new_ms, total.change_ms, tuple(rows), max(costs),
+        _buffers(sides), notes,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ Around = Callable[[str, Callable[..., Any], "tuple[Any, ...]", "dict[str, Any]"]
 
 
 def loaded() -> list[ModuleType]:
-    """The wrappers that inductor has loaded in this process, oldest first; none in a torch without the list."""
+    """The wrappers that inductor has loaded in this process, oldest first; none where torch has no list."""
     codecache = sys.modules.get("torch._inductor.codecache")
     modules = getattr(getattr(codecache, "PyCodeCache", None), "modules", None) or []
     return [module for module in modules if hasattr(module, "call")]
@@ -125,12 +125,13 @@ class Calls:
                     "device": tensor.device.type,
                     # From its first element to the end of its memory: a kernel may reach beyond a view.
                     "elements": max(0, tensor.untyped_storage().nbytes() // item - tensor.storage_offset()),
-                    "written": False,
+                    "exact": False,  # its values are kept
                 }
             )
             exact = not tensor.is_floating_point() and not tensor.is_complex()
             if exact and tensor.numel() * item <= _MOST_CONSTANT_BYTES:
                 self.constants[str(number)] = tensor.detach().to("cpu", copy=True)
+                self.tensors[number]["exact"] = True
         return {"tensor": number}
 
 
@@ -158,7 +159,7 @@ class Instrumented:
                 label = kernel.name if kernel.name not in names else f"{kernel.name} of graph {number}"
                 names[kernel.name] = number
                 start = source.find(f"{kernel.name} = async_compile.")
-                end = source.find(kernel.source, start) + len(kernel.source)
+                end = source.find("\n", source.find(kernel.source, start) + len(kernel.source))
                 self.kernels[label] = {
                     "name": kernel.name, "kind": kernel.kind, "code": source[start:end],
                 }  # fmt: skip
@@ -250,4 +251,3 @@ def label(call: dict[str, Any], tensors: list[dict[str, Any]]) -> str:
         if "tensor" in value
     ]
     return f"{name} ({', '.join(shapes[:_SHAPES])})"
-

@@ -37,6 +37,20 @@ _MOST_BUFFERS = 25
 _ALLOCATING = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty")
 
 
+class _Clock:
+    """The device's clock; of one thread on the CPU its CPU time, which other programs do not lengthen."""
+
+    def __init__(self, device: Cpu | Cuda) -> None:
+        self.device = device
+        self._by_cpu = device.kind == "cpu" and torch.get_num_threads() == 1
+        self.name = "cpu" if self._by_cpu else "wall" if device.kind == "cpu" else "gpu"
+        self.mark: Callable[[], Any] = time.thread_time_ns if self._by_cpu else device.mark
+
+    def between(self, start: Any, end: Any) -> float:
+        """Nanoseconds from one mark to another."""
+        return float(end - start) if self._by_cpu else self.device.between(start, end)
+
+
 class Operators(TorchDispatchMode):
     """Every operator below autograd goes through `Calls.around`."""
 
@@ -63,7 +77,8 @@ def of_case(
     constants: dict[str, Any] = {}
     wrappers = generated_wrappers.loaded()
     for name, step in (("eager", eager_step), ("compiled", compiled_step)):
-        calls = Calls(device.mark)
+        clock = _Clock(device)
+        calls = Calls(clock.mark)
         kernels: dict[str, Any] = {}
         within: ContextManager[Any] = Operators(calls)
         if name == "compiled":
@@ -75,16 +90,14 @@ def of_case(
                 kernels = within.kernels
                 if not kernels:
                     notes.append("the generated code has no kernels that Python calls: none is timed")
-        side = _times(step, calls, lambda: _reentrant(within), device, seed)
+        side = _times(step, calls, within, clock, seed)
         side["kernels"] = kernels
         try:
             trace = os.path.join(folder, f"{name}.trace.json")
             side["memory"] = _memory(step, calls, within, device, trace)
         except Exception as error:
             side["memory"] = None
-            notes.append(
-                f"torch.profiler gives no memory of {name}: {type(error).__name__}: {error}"[:300]
-            )
+            notes.append(f"torch.profiler gives no memory of {name}: {type(error).__name__}: {error}"[:300])
         constants[name] = calls.constants
         sides[name] = side
     document = {
@@ -101,17 +114,11 @@ def of_case(
     return notes
 
 
-@contextlib.contextmanager
-def _reentrant(within: ContextManager[Any]) -> Iterator[None]:
-    with within:
-        yield
-
-
 def _times(
     step: Callable[[], Any],
     calls: Calls,
-    within: Callable[[], ContextManager[Any]],
-    device: Cpu | Cuda,
+    within: ContextManager[Any],
+    clock: _Clock,
     seed: int,
 ) -> dict[str, Any]:
     """Nanoseconds a call, plain and with clocks, in rounds; and of each kernel or operator.
@@ -120,8 +127,8 @@ def _times(
     the median of the round's calls at each place in the step, added up over the places of a label. Where
     steps differ in what they call (`steady` is False) it is the mean a step.
     """
-    best = latency_sampling.warm_up(step, device, budget_s=1.0)
-    with within():
+    best = latency_sampling.warm_up(step, clock.device, budget_s=1.0)
+    with within:
         calls.around = calls.describe
         step()
         calls.around = calls.timed
@@ -140,11 +147,11 @@ def _times(
         for number in range(_ROUNDS):
             for clocks in (True, False) if order.randrange(2) else (False, True):
                 if not clocks:
-                    plain.append(_block(step, repeats, device))
+                    plain.append(_block(step, repeats, clock))
                     continue
                 calls.marks = []
-                with within():
-                    instrumented.append(_block(step, repeats, device))
+                with within:
+                    instrumented.append(_block(step, repeats, clock))
                 rounds.append(calls.marks)
             if time.monotonic() - start > _BUDGET_S and number + 1 >= _FEWEST_ROUNDS:
                 break
@@ -161,7 +168,7 @@ def _times(
         row["count"] += 1
         row.setdefault("invocation", call)
     for number, marks in enumerate(rounds):
-        ns = [device.between(begun, ended) for _, begun, ended in marks]
+        ns = [clock.between(begun, ended) for _, begun, ended in marks]
         if steady:
             for place, name in enumerate(labels):
                 by_label[name]["ns"][number] += statistics.median(ns[place :: len(labels)])
@@ -170,6 +177,7 @@ def _times(
             row = by_label.setdefault(name, {"label": name, "count": 0, "ns": [0.0] * len(rounds)})
             row["ns"][number] += value / repeats
     return {
+        "clock": clock.name,
         "plain_ns": plain,
         "instrumented_ns": instrumented,
         "repeats": repeats,
@@ -179,14 +187,14 @@ def _times(
     }
 
 
-def _block(step: Callable[[], Any], repeats: int, device: Cpu | Cuda) -> float:
+def _block(step: Callable[[], Any], repeats: int, clock: _Clock) -> float:
     """The median of nanoseconds a call, over calls in a row: an interrupted call does not move it."""
-    marks = [device.mark()]
+    marks = [clock.mark()]
     for _ in range(repeats):
         step()
-        marks.append(device.mark())
-    device.synchronize()
-    return statistics.median(device.between(start, end) for start, end in zip(marks, marks[1:]))
+        marks.append(clock.mark())
+    clock.device.synchronize()
+    return statistics.median(clock.between(start, end) for start, end in zip(marks, marks[1:]))
 
 
 def _label(call: dict[str, Any], calls: Calls) -> str:
@@ -201,7 +209,7 @@ def _memory(
     device: Cpu | Cuda,
     trace: str,
 ) -> dict[str, Any]:
-    """The buffers at the peak of one call: {peak_bytes, buffers: [{name, bytes, count}]}; writes the trace."""
+    """The buffers at the peak of one call, as `peak` returns them; writes the Chrome trace."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
@@ -210,9 +218,10 @@ def _memory(
     calls.around = calls.traced
     try:
         # Of eager the ranges of the profiler's own operators suffice.
-        with within if not isinstance(within, Operators) else contextlib.nullcontext(), profile(
-            activities=activities, profile_memory=True, record_shapes=True
-        ) as profiled:
+        with (
+            within if not isinstance(within, Operators) else contextlib.nullcontext(),
+            profile(activities=activities, profile_memory=True, record_shapes=True) as profiled,
+        ):
             step()
             device.synchronize()
     finally:
@@ -229,9 +238,9 @@ def _allocations(
     """(time, address, bytes, names of the operators around it) of each allocation and each release."""
     for node in nodes:
         fields = node.extra_fields
-        if hasattr(fields, "alloc_size"):
-            if getattr(getattr(fields, "device", None), "type", kind) == kind:
-                yield node.start_time_ns, int(fields.ptr), int(fields.alloc_size), parents
+        is_allocation = hasattr(fields, "alloc_size")
+        if is_allocation and getattr(getattr(fields, "device", None), "type", kind) == kind:
+            yield node.start_time_ns, int(fields.ptr), int(fields.alloc_size), parents
         yield from _allocations(node.children, (*parents, str(node.name)), kind)
 
 
@@ -272,4 +281,3 @@ def _allocated_by(parents: tuple[str, ...], buffers: list[dict[str, Any]]) -> st
         if name not in _ALLOCATING:
             return name
     return parents[-1] if parents else "outside of operators"
-
