@@ -95,7 +95,17 @@ ALLOWED = {
         "worker",
     },
     "charts": {"files"},
-    "publish": {"detect", "errors", "files", "history", "owners", "redaction", "report", "series_rules"},
+    "publish": {
+        "detect",
+        "errors",
+        "explain",
+        "files",
+        "history",
+        "owners",
+        "redaction",
+        "report",
+        "series_rules",
+    },
     "site": {
         "charts",
         "detect",

@@ -12,6 +12,7 @@ from perfdash import __version__
 from perfdash.cli import (
     bisect,
     check,
+    code,
     compare,
     compare_builds,
     config,
@@ -52,6 +53,7 @@ app.command("compare-builds")(compare_builds.compare_builds)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
 app.command("explain")(explain.explain)
+app.command("code")(code.code)
 app.command("report")(report.report)
 app.command("post")(post.post)
 app.command("notify")(notify.notify)

@@ -13,7 +13,6 @@ from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.explain.structure_comparison import Explanation
-    from perfdash.history.results import Imported, Row
     from perfdash.report.run_lookup import RunLookup
 
 
@@ -127,27 +126,19 @@ def _profile(
     return plain
 
 
-def _of_alert(number: int, db: str | None, out: object) -> tuple[Explanation, str | None]:
+def _of_alert(number: int, db: str | None, out: Path | None) -> tuple[Explanation, str | None]:
     """The explanation of an alert's case, from the runs around its change, and the alert's metric."""
-    from pathlib import Path
-
     from perfdash.explain.case_sides import of_alert
 
-    with opened(db, out if isinstance(out, Path) else None) as store, store.read() as connection:
+    with opened(db, out) as store, store.read() as connection:
         return of_alert(connection, number)
 
 
 def _of_runs(lookup: RunLookup, run: str, model: str, against: str | None) -> Explanation:
-    from perfdash.explain.case_sides import row_of
+    from perfdash.explain.case_sides import row_of, row_of_case
     from perfdash.explain.structure_comparison import compare, side_of
 
     after = lookup.run(run)
     row = row_of(after, model)
     before = lookup.run(against) if against is not None else lookup.previous(after, row.case)
-    return compare(side_of(before, _same_case(before, row)), side_of(after, row))
-
-
-def _same_case(run: Imported, like: Row) -> Row:
-    from perfdash.explain.case_sides import row_of_case
-
-    return row_of_case(run, like.case)
+    return compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))

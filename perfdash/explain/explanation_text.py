@@ -313,12 +313,14 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
 
 def _table(explanation: Explanation) -> list[str]:
     rows = [
-        (name, _shown(old), _shown(new), "" if old == new else "*") for name, old, new in figures(explanation)
+        (name, shown_figure(old), shown_figure(new), "" if old == new else "*")
+        for name, old, new in figures(explanation)
     ]
     return [f"  {name:<20}{old:>18}{new:>18} {mark}".rstrip() for name, old, new, mark in rows]
 
 
-def _shown(value: Any) -> str:
+def shown_figure(value: Any) -> str:
+    """A count with thousands separated, a fingerprint as it is."""
     if value is None:
         return "not known"
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)

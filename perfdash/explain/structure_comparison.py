@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.history.results import Imported, Row, RunRow
+from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
 _MOST_PARTS = 8  # kernels that one kernel is split into, or merged from
@@ -30,6 +30,7 @@ class Side:
     structure: Mapping[str, Any]
     values: Mapping[str, float]
     phases_s: Mapping[str, float]
+    code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
 
     @property
     def kernels(self) -> list[Mapping[str, Any]] | None:
@@ -38,13 +39,13 @@ class Side:
         return list(kernels) if isinstance(kernels, list) else None
 
 
-def side_of(imported: Imported, row: Row) -> Side:
+def side_of(run: RunRow, row: Row) -> Side:
     """A side from a run, of a folder or of the history."""
     details = row.details
     counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return Side(imported.run, row.case, row.status, structure, row.values, phases)
+    return Side(run, row.case, row.status, structure, row.values, phases, row.code)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import schema
+from perfdash.history import generated_code, schema
 from perfdash.history.acts import given_name
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
 from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
@@ -118,6 +118,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     if rows:
         _insert_rows(connection, run_id, rows)
         connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
+    if old is not None:
+        generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
 
 
@@ -193,6 +195,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
         for row in rows
         for name, value in row.others.items()
     ]
+    generated_code.store(connection, ((result_ids[ids[row.case]], row) for row in rows))
     if details:
         connection.execute(sa.insert(schema.result_details), details)
     if others:

@@ -31,7 +31,8 @@ class Row:
     `values`: its numbers by column (perfdash.metrics), without those that were not measured. `others`:
     metrics of a foreign benchmark that have no column, by name. `samples`: latencies in ms, by `eager_ms` and
     `backend_ms`. `details`: error, reasons and conditions, as plain JSON. `structure`: what compiling
-    produced, as in records.Result, with what was captured.
+    produced, as in records.Result, with what was captured. `code`: the generated code by file name,
+    compressed (history.generated_code).
     """
 
     case: Case
@@ -44,6 +45,7 @@ class Row:
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -28,19 +28,21 @@ from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
 from perfdash.runner.build_comparison import changes_between
+from perfdash.runner.code_files import with_code
 from perfdash.runner.run_journal import find_run, read_saved
 from perfdash.settings import judging_rules, model_owners
 
 Warn = Callable[[str], None]
 
 
-def read_folder(folder: Path, warn: Warn) -> Imported:
-    """Read a run folder as the history keeps runs."""
+def read_folder(folder: Path, warn: Warn, *, code: bool = False) -> Imported:
+    """Read a run folder as the history keeps runs; `code`: with the generated code."""
     source = str(folder).encode(errors="replace").decode()  # a name need not be text
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         warn(f"perfdash: {warning}")
-    return from_run(info, results, source)
+    imported = from_run(info, results, source)
+    return with_code(imported, folder) if code else imported
 
 
 class RunLookup:
@@ -67,11 +69,14 @@ class RunLookup:
                     connection, today, days, owners=model_owners(), rules=rules, site_url=site_url
                 )
 
-    def run(self, word: str) -> Imported:
-        """One run with all its results. Raises UsageError where the word names none, or several."""
+    def run(self, word: str, *, code: bool = False) -> Imported:
+        """One run with all its results. Raises UsageError where the word names none, or several.
+
+        `code`: with the generated code of a run folder; what the history has of it is always there.
+        """
         folder = self.folder(word)
         if folder is not None:
-            return read_folder(folder, self._warn)
+            return read_folder(folder, self._warn, code=code)
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
                 runs = select(connection, word)
