@@ -303,6 +303,9 @@ class Result:
     compile_phases_s: Optional[dict[str, float]] = None
     # compilation_s of a further process, which finds the compiler caches that the first one has filled.
     warm_compilation_s: Optional[float] = None
+    # Instructions per call, of one thread in user mode, by side: {eager, backend: {median, low, high, n}};
+    # empty on machines that show no hardware counters.
+    instructions: dict[str, Any] = field(default_factory=dict)
     eager_peak_bytes: Optional[int] = None
     backend_peak_bytes: Optional[int] = None
     compile_peak_bytes: Optional[int] = None

@@ -30,6 +30,7 @@ from perfdash.worker import (
     compiler_caches,
     device,
     failures,
+    hardware_counters,
     held_memory,
     latency_sampling,
     linux,
@@ -494,6 +495,9 @@ class CaseProcess:
         figures["torch_threads"] = torch.get_num_threads()
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()
+        if self.device.kind == "cpu" and self.job.case.threads == 1 and self.job.role != "replica":
+            sides = {} if self.eager_lost else {"eager": self.eager_step}
+            figures["instructions"] = hardware_counters.of_calls({**sides, "backend": self.compiled_step})
         self.emit("latency", **figures)
 
     def memory(self) -> None:
