@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import resource
 import statistics
 import time
 from typing import Any, Callable, ContextManager, Iterator
@@ -38,17 +39,33 @@ _ALLOCATING = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::
 
 
 class _Clock:
-    """The device's clock; of one thread on the CPU its CPU time, which other programs do not lengthen."""
+    """The device's clock; of one thread on the CPU its CPU time, which other programs do not lengthen.
+
+    A step that gives the core up itself (it sleeps, it reads) is timed by the wall's clock all the same.
+    """
 
     def __init__(self, device: Cpu | Cuda) -> None:
         self.device = device
-        self._by_cpu = device.kind == "cpu" and torch.get_num_threads() == 1
-        self.name = "cpu" if self._by_cpu else "wall" if device.kind == "cpu" else "gpu"
-        self.mark: Callable[[], Any] = time.thread_time_ns if self._by_cpu else device.mark
+        self.name = "wall" if device.kind == "cpu" else "gpu"
+        self._has_both = device.kind == "cpu" and torch.get_num_threads() == 1
+        self._place = 0
+        self.mark: Callable[[], Any] = _both if self._has_both else device.mark
+
+    def choose(self, waits: list[float]) -> None:
+        """Choose the clock; `waits`: how often each block gave the core up by itself, a call."""
+        if self._has_both:
+            self._place = 0 if statistics.median(waits) >= 1 else 1
+            self.name = ("wall", "cpu")[self._place]
 
     def between(self, start: Any, end: Any) -> float:
         """Nanoseconds from one mark to another."""
-        return float(end - start) if self._by_cpu else self.device.between(start, end)
+        if self._has_both:
+            return float(end[self._place] - start[self._place])
+        return self.device.between(start, end)
+
+
+def _both() -> tuple[int, int]:
+    return time.perf_counter_ns(), time.thread_time_ns()
 
 
 class Operators(TorchDispatchMode):
@@ -137,8 +154,9 @@ def _times(
     described = calls.described
     repeats = max(1, min(math.ceil(_BLOCK_NS / max(best, 1.0)), _MOST_CALLS // max(1, len(described))))
     order = random.Random(seed)
-    plain: list[float] = []
-    instrumented: list[float] = []
+    plain: list[list[Any]] = []  # the marks of each block
+    instrumented: list[list[Any]] = []
+    waits: list[float] = []
     rounds: list[list[tuple[str, Any, Any]]] = []
     gc.collect()
     gc.disable()
@@ -147,7 +165,10 @@ def _times(
         for number in range(_ROUNDS):
             for clocks in (True, False) if order.randrange(2) else (False, True):
                 if not clocks:
+                    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
                     plain.append(_block(step, repeats, clock))
+                    after = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+                    waits.append((after - before) / repeats)
                     continue
                 calls.marks = []
                 with within:
@@ -158,6 +179,7 @@ def _times(
     finally:
         gc.enable()
         calls.around = calls.run
+    clock.choose(waits)
     sequence = [str(call["name"]) for call in described]
     steady = all([name for name, _, _ in marks] == sequence * repeats for marks in rounds)
     # The label of each position in the step; where steps differ, of each name.
@@ -178,8 +200,8 @@ def _times(
             row["ns"][number] += value / repeats
     return {
         "clock": clock.name,
-        "plain_ns": plain,
-        "instrumented_ns": instrumented,
+        "plain_ns": [_median_call(marks, clock) for marks in plain],
+        "instrumented_ns": [_median_call(marks, clock) for marks in instrumented],
         "repeats": repeats,
         "steady": steady,
         "calls": list(by_label.values()),
@@ -187,13 +209,18 @@ def _times(
     }
 
 
-def _block(step: Callable[[], Any], repeats: int, clock: _Clock) -> float:
-    """The median of nanoseconds a call, over calls in a row: an interrupted call does not move it."""
+def _block(step: Callable[[], Any], repeats: int, clock: _Clock) -> list[Any]:
+    """The marks before, between and after calls in a row."""
     marks = [clock.mark()]
     for _ in range(repeats):
         step()
         marks.append(clock.mark())
     clock.device.synchronize()
+    return marks
+
+
+def _median_call(marks: list[Any], clock: _Clock) -> float:
+    """Nanoseconds a call, the median: an interrupted call does not move it."""
     return statistics.median(clock.between(start, end) for start, end in zip(marks, marks[1:]))
 
 
