@@ -24,7 +24,6 @@ from perfdash.explain.structure_comparison import (
     Finding,
     KernelChange,
     Side,
-    operators_of,
 )
 from perfdash.metrics import METRICS
 
@@ -49,7 +48,8 @@ def sentence(explanation: Explanation, metric: str | None = None) -> str:
 
 def _sentence(clauses: Sequence[str]) -> str:
     text = "; ".join(clauses)
-    return f"{text[:1].upper()}{text[1:]}."
+    first = text.partition(" ")[0]
+    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
 
 
 def _clauses(explanation: Explanation) -> list[str]:
@@ -144,7 +144,8 @@ def _each(changes: Sequence[KernelChange], words: Callable[[KernelChange], str])
 
 
 def _operators(kernels: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(operators_of(kernels))
+    """Their operators, each once, in the order of the kernels."""
+    return list(dict.fromkeys(name for kernel in kernels for name in kernel.get("operators") or ()))
 
 
 def _split_words(change: KernelChange) -> str:
@@ -228,7 +229,7 @@ def _phase(name: str) -> str:
 def _eager_clauses(explanation: Explanation) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it."""
     if explanation.same_files:
-        return ["eager runs the same files: the cause is the host"]
+        return [f"eager runs the same files: {_host(explanation)}"]
     if loaded := explanation.of(LOADED):
         return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
     packages = explanation.of(ENVIRONMENT)
@@ -246,7 +247,7 @@ def _nothing(explanation: Explanation) -> str:
     if not explanation.same_code:
         return "the kernels are the same, and only the order or the wrapper around them differs"
     if explanation.same_files:
-        return "the generated code and all loaded files are the same: the cause is the host"
+        return f"the generated code and all loaded files are the same: {_host(explanation)}"
     if loaded := explanation.of(LOADED):
         files = _named([item.what for item in loaded])
         return f"the generated code is the same and {files} differ{'s' if len(loaded) == 1 else ''}: " + (
@@ -256,6 +257,11 @@ def _nothing(explanation: Explanation) -> str:
         f"the generated code is the same, and the contents of loaded files are not known: the cause lies "
         f"{_OUTSIDE}, or is the host"
     )
+
+
+def _host(explanation: Explanation) -> str:
+    changed = [_change(item) for item in explanation.of(ENVIRONMENT)]
+    return f"the cause is the host{f' ({_named(changed)})' if changed else ''}"
 
 
 def _says(side: Side) -> bool:
@@ -398,7 +404,8 @@ def _short(call: str) -> str:
 
 def _reason(text: str) -> str:
     """The first line of a reason, cut to a readable length."""
-    line = " ".join(text.split())
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    line = lines[0] if lines else ""
     return line if len(line) <= _REASON_CHARS else f"{line[: _REASON_CHARS - 3]}..."
 
 

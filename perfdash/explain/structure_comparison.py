@@ -6,7 +6,6 @@ where its fingerprint is; others are matched by their fused operators: changed, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -294,8 +293,3 @@ def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]
         if old and new
         and abs(new.get(name, 0.0) - old.get(name, 0.0)) >= max(_LEAST_PHASE_S, _LEAST_PHASE * whole)
     ]  # fmt: skip
-
-
-def operators_of(kernels: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many of the kernels contain each operator."""
-    return Counter(name for kernel in kernels for name in set(kernel.get("operators") or []))
