@@ -210,13 +210,14 @@ class Job(ProcessOptions, Specification):
     scratch: str = ""  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
     # load (nothing but that) | check (load, and eager once) | try_eager, try_backend (that side alone: does
-    # memory suffice) | profile (times per kernel, into `folder`) | probe (what the interpreter can do) |
-    # isa (what inductor compiles for)
+    # memory suffice) | profile (times per kernel, into `folder`) | subgraph (the smallest part that is
+    # compiled wrongly, into `folder`) | probe (what the interpreter can do) | isa (what inductor compiles
+    # for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     # The folder of what inductor makes once a machine: C++ headers, tests of vector instructions.
     machine_cache: Optional[str] = None
-    folder: str = ""  # of the role profile: where it writes
+    folder: str = ""  # of the roles profile and subgraph: where they write
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 

@@ -75,10 +75,39 @@ def explain(
         return
     if not as_json:
         typer.echo(text(explanation, metric))
+    if reproducer is not None and _is_about_accuracy(explanation, metric):
+        script = _reproduce_accuracy(explanation, python, cores, out, reproducer)
+        if as_json:
+            typer.echo(dumps({**to_plain(explanation, metric), "reproducer": str(script)}, indent=1))
+        else:
+            typer.echo(f"Reproducer: python {script}")
+        return
     say = (lambda line: None) if as_json else typer.echo
     plain = _profile(explanation, metric, (old_python, python), pairs, cores, out, reproducer, tlparse, say)
     if as_json:
         typer.echo(dumps({**to_plain(explanation, metric), "profile": plain}, indent=1))
+
+
+def _is_about_accuracy(explanation: Explanation, metric: str | None) -> bool:
+    """Whether the outputs are wrong: then the part that is compiled wrongly is shown, not a slow one."""
+    if metric is not None:
+        return metric in ("accuracy", "status") and explanation.after.status == "fail_accuracy"
+    return explanation.after.status == "fail_accuracy"
+
+
+def _reproduce_accuracy(
+    explanation: Explanation, python: str | None, cores: str | None, out: Path | None, reproducer: Path
+) -> Path:
+    from perfdash.explain import profiling
+    from perfdash.explain.reproducer import write_accuracy
+    from perfdash.runner.run_journal import find_run
+    from perfdash.settings import resolve
+
+    run = find_run(explanation.after.run.name, resolve({"out": out})[0].out)
+    build = profiling.build_of(run, explanation.after.case, python, cores)
+    folder = profiling.new_folder(run, explanation.after.case)
+    found = profiling.failing_subgraph(build, folder, warn)
+    return write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
 
 
 def _profile(

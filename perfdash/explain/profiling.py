@@ -17,15 +17,17 @@ from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
-from perfdash.runner.messages import Options, Order, options_of
+from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.remeasurement import settings_of_run, with_secrets
 from perfdash.runner.run_journal import read_info, read_json, read_plan
+from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned, planned_from_json
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
 CONSTANTS = "constants.pt"
+INPUTS = "inputs.pt"  # what worker.failing_subgraph writes
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,37 @@ def profile(
     return profiles
 
 
+def failing_subgraph(build: Build, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
+    """The smallest part of a case's graphs that this build compiles wrongly, as the worker writes it.
+
+    Raises UsageError where every graph passes alone or the case is no inference, MachineError where the
+    process fails.
+    """
+    case = build.planned.case
+    if case.scenario != "inference" or not case.backend.startswith("inductor"):
+        raise UsageError(
+            f"{case.name}: only the graphs of inference under inductor are bisected for wrong outputs"
+        )
+    check_machine(build.settings, [build.planned])
+    cores = slots_of(build.settings)[:1]
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    log = folder / "logs" / "subgraph.log"
+    notify("the graphs are bisected: every step compiles a part of them")
+    with away_from(cores), Slot(cores[0], build.options) as slot:
+        order = Order(build.planned, role="subgraph", folder=str((folder / "subgraph").absolute()))
+        outcome = slot.measure(order, log, lambda event: None).outcomes[0]
+    answer = outcome.find("subgraph")
+    if answer is None:
+        raise MachineError(f"the graphs of {build.run} cannot be bisected: {_why(outcome)}; see {log}")
+    if answer["found"] is None:
+        raise UsageError(
+            f"{case.name}: each of its graphs passes alone under {build.settings.python}, so there is no "
+            "smaller part to show"
+        )
+    found: dict[str, Any] = answer["found"]
+    return found
+
+
 def new_folder(run: Path, case: Case) -> Path:
     """Where the profiles of a case go: beside the results of the newer run."""
     return run / "profiles" / f"{case.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -134,10 +167,13 @@ def _one(slots: PairedSlots, side: str, build: Build, folder: Path, traced: Path
     log = folder.parent / "logs" / f"{folder.name}.log"
     outcome = slots.outcome(side, order, log)
     if not outcome.find("profiled"):
-        _, phase, failure = status_of(outcome)
-        why = f"{failure.type}: {failure.message}" if failure else "it ended without an answer"
-        raise MachineError(f"the {side} build ({build.run}) cannot be profiled, in {phase}: {why}; see {log}")
+        raise MachineError(f"the {side} build ({build.run}) cannot be profiled: {_why(outcome)}; see {log}")
     return read_json((folder / FILE).read_bytes())
+
+
+def _why(outcome: ProcessOutcome) -> str:
+    _, phase, failure = status_of(outcome)
+    return f"{failure.type} in {phase}: {failure.message}" if failure else "it ended without an answer"
 
 
 def _refuse_other_builds(builds: Mapping[str, Build], slots: PairedSlots) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pformat
+from textwrap import wrap
 from typing import Any
 
 from perfdash.errors import UsageError
@@ -24,6 +25,7 @@ _GRAPH = re.compile(r" of graph \d+$")
 
 # The script without its data: a module of the worker, which also needs only torch.
 _SOURCE = Path(__file__).resolve().parents[1] / "worker" / "reproduce_script.py"
+_ACCURACY = _SOURCE.with_name("accuracy_script.py")
 _EMPTY = re.compile(r"^(OLD|NEW) = \{.*\}$", re.MULTILINE)
 
 
@@ -46,7 +48,7 @@ def write(folder: Path, side: SideComparison, pair: Pair, profiles: Path) -> Pat
         f"{row.new_ms:.4g} ms with torch {new['torch']}."
     )
     data = dict(zip(("OLD", "NEW"), map(_literal, sides), strict=True))
-    text = _SOURCE.read_text().replace("TITLE", title.replace('"', "'").replace("\\", "/"), 1)
+    text = _SOURCE.read_text().replace("TITLE", _docstring("\n".join(wrap(title, _WIDTH))), 1)
     text = text.replace("THREADS = 1", f"THREADS = {int(new['threads'])}", 1)
     text = _EMPTY.sub(lambda match: f"{match[1]} = {data[match[1]]}", text)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,6 +57,40 @@ def write(folder: Path, side: SideComparison, pair: Pair, profiles: Path) -> Pat
     path = folder / SCRIPT
     save(path, text)
     return path
+
+
+def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path:
+    """Write reproduce.py for a subgraph that is compiled wrongly, with its inputs beside it.
+
+    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs.
+    """
+    place = found["place"]
+    operators = ", ".join(found["operators"])
+    title = (
+        f"{len(found['operators'])} of {place['operators']} operators give wrong outputs under torch "
+        f"{found['torch']}: {operators}"
+    )
+    values = {
+        "THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None": (
+            f"THREADS, TOLERANCE, FACTOR, MODE = {found['threads']}, {found['tolerance']}, "
+            f"{found['factor']}, {found['mode']!r}"
+        ),
+        "CONFIG = {}": f"CONFIG = {found['config']!r}",
+        'CODE = ""': f'CODE = r"""{_raw(found["code"])}"""',
+        "TITLE": _docstring("\n".join(wrap(title, _WIDTH))),
+    }
+    text = _ACCURACY.read_text()
+    for place_holder, value in values.items():
+        text = text.replace(place_holder, value, 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(inputs, folder / inputs.name)
+    path = folder / SCRIPT
+    save(path, text)
+    return path
+
+
+def _docstring(text: str) -> str:
+    return text.replace('"', "'").replace("\\", "/")
 
 
 def largest(side: SideComparison) -> Row:

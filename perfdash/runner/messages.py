@@ -50,7 +50,7 @@ class Order:
     """One case to measure or to check, with its latency sampled in `processes` processes.
 
     `further`: two more where these disagree. `role` is what its main process does: full, check, try_eager
-    or try_backend; or profile, which writes into `folder` (records.Job).
+    or try_backend; or profile and subgraph, which write into `folder` (records.Job).
     """
 
     planned: Planned

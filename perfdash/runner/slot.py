@@ -233,7 +233,11 @@ class Slot:
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if order.role in ("full", "profile") and planned.needs_cpp and asked not in self._prepared_for:
+            if (
+                order.role in ("full", "profile", "subgraph")
+                and planned.needs_cpp
+                and asked not in self._prepared_for
+            ):
                 self._prepare(planned)
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role

@@ -29,6 +29,7 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
+    failing_subgraph,
     failures,
     hardware_counters,
     held_memory,
@@ -69,6 +70,8 @@ def run_case(job: Job, emit: Emit) -> None:
             case.try_backend()
         elif job.role == "profile":
             case.profile()
+        elif job.role == "subgraph":
+            case.failing_subgraph()
         else:
             case.measure()
     except ChildFailed as error:
@@ -156,6 +159,26 @@ class CaseProcess:
                     self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
                 )
                 self.emit("profiled", notes=notes)
+        self.emit("done")
+
+    def failing_subgraph(self) -> None:
+        """Load, then find the smallest part of the model's graphs that is compiled wrongly."""
+        job = self.job
+        self.begin()
+        with self.scenario.context(job), self.phase("compile"):
+            self.use_threads()
+            side = self.make_compiled_side()
+            capabilities.prepare_backend(job)
+            self.seed()
+
+            def capture(backend: Any) -> Callable[[], Any]:
+                return self.make_step(side, torch.compile(side.module, backend=backend))
+
+            def compile_module(module: Any, inputs: Any) -> Any:
+                return self.backend.prepare(module, inputs, job)
+
+            found = failing_subgraph.of_case(capture, compile_module, job)
+            self.emit("subgraph", found=found)
         self.emit("done")
 
     def check(self) -> None:

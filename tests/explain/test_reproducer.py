@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from perfdash.explain.profile_comparison import compare
 from perfdash.explain.reproducer import write
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
+from tests.explain.scripts import run
 
 SLOW = "aten.sin.default (1000000)"
 FAST = "aten.sin.default (10000)"
@@ -42,17 +41,6 @@ def pairs_of(old, new):
 def written(tmp_path, old, new):
     pairs = pairs_of(old, new)
     return write(tmp_path / "script", compare(pairs).compiled, pairs[-1], tmp_path)
-
-
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it where nothing but torch is found: isolated, in its own folder, without our packages' path."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PERFDASH"))
-    }
-    command = [sys.executable, "-I", str(script), *arguments]
-    return subprocess.run(
-        command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=500
-    )
 
 
 @pytest.mark.slow
