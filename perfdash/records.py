@@ -214,13 +214,16 @@ class Job(ProcessOptions, Specification):
     scratch: str = ""  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
     # load (nothing but that) | check (load, and eager once) | try_eager, try_backend (that side alone: does
-    # memory suffice) | probe (what the interpreter can do) | isa (what inductor compiles for)
+    # memory suffice) | profile (times per kernel, into `folder`) | subgraph (the smallest part that is
+    # compiled wrongly, into `folder`) | probe (what the interpreter can do) | isa (what inductor compiles
+    # for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     # The folder of what inductor makes once a machine: C++ headers, tests of vector instructions.
     machine_cache: Optional[str] = None
     # The cores that compiling for a GPU may use beside the case's own; empty: those alone.
     compile_cores: tuple[int, ...] = ()
+    folder: str = ""  # of the roles profile and subgraph: where they write
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 
@@ -307,6 +310,9 @@ class Result:
     compile_phases_s: Optional[dict[str, float]] = None
     # compilation_s of a further process, which finds the compiler caches that the first one has filled.
     warm_compilation_s: Optional[float] = None
+    # Instructions per call, of one thread in user mode, by side: {eager, backend: {median, low, high, n}};
+    # empty on machines that show no hardware counters.
+    instructions: dict[str, Any] = field(default_factory=dict)
     eager_peak_bytes: Optional[int] = None
     backend_peak_bytes: Optional[int] = None
     compile_peak_bytes: Optional[int] = None

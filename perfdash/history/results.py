@@ -353,6 +353,7 @@ def from_result(result: Result) -> Row:
         },
         "parameters": result.memory.get("parameters"),
         "compile_phases_s": result.compile_phases_s,
+        "instructions": result.instructions,
         "load_s": result.phases_s.get("load"),  # from configuration or file to a model on its device
         "break_reasons": result.capture.get("break_reasons"),
         "recompile_limit": result.capture.get("recompile_limit"),

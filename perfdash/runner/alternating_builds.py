@@ -18,7 +18,7 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps, mend_last_line
 from perfdash.records import Case, Result, result_from_json, to_json
-from perfdash.runner.messages import Options, Order
+from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import append_line, read_json
 from perfdash.runner.slot import Slot
@@ -120,6 +120,19 @@ class PairedSlots:
     def introduce(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """What each build says of itself: {old, new} -> the environment, as in run.json."""
         return {name: slot.introduce(planned)["environment"] for name, slot in self._slots[0].items()}
+
+    def outcome(self, side: str, order: Order, log: Path) -> ProcessOutcome:
+        """How one process ends under the `old` or the `new` build, on the first slot.
+
+        Each process has a fork parent of its own. Raises KeyboardInterrupt when told to stop.
+        """
+        slot = self._slots[0][side]
+        try:
+            return slot.measure(order, log, lambda event: None).outcomes[0]
+        except RunStopped as error:
+            raise KeyboardInterrupt from error
+        finally:
+            slot.renew()
 
     def measure(
         self,

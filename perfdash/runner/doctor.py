@@ -11,6 +11,7 @@ from perfdash.errors import PerfdashError
 from perfdash.runner import gpus, host
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.launcher import ForkParent, Launch
+from perfdash.worker import hardware_counters
 
 _GIB = 1 << 30
 _IDLE = 0.5  # tasks, up to which a machine counts as idle
@@ -28,7 +29,11 @@ class MachineFinding:
 
 def examine(python: str) -> list[MachineFinding]:
     """All findings about this machine and the torch of an interpreter."""
-    return [*judge_host(host.facts()), *_examine_torch(python)]
+    return [
+        *judge_host(host.facts()),
+        judge_counters(hardware_counters.availability()),
+        *_examine_torch(python),
+    ]
 
 
 def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
@@ -141,6 +146,21 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
             )
         )
     return findings
+
+
+def judge_counters(counters: dict[str, Any]) -> MachineFinding:
+    """The finding on hardware counters, from worker.hardware_counters.availability(); pure."""
+    subject = "hardware counters"
+    if counters["hardware"]:
+        return MachineFinding("ok", subject, "instructions per call are recorded of cases on one thread")
+    software = "software events exist" if counters["software"] else "software events neither"
+    is_refused = "may not" in counters["why"]
+    return MachineFinding(
+        "note",
+        subject,
+        f"no instructions per call: {counters['why']}; {software}",
+        "sysctl kernel.perf_event_paranoid=2 (in a container also --cap-add PERFMON)" if is_refused else "",
+    )
 
 
 def judge_torch(hello: dict[str, Any]) -> list[MachineFinding]:

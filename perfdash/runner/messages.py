@@ -50,13 +50,14 @@ class Order:
     """One case to measure or to check, with its latency sampled in `processes` processes.
 
     `further`: two more where these disagree. `role` is what its main process does: full, check, try_eager
-    or try_backend (records.Job).
+    or try_backend; or profile and subgraph, which write into `folder` (records.Job).
     """
 
     planned: Planned
     processes: int = 1
     further: bool = False
     role: str = "full"
+    folder: str = ""
 
 
 @dataclass

@@ -249,6 +249,7 @@ def _fill_latency(
         "l2_flush": first["l2_flush"],
     }
     _fill_recompiles(result, events)
+    result.instructions = first.get("instructions") or {}
     if retries := sum(event.get("allocator_retries", 0) for event in events):
         result.notes.append(
             f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "

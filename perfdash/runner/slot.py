@@ -263,11 +263,15 @@ class Slot:
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if order.role == "full" and planned.needs_inductor and asked not in self._prepared_for:
+            if (
+                order.role in ("full", "profile", "subgraph")
+                and planned.needs_inductor
+                and asked not in self._prepared_for
+            ):
                 self._prepare(planned)
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
-                job = replace(self._job(planned, scratch), role=role)
+                job = replace(self._job(planned, scratch), role=role, folder=order.folder)
                 outcomes = [_too_large(job, planned) or self._process(planned, job, log, on_event)]
                 if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and order.role == "full":
                     replica_start = time.monotonic()

@@ -29,13 +29,16 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
+    failing_subgraph,
     failures,
+    hardware_counters,
     held_memory,
     latency_sampling,
     linux,
     loaded_files,
     output_comparison,
     peak_memory,
+    profiling,
     quality,
     registry,
     structure,
@@ -65,6 +68,10 @@ def run_case(job: Job, emit: Emit) -> None:
             case.try_eager()
         elif job.role == "try_backend":
             case.try_backend()
+        elif job.role == "profile":
+            case.profile()
+        elif job.role == "subgraph":
+            case.failing_subgraph()
         else:
             case.measure()
     except ChildFailed as error:
@@ -133,6 +140,46 @@ class CaseProcess:
                 if self.frames:
                     self.count_recompiles("timing")
                     self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
+        self.emit("done")
+
+    def profile(self) -> None:
+        """Load, compile, then profile both sides into the job's folder; nothing is judged."""
+        job = self.job
+        self.begin()
+        with self.scenario.context(job):
+            with self.phase("compile"):
+                self.compile()
+            with self.phase("latency"):
+                self.seed()
+                gc.collect()
+                linux.malloc_trim()
+                if job.allocator == "steady":
+                    linux.malloc_steady()
+                settings = {"mode": job.compile_mode, "config": job.inductor_config}
+                notes = profiling.of_case(
+                    self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
+                )
+                self.emit("profiled", notes=notes)
+        self.emit("done")
+
+    def failing_subgraph(self) -> None:
+        """Load, then find the smallest part of the model's graphs that is compiled wrongly."""
+        job = self.job
+        self.begin()
+        with self.scenario.context(job), self.phase("compile"):
+            self.use_threads()
+            side = self.make_compiled_side()
+            capabilities.prepare_backend(job)
+            self.seed()
+
+            def capture(backend: Any) -> Callable[[], Any]:
+                return self.make_step(side, torch.compile(side.module, backend=backend))
+
+            def compile_module(module: Any, inputs: Any) -> Any:
+                return self.backend.prepare(module, inputs, job)
+
+            found = failing_subgraph.of_case(capture, compile_module, job)
+            self.emit("subgraph", found=found)
         self.emit("done")
 
     def check(self) -> None:
@@ -493,6 +540,9 @@ class CaseProcess:
         figures["torch_threads"] = torch.get_num_threads()
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()
+        if self.device.kind == "cpu" and self.job.case.threads == 1 and self.job.role != "replica":
+            sides = {} if self.eager_lost else {"eager": self.eager_step}
+            figures["instructions"] = hardware_counters.of_calls({**sides, "backend": self.compiled_step})
         self.emit("latency", **figures)
 
     def memory(self) -> None:

@@ -1,0 +1,231 @@
+"""Compare the profiles of two builds: which kernels, operators and buffers explain the change. Pure.
+
+A profile is what perfdash.worker.profiling writes. Each process gives one number per kernel, the median of
+its rounds; pairs of processes, an old and a new one in turn, give the differences and their intervals.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from perfdash.stats.intervals import CONFIDENCE
+
+Profile = Mapping[str, Any]
+Pair = tuple[Profile, Profile]  # old, new
+
+_LEAST_SHARE = 0.05  # of the whole change: what moved by less is not named
+_NUMBER = re.compile(r"(_\d+)?( of graph \d+)?$")
+REST = {
+    "compiled": "outside of kernels (guards, wrapper, allocation)",
+    "eager": "outside of operators (Python, dispatch, autograd)",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference new - old with its 95 % interval, over pairs of processes."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Kernels or operators of the old build and those that do their work in the new one.
+
+    Milliseconds a call of the model. One side is empty for what is new or gone.
+    """
+
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    old_ms: float
+    new_ms: float
+    change_ms: Difference
+
+    @property
+    def name(self) -> str:
+        """The name as it is shown, with an arrow where the two sides have different ones."""
+        old, new = " + ".join(self.old), " + ".join(self.new)
+        if not old or not new:
+            return f"{new} (new)" if new else f"{old} (gone)"
+        return new if _keys(self.old) == _keys(self.new) else f"{old} -> {new}"
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The memory that one call needs above what is held, and its parts that changed.
+
+    `changes`: (who allocates it, bytes in the old build, bytes in the new one), the largest change first.
+    """
+
+    old_bytes: int
+    new_bytes: int
+    changes: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class SideComparison:
+    """What changed on one side, eager or compiled. Times in milliseconds a call."""
+
+    side: str
+    pairs: int
+    old_ms: float
+    new_ms: float
+    change_ms: Difference
+    rows: tuple[Row, ...]  # with the rest as the last one; the rows add up to the change
+    clocks_ms: float  # what the clocks themselves cost, the larger of the two builds
+    memory: Buffers | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[Row]:
+        """Kernels or operators with a clear difference, the largest first; without the rest."""
+        least = _LEAST_SHARE * abs(self.change_ms.estimate)
+        rows = [row for row in self.rows[:-1] if row.change_ms.is_clear and _size(row) >= least]
+        return sorted(rows, key=_size, reverse=True)
+
+    @property
+    def rest(self) -> Row:
+        """What is in the call and in none of its kernels or operators."""
+        return self.rows[-1]
+
+    @property
+    def share(self) -> float | None:
+        """The share of the whole change that the named rows explain; None where nothing changed clearly."""
+        if not self.change_ms.is_clear:
+            return None
+        return sum(row.change_ms.estimate for row in self.named) / self.change_ms.estimate
+
+    @property
+    def costs_more_than_change(self) -> bool:
+        """Whether the clocks cost more than the change that they are to explain."""
+        return self.change_ms.is_clear and self.clocks_ms > abs(self.change_ms.estimate)
+
+
+@dataclass(frozen=True)
+class ProfileComparison:
+    """Both sides of a case, in pairs of processes of an old and a new build."""
+
+    compiled: SideComparison
+    eager: SideComparison
+    notes: tuple[str, ...] = field(default=())
+
+
+def compare(pairs: Sequence[Pair]) -> ProfileComparison:
+    """Compare profiles that were measured in pairs. Raises ValueError without a pair."""
+    if not pairs:
+        raise ValueError("no pair of profiles to compare")
+    notes = dict.fromkeys(note for pair in pairs for profile in pair for note in profile["notes"])
+    return ProfileComparison(_side(pairs, "compiled"), _side(pairs, "eager"), tuple(notes))
+
+
+def difference(values: Sequence[float]) -> Difference:
+    """The mean of differences with its interval by Student's t; of one pair it is unbounded."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Difference(mean, -math.inf, math.inf)
+    reach = (
+        stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    )
+    return Difference(mean, mean - float(reach), mean + float(reach))
+
+
+def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Which calls of the old build correspond to which of the new one, in their order.
+
+    Numbers at the end of kernels' names do not count. Between calls that both have, as many as there are
+    correspond one to one; else all of them together (a kernel was split, or two became one).
+    """
+    groups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    matcher = SequenceMatcher(None, _keys(old), _keys(new), autojunk=False)
+    for _, start, end, new_start, new_end in matcher.get_opcodes():
+        before, after = tuple(old[start:end]), tuple(new[new_start:new_end])
+        if len(before) == len(after):
+            groups += [((left,), (right,)) for left, right in zip(before, after, strict=True)]
+        else:
+            groups.append((before, after))
+    return groups
+
+
+def _keys(labels: Sequence[str]) -> list[str]:
+    return [label if "(" in label else _NUMBER.sub("", label) for label in labels]
+
+
+def _size(row: Row) -> float:
+    return abs(row.change_ms.estimate)
+
+
+def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
+    sides = [(old["sides"][side], new["sides"][side]) for old, new in pairs]
+    labels = [[call["label"] for call in profile["calls"]] for profile in sides[-1]]
+    whole = [tuple(_ms(profile["plain_ns"]) for profile in pair) for pair in sides]
+    spent = [
+        tuple({call["label"]: _ms(call["ns"]) for call in profile["calls"]} for profile in pair)
+        for pair in sides
+    ]
+    rows = []
+    for old, new in align(*labels):
+        times = [
+            (sum(before.get(name, 0.0) for name in old), sum(after.get(name, 0.0) for name in new))
+            for before, after in spent
+        ]
+        rows.append(_row(old, new, times))
+    rest = [
+        (before - sum(of_old.values()), after - sum(of_new.values()))
+        for (before, after), (of_old, of_new) in zip(whole, spent, strict=True)
+    ]
+    rows.append(_row((REST[side],), (REST[side],), rest))
+    total = _row((), (), [(old, new) for old, new in whole])
+    costs = [
+        median([_ms(pair[place]["instrumented_ns"]) - _ms(pair[place]["plain_ns"]) for pair in sides])
+        for place in (0, 1)
+    ]
+    unsteady = not all(profile["steady"] for pair in sides for profile in pair)
+    notes = ("its calls differ from step to step: times are means by name",) if unsteady else ()
+    return SideComparison(
+        side, len(pairs), total.old_ms, total.new_ms, total.change_ms, tuple(rows), max(costs),
+        _buffers(sides), notes,
+    )  # fmt: skip
+
+
+def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> Row:
+    """`times`: (old, new) milliseconds of each pair."""
+    return Row(
+        old,
+        new,
+        median(before for before, _ in times),
+        median(after for _, after in times),
+        difference([after - before for before, after in times]),
+    )
+
+
+def _ms(nanoseconds: Sequence[float]) -> float:
+    return median(nanoseconds) / 1e6 if nanoseconds else 0.0
+
+
+def _buffers(sides: Sequence[tuple[Profile, Profile]]) -> Buffers | None:
+    """The memory of the last pair: it does not vary as times do."""
+    old, new = (profile["memory"] for profile in sides[-1])
+    if old is None or new is None:
+        return None
+    by_name = [{row["name"]: int(row["bytes"]) for row in memory["buffers"]} for memory in (old, new)]
+    names = dict.fromkeys(name for rows in by_name for name in rows)
+    changes = [(name, by_name[0].get(name, 0), by_name[1].get(name, 0)) for name in names]
+    changes = [change for change in changes if change[1] != change[2]]
+    changes.sort(key=lambda change: -abs(change[2] - change[1]))
+    return Buffers(int(old["peak_bytes"]), int(new["peak_bytes"]), tuple(changes))

@@ -1,0 +1,192 @@
+"""Profile a case under two builds in turn: the effects behind `perfdash explain --profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.explain.profile_comparison import Pair
+from perfdash.files import write
+from perfdash.records import Case
+from perfdash.runner.alternating_builds import PairedSlots, with_variables
+from perfdash.runner.case_status import status_of
+from perfdash.runner.compatibility import check_machine
+from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
+from perfdash.runner.remeasurement import settings_of_run, with_secrets
+from perfdash.runner.run_journal import read_info, read_json, read_plan
+from perfdash.runner.slot import Slot
+from perfdash.settings import RunSettings
+from perfdash.suites.case_selection import Planned, planned_from_json
+
+PAIRS = 5
+FILE = "profile.json"  # what worker.profiling writes
+CONSTANTS = "constants.pt"
+INPUTS = "inputs.pt"  # what worker.failing_subgraph writes
+
+
+@dataclass(frozen=True)
+class Build:
+    """A case as a run measured it: its settings, and the interpreter that is used now."""
+
+    run: str
+    planned: Planned
+    settings: RunSettings
+    worker: Mapping[str, Any]  # what the run's interpreter said of itself
+
+    @property
+    def options(self) -> Options:
+        """How the case is measured."""
+        return options_of(self.settings)
+
+
+def build_of(folder: Path, case: Case, python: str | None = None, cores: str | None = None) -> Build:
+    """The case of a run folder, under `python` or the interpreter of the run.
+
+    Raises UsageError where the run did not plan the case.
+    """
+    info = read_info(folder)
+    plan = {planned.case: planned for planned in map(planned_from_json, read_plan(folder)["cases"])}
+    if case not in plan:
+        raise UsageError(f"{folder.name} has no plan of {case.name}: only what it measured can be profiled")
+    settings = settings_of_run(info.configuration, python=python, cores=cores)
+    (planned,) = with_secrets([plan[case]])
+    return Build(folder.name, planned, settings, info.environment.get("worker") or {})
+
+
+def refuse_same_build(old: Build, new: Build) -> None:
+    """Raise UsageError where both sides are one build with the same settings: nothing could differ."""
+    if (old.options, old.planned) != (new.options, new.planned):
+        return
+    raise UsageError(
+        f"{old.run} and {new.run} were measured under one interpreter ({new.settings.python}) with the same "
+        "settings, so there is one build to profile. Give the interpreter of the older build by --old-python."
+    )
+
+
+def profile(
+    old: Build,
+    new: Build,
+    folder: Path,
+    pairs: int,
+    wait_s: float | None,
+    notify: Callable[[str], None],
+    tlparse: Path | None = None,
+) -> list[Pair]:
+    """Profile both builds in turn, `pairs` times, into `folder`; returns the profiles.
+
+    `tlparse`: TORCH_TRACE logs of the first pair go there. Raises UsageError if an interpreter has another
+    build than the run measured, MachineError if a process fails.
+    """
+    builds = {"old": old, "new": new}
+    check_machine(new.settings, [new.planned])
+    cores = slots_of(new.settings)[:1]
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    profiles: list[Pair] = []
+    with away_from(cores), ExitStack() as stack:
+        slots = when_free(
+            lambda: stack.enter_context(PairedSlots(cores, old.options, new.options, folder)), wait_s, notify
+        )
+        _refuse_other_builds(builds, slots)
+        for number in range(1, pairs + 1):
+            order = ("old", "new") if number % 2 else ("new", "old")
+            pair: dict[str, Any] = {}
+            for side in order:
+                traced = tlparse / side if tlparse and number == 1 else None
+                pair[side] = _one(slots, side, builds[side], folder / f"{number}-{side}", traced)
+            profiles.append((pair["old"], pair["new"]))
+            notify(f"pair {number} of {pairs} is profiled")
+    return profiles
+
+
+def failing_subgraph(build: Build, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
+    """The smallest part of a case's graphs that this build compiles wrongly, as the worker writes it.
+
+    Raises UsageError where every graph passes alone or the case is no inference, MachineError where the
+    process fails.
+    """
+    case = build.planned.case
+    if case.scenario != "inference" or not case.backend.startswith("inductor"):
+        raise UsageError(
+            f"{case.name}: only the graphs of inference under inductor are bisected for wrong outputs"
+        )
+    check_machine(build.settings, [build.planned])
+    cores = slots_of(build.settings)[:1]
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    log = folder / "logs" / "subgraph.log"
+    notify("the graphs are bisected: every step compiles a part of them")
+    with away_from(cores), Slot(cores[0], build.options) as slot:
+        order = Order(build.planned, role="subgraph", folder=str((folder / "subgraph").absolute()))
+        outcome = slot.measure(order, log, lambda event: None).outcomes[0]
+    answer = outcome.find("subgraph")
+    if answer is None:
+        raise MachineError(f"the graphs of {build.run} cannot be bisected: {_why(outcome)}; see {log}")
+    if answer["found"] is None:
+        raise UsageError(
+            f"{case.name}: each of its graphs passes alone under {build.settings.python}, so there is no "
+            "smaller part to show"
+        )
+    found: dict[str, Any] = answer["found"]
+    return found
+
+
+def new_folder(run: Path, case: Case) -> Path:
+    """Where the profiles of a case go: beside the results of the newer run."""
+    return run / "profiles" / f"{case.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+
+def keep_report(folder: Path, text: str) -> None:
+    """Write the report beside the traces that it is made of."""
+    write(folder / "report.txt", f"{text}\n")
+
+
+def read_profiles(folder: Path) -> list[Pair]:
+    """The profiles that an earlier call left in a folder, pair by pair; half a pair is left out."""
+    pairs = []
+    for number in range(1, len(list(folder.glob("*-new"))) + 1):
+        files = [folder / f"{number}-{side}" / FILE for side in ("old", "new")]
+        if all(file.is_file() for file in files):
+            old, new = (read_json(file.read_bytes()) for file in files)
+            pairs.append((old, new))
+    return pairs
+
+
+def _one(slots: PairedSlots, side: str, build: Build, folder: Path, traced: Path | None) -> Any:
+    planned = build.planned
+    if traced is not None:
+        traced.mkdir(parents=True, exist_ok=True)
+        planned = with_variables(planned, {"TORCH_TRACE": str(traced.absolute())})
+    # What the other side keeps for itself: neither may find the other's half of a failed measurement.
+    planned = replace(planned, skip_reason=None)
+    order = Order(planned, role="profile", folder=str(folder.absolute()))
+    log = folder.parent / "logs" / f"{folder.name}.log"
+    outcome = slots.outcome(side, order, log)
+    if not outcome.find("profiled"):
+        raise MachineError(f"the {side} build ({build.run}) cannot be profiled: {_why(outcome)}; see {log}")
+    return read_json((folder / FILE).read_bytes())
+
+
+def _why(outcome: ProcessOutcome) -> str:
+    _, phase, failure = status_of(outcome)
+    return f"{failure.type} in {phase}: {failure.message}" if failure else "it ended without an answer"
+
+
+def _refuse_other_builds(builds: Mapping[str, Build], slots: PairedSlots) -> None:
+    """Raise UsageError where an interpreter now has another torch than its run measured."""
+    hellos = {
+        side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()
+    }
+    for side, build in builds.items():
+        then, now = (worker.get("torch_git_version") for worker in (build.worker, hellos[side]))
+        if then and now and then != now:
+            flag = "--old-python" if side == "old" else "--python"
+            raise UsageError(
+                f"{build.run} measured torch {build.worker.get('torch')} ({then[:10]}), and "
+                f"{build.settings.python} now has {hellos[side].get('torch')} ({now[:10]}): give the "
+                f"interpreter that has the run's build by {flag}"
+            )

@@ -1,0 +1,178 @@
+"""Write a script that shows a slower kernel or operator of two builds, with nothing but torch.
+
+The script contains the generated code of both builds, the shapes and strides of their tensors, and the calls
+that differ. The values of whole numbers, which may be indices, lie in a file beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pprint import pformat
+from textwrap import wrap
+from typing import Any
+
+from perfdash.errors import UsageError
+from perfdash.explain.profile_comparison import Pair, Row, SideComparison
+from perfdash.explain.profiling import CONSTANTS
+from perfdash.files import write as save
+
+SCRIPT = "reproduce.py"
+_WIDTH = 100
+_GRAPH = re.compile(r" of graph \d+$")
+
+# The script without its data: a module of the worker, which also needs only torch.
+_SOURCE = Path(__file__).resolve().parents[1] / "worker" / "reproduce_script.py"
+_ACCURACY = _SOURCE.with_name("accuracy_script.py")
+_EMPTY = re.compile(r"^(OLD|NEW) = \{.*\}$", re.MULTILINE)
+
+
+def write(folder: Path, side: SideComparison, pair: Pair, profiles: Path) -> Path:
+    """Write reproduce.py for the row that changed most, and the constants that it needs.
+
+    `profiles`: the folder of the new build's profile, which has the constants. Raises UsageError where no
+    kernel or operator changed clearly, or where a script cannot repeat its calls.
+    """
+    row = largest(side)
+    old, new = pair
+    sides = [
+        _side(profile, side.side, labels, where)
+        for profile, labels, where in zip(pair, (row.old, row.new), ("old", "new"), strict=True)
+    ]
+    if not sides[0]["calls"] or not sides[1]["calls"]:
+        raise UsageError(f"{row.name}: it has no counterpart in the other build, so there is nothing to time")
+    title = (
+        f"{row.name}: {row.old_ms:.4g} ms a call of the model with torch {old['torch']}, "
+        f"{row.new_ms:.4g} ms with torch {new['torch']}."
+    )
+    data = dict(zip(("OLD", "NEW"), map(_literal, sides), strict=True))
+    text = _SOURCE.read_text().replace("TITLE", _docstring("\n".join(wrap(title, _WIDTH))), 1)
+    text = text.replace("THREADS = 1", f"THREADS = {int(new['threads'])}", 1)
+    text = _EMPTY.sub(lambda match: f"{match[1]} = {data[match[1]]}", text)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(tensor[5] for side_data in sides for tensor in side_data["tensors"]):
+        shutil.copy(profiles / CONSTANTS, folder / CONSTANTS)
+    path = folder / SCRIPT
+    save(path, text)
+    return path
+
+
+def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path:
+    """Write reproduce.py for a subgraph that is compiled wrongly, with its inputs beside it.
+
+    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs.
+    """
+    place = found["place"]
+    operators = ", ".join(found["operators"])
+    title = (
+        f"{len(found['operators'])} of {place['operators']} operators give wrong outputs under torch "
+        f"{found['torch']}: {operators}"
+    )
+    values = {
+        "THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None": (
+            f"THREADS, TOLERANCE, FACTOR, MODE = {found['threads']}, {found['tolerance']}, "
+            f"{found['factor']}, {found['mode']!r}"
+        ),
+        "CONFIG = {}": f"CONFIG = {found['config']!r}",
+        'CODE = ""': f'CODE = r"""{_raw(found["code"])}"""',
+        "TITLE": _docstring("\n".join(wrap(title, _WIDTH))),
+    }
+    text = _ACCURACY.read_text()
+    for place_holder, value in values.items():
+        text = text.replace(place_holder, value, 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(inputs, folder / inputs.name)
+    path = folder / SCRIPT
+    save(path, text)
+    return path
+
+
+def _docstring(text: str) -> str:
+    return text.replace('"', "'").replace("\\", "/")
+
+
+def largest(side: SideComparison) -> Row:
+    """The named row with the largest difference. Raises UsageError where none is clear."""
+    if not side.named:
+        where = side.rest.name if side.rest.change_ms.is_clear else "no part of the call"
+        raise UsageError(
+            f"no kernel or operator of the {side.side} call changed clearly ({where} did): there is no "
+            "script to write. More pairs (--pairs) narrow the intervals."
+        )
+    return side.named[0]
+
+
+def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: str) -> dict[str, Any]:
+    """What the script needs of one build: {config, kernels, tensors, calls}."""
+    data = profile["sides"][side]
+    calls = {call["label"]: call.get("invocation") for call in data["calls"]}
+    numbers: dict[int, int] = {}
+    lines, kernels = [], []
+    for label in labels:
+        invocation = calls.get(label)
+        if invocation is None:
+            raise UsageError(f"the {where} build did not say how it calls {label}: no script can repeat it")
+        kernel = data["kernels"].get(invocation["name"])
+        if kernel is not None and kernel["kind"] != "cpp":
+            raise UsageError(
+                f"{label} is a kernel of {kernel['kind']}: only C++ kernels are reproduced so far"
+            )
+        name = _function(invocation["name"], kernel)
+        if kernel is not None:
+            kernels.append(re.sub(rf"^{kernel['name']} =", f"{name} =", kernel["code"]))
+        arguments = [_argument(value, numbers, label) for value in invocation["arguments"]]
+        arguments += [
+            f"{key}={_argument(value, numbers, label)}" for key, value in invocation["keywords"].items()
+        ]
+        lines.append(f"{name}({', '.join(arguments)})")
+    tensors = []
+    for number in numbers:
+        tensor = data["tensors"][number]
+        dtype = str(tensor["dtype"]).removeprefix("torch.")
+        values = (side, str(number)) if tensor.get("exact") else None
+        tensors.append(
+            (tensor["shape"], tensor["stride"], dtype, tensor["device"], tensor["elements"], values)
+        )
+    config = profile["settings"].get("config") or {} if kernels else {}
+    return {"config": config, "kernels": kernels, "tensors": tensors, "calls": lines}
+
+
+def _function(name: str, kernel: Mapping[str, Any] | None) -> str:
+    """How the script calls it: a kernel by a name of its own, an operator below torch.ops."""
+    if kernel is not None:
+        graph = _GRAPH.search(name)
+        return str(kernel["name"]) + (graph[0].replace(" ", "_") if graph else "")
+    if name.startswith(("extern_kernels.", "torch.ops.")):
+        return name
+    return f"torch.ops.{name.replace('inductor_ops.', 'inductor.', 1)}"
+
+
+def _argument(value: Mapping[str, Any], numbers: dict[int, int], label: str) -> str:
+    if "tensor" in value:
+        return f"t[{numbers.setdefault(value['tensor'], len(numbers))}]"
+    if "list" in value:
+        return f"[{', '.join(_argument(item, numbers, label) for item in value['list'])}]"
+    if "code" in value:
+        return str(value["code"])
+    if "value" in value:
+        return repr(value["value"])
+    raise UsageError(
+        f"{label} takes {value.get('opaque', 'something')}, which a script cannot make from its shape"
+    )
+
+
+def _literal(side: Mapping[str, Any]) -> str:
+    """A side as Python, its code as raw text."""
+    kernels = "".join(f'    r"""{_raw(code)}""",\n' for code in side["kernels"])
+    tensors = "".join(f"    {tensor!r},\n" for tensor in side["tensors"])
+    calls = "".join(f"    {call!r},\n" for call in side["calls"])
+    config = pformat(side["config"], width=_WIDTH)
+    return f'{{"config": {config}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
+
+
+def _raw(code: str) -> str:
+    if '"""' in code or code.endswith(('"', "\\")):
+        raise UsageError("the generated code contains three quotes: it cannot be put into a script")
+    return code

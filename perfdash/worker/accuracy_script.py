@@ -1,0 +1,84 @@
+"""TITLE
+
+    python reproduce.py
+
+Needs torch and a C++ compiler. It runs the operators below in eager, in float64 and compiled, and exits with
+1 while the compiled outputs are wrong: further from float64 than eager by more than FACTOR and TOLERANCE.
+"""
+
+import math
+import os
+import sys
+
+import torch
+import torch._inductor.config as config
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None
+CONFIG = {}
+CODE = ""
+
+
+def rms(tensor):
+    return tensor.double().square().mean().sqrt().item() if tensor.numel() else 0.0
+
+
+def wrong(eager, compiled, exact):
+    """(whether the compiled tensor is wrong, its error, eager's error); errors are to float64 where it is."""
+    if not eager.is_floating_point():
+        differ = int((eager != compiled).sum())
+        return differ > 0, differ, 0
+    if not torch.equal(eager.isfinite(), compiled.isfinite()):
+        return True, math.inf, 0.0
+    finite = eager.isfinite()
+    eager, compiled = eager[finite].double(), compiled[finite].double()
+    reference = eager if exact is None else exact[finite].double()
+    scale, error, own = rms(eager), rms(compiled - reference), rms(eager - reference)
+    close = ((eager - compiled).abs() <= TOLERANCE * min(1.0, scale) + TOLERANCE * eager.abs()).all()
+    slack = TOLERANCE / 10 * min(1.0, scale) if exact is not None else max(TOLERANCE, 0.01) * scale
+    return not close and error > FACTOR * own + slack, error, own
+
+
+def main():
+    torch.set_num_threads(THREADS)
+    for key, value in CONFIG.items():
+        *path, last = key.split(".")
+        owner = config
+        for name in path:
+            owner = getattr(owner, name)
+        setattr(owner, last, value)
+    names = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
+    exec(CODE, names)
+    inputs = torch.load(os.path.join(HERE, "inputs.pt"), weights_only=True)
+
+    def forward(*values):
+        return names["forward"](None, *values)
+
+    def copies(change=lambda tensor: tensor, values=inputs):
+        one = {True: lambda x: change(x.clone()), False: lambda x: x}
+        return [
+            copies(change, x) if isinstance(x, (list, tuple)) else one[torch.is_tensor(x)](x) for x in values
+        ]
+
+    def flat(values):
+        if isinstance(values, (list, tuple)):
+            return [tensor for value in values for tensor in flat(value)]
+        return [values] if isinstance(values, torch.Tensor) else []
+
+    with torch.no_grad():
+        eager = flat(forward(*copies()))
+        try:
+            exact = flat(forward(*copies(lambda x: x.double() if x.is_floating_point() else x)))
+        except RuntimeError:
+            exact = [None] * len(eager)
+        compiled = flat(torch.compile(forward, mode=MODE)(*copies()))
+    failed = False
+    for number, tensors in enumerate(zip(eager, compiled, exact)):
+        is_wrong, error, own = wrong(*tensors)
+        failed |= is_wrong
+        print(f"output {number}: {'wrong' if is_wrong else 'right'}: error {error:.4g}, of eager {own:.4g}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

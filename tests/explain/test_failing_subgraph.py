@@ -1,0 +1,65 @@
+"""The smallest subgraph that is compiled wrongly: the search, and a fault that inductor can plant itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.explain import profiling
+from perfdash.explain.reproducer import write_accuracy
+from perfdash.records import Case
+from perfdash.settings import RunSettings
+from perfdash.suites.case_selection import Planned
+from tests.explain.scripts import run
+from tests.lazy import lazy
+
+failing_subgraph = lazy("perfdash.worker.failing_subgraph")
+
+FAULT = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}  # relu(x) becomes relu(x) + 1
+
+
+def build(config, scenario="inference"):
+    target = f"{Path(__file__).with_name('wrong_relu.py')}:deep"
+    planned = Planned(case=Case("own", "wrong_relu.deep", scenario=scenario), loader="python", target=target)
+    return profiling.Build(
+        "r", planned, RunSettings(python=sys.executable, jobs=1, inductor_config=config), {}
+    )
+
+
+@pytest.mark.parametrize(("culprits", "size", "window"), [
+    ([3], 10, (3, 4)), ([0], 1, (0, 1)), ([9], 10, (9, 10)), ([4, 6], 10, (4, 7)), ([], 10, None),
+])  # fmt: skip
+def test_the_window_is_the_smallest_that_fails(culprits, size, window):
+    """It fails where it contains all culprits: two operators may only be wrong together."""
+    tried = []
+
+    def fails(start, end):
+        tried.append((start, end))
+        return bool(culprits) and all(start <= place < end for place in culprits)
+
+    assert failing_subgraph.smallest(size, fails) == window
+    assert len(tried) <= 9
+
+
+def test_only_inference_under_inductor_is_bisected(tmp_path):
+    with pytest.raises(UsageError, match="only the graphs of inference under inductor"):
+        profiling.failing_subgraph(build({}, "training"), tmp_path, lambda line: None)
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_cut_out_and_reproduced(tmp_path, warm_workers):
+    found = profiling.failing_subgraph(build(FAULT), tmp_path / "work", lambda line: None)
+    assert found["operators"] == ["aten.relu.default"]
+    assert found["place"]["operators"] > 5
+    script = write_accuracy(tmp_path / "script", found, tmp_path / "work" / "subgraph" / "inputs.pt")
+    text = script.read_text()
+    assert "perfdash" not in text
+    assert len(text.splitlines()) < 110
+    done = run(script)
+    assert (done.returncode, "output 0: wrong" in done.stdout) == (1, True), done.stderr
+    script.write_text(text.replace(f"CONFIG = {FAULT!r}", "CONFIG = {}"))
+    done = run(script)
+    assert (done.returncode, "output 0: right" in done.stdout) == (0, True), done.stderr

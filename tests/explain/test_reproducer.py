@@ -1,0 +1,139 @@
+"""The script that shows a slower kernel: what is written, and what it says when it runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.explain.profile_comparison import compare
+from perfdash.explain.reproducer import write
+from perfdash.worker import reproduce_script
+from tests.explain.profiles import profile
+from tests.explain.scripts import run
+
+SLOW = "aten.sin.default (1000000)"
+FAST = "aten.sin.default (10000)"
+
+
+def library_call(label, elements, **more):
+    """A profile whose only call is a sine of so many elements."""
+    made = profile({label: elements / 1e6})
+    side = made["sides"]["compiled"]
+    side["tensors"] = [
+        {"shape": [elements], "stride": [1], "dtype": "torch.float32", "device": "cpu", "elements": elements,
+         "exact": False}
+    ]  # fmt: skip
+    side["calls"][0]["invocation"] = {
+        "name": "aten.sin.default", "arguments": [{"tensor": 0}], "keywords": {}, **more,
+    }  # fmt: skip
+    return made
+
+
+def pairs_of(old, new):
+    """The same pair three times, as if measured: the differences have no spread."""
+    return [(old, new)] * 3
+
+
+def written(tmp_path, old, new):
+    pairs = pairs_of(old, new)
+    return write(tmp_path / "script", compare(pairs).compiled, pairs[-1], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_script_exits_with_1_while_one_side_is_slower(tmp_path):
+    script = written(tmp_path, library_call(FAST, 10_000), library_call(SLOW, 1_000_000))
+    assert "perfdash" not in script.read_text()
+    done = run(script)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
+    assert len(script.read_text().splitlines()) < 170
+
+
+def test_one_code_on_both_sides_needs_another_interpreter(tmp_path):
+    """What differs is then outside of the code."""
+    script = written(tmp_path, library_call(FAST, 10_000), library_call(FAST, 20_000))
+    text = script.read_text().replace("20000", "10000")
+    script.write_text(text)
+    done = run(script)
+    assert done.returncode == 2
+    assert "--against /other/python" in done.stdout
+
+
+@pytest.mark.parametrize(("factor", "code", "words"), [
+    (1.0, 0, "neither is"), (1.3, 1, "the new side is slower"), (0.7, 1, "the old side is slower"),
+])  # fmt: skip
+def test_the_verdict_on_recorded_rounds(factor, code, words):
+    old = [1e-4 * (1 + 0.01 * (k % 5)) for k in range(40)]
+    new = [factor * 1e-4 * (1 + 0.01 * ((k + 2) % 5)) for k in range(40)]
+    found, text = reproduce_script.verdict(old, new)
+    assert found == code
+    assert words in text
+
+
+def test_rounds_that_vary_more_than_they_differ_tell_nothing():
+    old = [1e-4] * 40
+    new = [1e-4 * (3.0 if k % 2 else 0.4) for k in range(40)]
+    assert reproduce_script.verdict(old, new)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arguments": [{"opaque": "torch._mkldnn tensor (4, 4)"}]}, "torch._mkldnn tensor"),
+        ({"name": "triton_poi_fused_sin_0"}, "only C\\+\\+ kernels"),
+    ],
+)
+def test_what_a_script_cannot_repeat_is_refused(tmp_path, change, message):
+    new = library_call(SLOW, 1_000_000, **change)
+    new["sides"]["compiled"]["kernels"] = {
+        "triton_poi_fused_sin_0": {"name": "triton_poi_fused_sin_0", "kind": "triton", "code": ""}
+    }
+    with pytest.raises(UsageError, match=message):
+        written(tmp_path, library_call(FAST, 10_000), new)
+
+
+def test_without_a_clear_change_there_is_no_script(tmp_path):
+    with pytest.raises(UsageError, match="no kernel or operator of the compiled call changed clearly"):
+        written(tmp_path, library_call(FAST, 10_000), library_call(FAST, 10_000))
+
+
+def test_values_of_whole_numbers_go_with_the_script(tmp_path):
+    """A tensor of indices made up at random would be out of range."""
+    old, new = library_call(FAST, 10_000), library_call(SLOW, 1_000_000)
+    new["sides"]["compiled"]["tensors"][0] |= {"dtype": "torch.int64", "exact": True}
+    (tmp_path / "constants.pt").write_bytes(b"values")
+    script = written(tmp_path, old, new)
+    assert (script.parent / "constants.pt").read_bytes() == b"values"
+    assert "('compiled', '0')" in script.read_text()
+
+
+@pytest.mark.slow
+def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
+    """One side without vector instructions: its only kernel with arithmetic takes several times as long."""
+    from perfdash.explain import profiling
+    from perfdash.records import Case
+    from perfdash.settings import RunSettings
+    from perfdash.suites.case_selection import Planned
+
+    target = f"{Path(__file__).with_name('heavy.py')}:heavy"
+    planned = Planned(case=Case("own", "heavy.heavy"), loader="python", target=target)
+    old = profiling.Build("old", planned, RunSettings(python=sys.executable, jobs=1), {})
+    plain = old.settings.model_copy(update={"inductor_config": {"cpp.simdlen": 1}})
+    new = replace(old, run="new", settings=plain)
+    (pair,) = profiling.profile(old, new, tmp_path / "profiles", 1, None, lambda line: None)
+    side = compare([pair] * 3).compiled  # one pair has no interval, and its own numbers suffice here
+    (row,) = side.named[:1]
+    assert row.name.startswith("cpp_fused_")
+    assert row.new_ms > 3 * row.old_ms
+    assert 0.8 < row.change_ms.estimate / side.change_ms.estimate < 1.2
+    for name in ("1-old", "1-new"):
+        assert (tmp_path / "profiles" / name / "compiled.trace.json").stat().st_size
+    buffers = {buffer["name"] for buffer in pair[1]["sides"]["compiled"]["memory"]["buffers"]}
+    assert any(name.startswith("extern_kernels.addmm") for name in buffers)
+    done = run(write(tmp_path / "script", side, pair, tmp_path / "profiles" / "1-new"))
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
