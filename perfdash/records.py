@@ -19,7 +19,8 @@ from perfdash import methods
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
-SCHEMA = 3
+SCHEMA = 4
+DEFAULT_CONFIGURATION = "default"
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -80,6 +81,10 @@ class Case:
     backend: str = "inductor"
     dynamic: bool = False
     amp_dtype: Optional[str] = None
+    # What the configuration sets beyond the fields above, as JSON with sorted keys; empty for nothing. The name
+    # of the configuration is no part of the identity: two with equal settings measure the same.
+    settings: str = ""
+    configuration: str = field(default=DEFAULT_CONFIGURATION, compare=False)
 
     @property
     def name(self) -> str:
@@ -98,7 +103,9 @@ class Case:
             self.scenario,
             self.backend,
         ]
-        if self.dynamic:
+        if self.configuration != DEFAULT_CONFIGURATION:
+            parts.append(self.configuration)
+        elif self.dynamic:
             parts.append("dynamic")
         plain = [re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip(".") for part in parts]
         name = "_".join(plain)
@@ -127,7 +134,8 @@ class Option:
     A field of Specification becomes a key of suite files (suites/suite_file.py). With a help text it also
     becomes an option of `perfdash run`, as every field of run_options.RunOptions does: a flag
     (cli/settings_flags.py), a PERFDASH_ variable and a key of perfdash.toml (settings.py). `above` and
-    `at_least` are lower bounds.
+    `at_least` are lower bounds. `configuration`: of a field of RunOptions: it is also a key of configuration
+    files, as every option of Specification with a help text is.
     """
 
     help: str = ""
@@ -135,6 +143,7 @@ class Option:
     above: Optional[float] = None
     at_least: Optional[float] = None
     training: bool = False  # in suite files only among the keys of `training`
+    configuration: bool = False
 
 
 @dataclass(frozen=True)

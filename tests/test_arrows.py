@@ -24,7 +24,7 @@ ALLOWED = {
     "files": {"errors", "redaction"},
     "child_environment": set(),
     "worker": {"records"},
-    "suites": {"errors", "files", "records", "settings", "worker"},
+    "suites": {"errors", "files", "records", "run_options", "settings", "worker"},
     "run_options": {"metrics", "records"},
     "series_rules": {"errors", "metrics"},
     "owners": {"errors"},
