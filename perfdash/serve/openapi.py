@@ -129,6 +129,7 @@ def cut(**properties: Shape) -> Shape:
 _CASE: dict[str, Shape] = {
     "suite": TEXT, "model": TEXT, "device": TEXT, "dtype": TEXT, "batch_size": WHOLE, "threads": WHOLE,
     "scenario": TEXT, "backend": TEXT, "dynamic": YES_NO, "amp_dtype": of(TEXT),
+    "settings": TEXT, "configuration": TEXT,
 }  # fmt: skip
 _SPAN = record(value=of(NUMBER), ci_low=of(NUMBER), ci_high=of(NUMBER))
 _MENTIONED = of(record(run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT)))
@@ -166,7 +167,8 @@ SHAPES: dict[str, Shape] = {
     "Night": record(
         run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT), method=OPEN,
         excluded=of(TEXT), suite=TEXT,
-        device=TEXT, dtype=TEXT, threads=WHOLE, scenario=TEXT, backend=TEXT, dynamic=YES_NO, cases=WHOLE,
+        device=TEXT, dtype=TEXT, threads=WHOLE, scenario=TEXT, backend=TEXT, dynamic=YES_NO,
+        settings=TEXT, configuration=TEXT, cases=WHOLE,
         attempted=WHOLE, passed=WHOLE, measured=WHOLE, speedup=of(NUMBER), speedup_low=of(NUMBER),
         speedup_high=of(NUMBER), speedup_clipped=of(NUMBER), compilation_s=of(NUMBER),
         compression_ratio=of(NUMBER), compression_ratio_arithmetic=of(NUMBER), statuses=OPEN,

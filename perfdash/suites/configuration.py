@@ -6,9 +6,11 @@ Read here, and refused where they contradict the options of the run.
 
 from __future__ import annotations
 
+import functools
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from perfdash.errors import UsageError
 from perfdash.files import bundled
 from perfdash.records import DEFAULT_CONFIGURATION, Case
+from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
 from perfdash.settings import RunSettings, validated_type
 from perfdash.suites.suite_file import near
@@ -24,7 +27,7 @@ from perfdash.worker import registry
 
 _LONGEST = 1000  # characters of a case's settings: they are part of a key in the history
 # Options that are fields of a case: the others are in its `settings`.
-_OF_A_CASE = ("backend", "dtype", "amp_dtype", "threads", "dynamic")
+OF_A_CASE = frozenset({"backend", "dtype", "amp_dtype", "threads", "dynamic"})
 
 
 def _one_value(kind: Any) -> Any:
@@ -61,14 +64,13 @@ class Configuration(_Keys):
     @property
     def values(self) -> dict[str, Any]:
         """The options that it sets, as plain values, by name."""
-        plain = self.model_dump(mode="json", include=set(configuration_keys()), exclude_none=True)
-        return dict(sorted(plain.items()))
+        return self.model_dump(mode="json", include=set(configuration_keys()), exclude_none=True)
 
     @property
     def settings(self) -> str:
         """What it sets beside the fields of a case, as JSON; empty for nothing: Case.settings."""
-        rest = {key: value for key, value in self.values.items() if key not in _OF_A_CASE and value != {}}
-        return json.dumps(rest, sort_keys=True, separators=(",", ":")) if rest else ""
+        options = {key: value for key, value in self.values.items() if key not in OF_A_CASE}
+        return _as_text({**options, "env": mask_variables(options.get("env", {}))})
 
     def reason_against(self, case: Case) -> str | None:
         """Why a case cannot be run under it; None where it can."""
@@ -78,7 +80,7 @@ class Configuration(_Keys):
         ):
             if taken and value not in taken:
                 return f"configuration {self.name} is for {key} {', '.join(taken)}, not for {value}"
-        if self.backend is not None and case.backend not in registry.names("backends"):
+        if "backend" in self.values and case.backend not in registry.names("backends"):
             return f"this perfdash has no back end {case.backend}, which configuration {self.name} needs"
         return None
 
@@ -109,6 +111,11 @@ class Configuration(_Keys):
                 )
             changed[key] = (value,) if several else value
         return settings.model_copy(update=changed)
+
+
+def _as_text(options: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in options.items() if value not in (None, {}, "")}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":")) if rest else ""
 
 
 def _spelled(value: Any) -> str:
@@ -181,7 +188,10 @@ def _explained(error: ValidationError) -> str:
 
 
 def chosen(names: Sequence[str]) -> list[Configuration]:
-    """The configurations of a run, in order. Raises UsageError, also for two of one name or with equal keys."""
+    """The configurations of a run, in order.
+
+    Raises UsageError, also where two have one name or set the same.
+    """
     configurations = [load_configuration(name) for name in dict.fromkeys(names)]
     by_name: dict[str, Configuration] = {}
     by_values: dict[str, Configuration] = {}
@@ -196,3 +206,42 @@ def chosen(names: Sequence[str]) -> list[Configuration]:
             )
         by_values[values] = configuration
     return configurations
+
+
+@functools.cache
+def _shipped() -> tuple[Configuration, ...]:
+    return tuple(load_configuration(name) for name in configuration_names())
+
+
+def settings_of_options(options: Mapping[str, Any]) -> str | None:
+    """Case.settings of the shipped configuration that sets just these options; None where there is none.
+
+    A run with `--inductor-config freezing=1` measured what the configuration freezing measures. `options`:
+    those of a run that differ from their defaults, without the fields of a case.
+    """
+    for configuration in _shipped():
+        own = {key: value for key, value in configuration.values.items() if key not in OF_A_CASE}
+        if own and own == options:
+            return configuration.settings
+    return None
+
+
+def named(case: Case) -> Case:
+    """The case with the name of the shipped configuration that has its settings, where it has no name yet.
+
+    Of several the one that says most of the case. A back end alone is no configuration: it has its own name.
+    """
+    if case.configuration != DEFAULT_CONFIGURATION or not (case.settings or case.dynamic):
+        return case
+    alike = [
+        configuration
+        for configuration in _shipped()
+        if configuration.settings == case.settings
+        and (case.settings or configuration.values.get("dynamic"))
+        and all(
+            getattr(case, key) == configuration.values[key] for key in OF_A_CASE & configuration.values.keys()
+        )
+    ]
+    if not alike:
+        return case
+    return replace(case, configuration=max(alike, key=lambda each: len(each.values)).name)
