@@ -233,6 +233,7 @@ class ProcessOptions:
     weights: str = "random"  # random | pretrained | the path of a file
     seed: int = 1337
     allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
+    no_code: bool = False  # the generated code is not kept
     sampling: Sampling = Sampling()
 
 
@@ -346,7 +347,8 @@ class Result:
     # What compiling produced (worker/structure): {kernels: [{name, kind, operators, graph, calls, bytes,
     # fingerprint}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
     # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, isa, settings,
-    # version, fingerprint}. Empty for a back end without dynamo; without a key that this torch does not tell.
+    # version, fingerprint, loaded {library or package: digest}}. Empty for a back end without dynamo;
+    # without a key that this torch does not tell.
     structure: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)

@@ -145,6 +145,7 @@ class RunOptions(CaseSelection):
     executor: Annotated[Literal["local", "dask"], Option("local or dask.  [default: local]")] = "local"
     scheduler: Annotated[str | None, Option("Address of the Dask scheduler, tcp://...")] = None
     db: Annotated[str | None, Option("The history it goes into.  [default: history.db in --out]")] = None
+    no_code: Annotated[bool, Option("Do not keep the generated code, of private models for example.")] = False
     no_history: Annotated[bool, Option("Keep the run out of the history: an experiment.")] = False
 
 

@@ -12,12 +12,14 @@ from perfdash import __version__
 from perfdash.cli import (
     bisect,
     check,
+    code,
     compare,
     compare_builds,
     config,
     confirm,
     detect,
     doctor,
+    explain,
     history,
     listing,
     merge,
@@ -50,6 +52,8 @@ app.command("compare")(compare.compare)
 app.command("compare-builds")(compare_builds.compare_builds)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
+app.command("explain")(explain.explain)
+app.command("code")(code.code)
 app.command("report")(report.report)
 app.command("post")(post.post)
 app.command("notify")(notify.notify)

@@ -74,7 +74,7 @@ def import_(
                     continue
                 if why := refusal(info):  # a folder that was named itself is imported all the same
                     typer.echo(f"{folder.name}: taken in, although {why}", err=True)
-                run = read_folder(folder, warn)
+                run = read_folder(folder, warn, code=True)
             except PerfdashError as error:
                 unreadable.append(str(error))
                 continue

@@ -18,7 +18,7 @@ from perfdash.detect import alert_states
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import acts, alert_store, schema
+from perfdash.history import acts, alert_store, generated_code, schema
 from perfdash.history.acts import (
     ACKNOWLEDGE,
     BASELINE,
@@ -104,6 +104,7 @@ def remove(store: Store, run: RunLine, why: str | None = None) -> int:
         record(connection, Act(REMOVE, run.name, why, run.testbed_id, None, details={"started": run.started}))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run.id))
         connection.execute(sa.delete(schema.runs).where(schema.runs.c.id == run.id))
+        generated_code.drop_unused(connection)
         return nights
 
 

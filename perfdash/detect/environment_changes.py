@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfdash.history.queries import RunLine
+from perfdash.history.results import RunRow
 
 
-def environment_changes(old: RunLine, new: RunLine) -> list[str]:
+def environment_changes(old: RunRow, new: RunRow) -> list[str]:
     """The differences between two runs' machines, then between their packages."""
     lines = []
     if old.host != new.host:
@@ -25,7 +25,7 @@ def environment_changes(old: RunLine, new: RunLine) -> list[str]:
     return lines + package_changes(old, new)
 
 
-def package_changes(old: RunLine, new: RunLine) -> list[str]:
+def package_changes(old: RunRow, new: RunRow) -> list[str]:
     """The differences between two runs' packages: torch with its commit first."""
     lines = []
     if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
@@ -39,7 +39,7 @@ def package_changes(old: RunLine, new: RunLine) -> list[str]:
     return lines
 
 
-def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
+def other_commits(run: RunRow, worker: Mapping[str, Any]) -> list[str]:
     """Differences of commits between a run and an interpreter: `torch: the run's | the interpreter's`.
 
     They cover torch and every package that has a commit on either side.
@@ -58,10 +58,10 @@ def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def package_words(run: RunLine, name: str) -> str:
+def package_words(run: RunRow, name: str) -> str:
     """A package's version, and its commit if it comes from a repository."""
     return f"{run.packages.get(name)} {run.commits.get(name, '')[:10]}".strip()
 
 
-def _torch(run: RunLine) -> str:
+def _torch(run: RunRow) -> str:
     return " ".join(text for text in (run.torch, (run.torch_git_version or "")[:10]) if text) or "unknown"

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import schema
+from perfdash.history import generated_code, schema
 from perfdash.history.acts import given_name
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
 from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
@@ -19,9 +19,6 @@ from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
-
-# Facts that change from run to run and do not describe how fast the host is.
-_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
 OLDER = "left out: what is there is newer"
@@ -122,6 +119,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         _rename_configurations(connection, rows)
         _insert_rows(connection, run_id, rows)
         connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
+    if old is not None:
+        generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
 
 
@@ -215,6 +214,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
         for row in rows
         for name, value in row.others.items()
     ]
+    generated_code.store(connection, ((result_ids[ids[row.case]], row) for row in rows))
     if details:
         connection.execute(sa.insert(schema.result_details), details)
     if others:
@@ -242,7 +242,7 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
 
 def environment_values(run: RunRow) -> dict[str, Any]:
     """The columns of an environment: packages, and the facts that may change the host's speed."""
-    facts = {name: value for name, value in run.environment.items() if name not in _VOLATILE}
+    facts = run.facts
     if run.repositories:
         facts["repositories"] = run.repositories
     values = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from perfdash.history import acts, nightlies, schema
+from perfdash.history import acts, generated_code, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, digest
@@ -29,6 +29,7 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
             else:
                 count += connection.execute(sa.delete(results).where(results.c.run_id.in_(ids))).rowcount
                 connection.execute(sa.delete(schema.runs).where(schema.runs.c.id.in_(ids)))
+                generated_code.drop_unused(connection)
     if count and store.is_sqlite:
         with store.exclusive() as connection:
             connection.exec_driver_sql("VACUUM")
@@ -102,8 +103,11 @@ def _copy_acts(source: sa.Connection, target: Store, run: RunLine) -> None:
 
 
 def read_stored_run(connection: sa.Connection, line: RunLine) -> Imported:
-    """Read a run as it was imported, with the original's `content`; samples have 32 bits."""
+    """Read a run as it was imported, with the original's `content`, structures and code.
+
+    Samples have 32 bits.
+    """
     query = sa.select(*schema.runs.c["key", "content", "taken_in"]).where(schema.runs.c.id == line.id)
     row = connection.execute(query).one()
-    rows = tuple(rows_of(connection, line.id, whole=True))
+    rows = tuple(rows_of(connection, line.id, whole=True, code=True))
     return Imported(line, rows, copied=(row.key, row.content), taken_in=row.taken_in)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from perfdash.errors import UsageError
 from perfdash.files import dumps
-from perfdash.history import schema
+from perfdash.history import generated_code, schema
 from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
-from perfdash.history.results import Imported, Row, RunRow
+from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
 from perfdash.records import DISTURBED, Case
@@ -54,11 +54,6 @@ class RunLine(RunRow):
     results: int
     judged: str | None
     excluded: str | None = None  # why a person excluded it from judging
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the environment says of the host."""
-        return {name: value for name, value in self.environment.items() if name != "worker"}
 
     def to_plain(self) -> dict[str, Any]:
         """The run as plain values for JSON."""
@@ -182,6 +177,23 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
     raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
 
 
+def run_before(connection: sa.Connection, run: RunRow, case: Case) -> RunLine | None:
+    """The last run before a run that measured a case on the same testbed and is not excluded."""
+    runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
+    query = (
+        sa.select(runs.c.id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .join(beds, runs.c.testbed_id == beds.c.id)
+        .where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
+        .where(runs.c.started < run.started, runs.c.excluded.is_(None))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(1)
+    )
+    number = connection.execute(query).scalar()
+    return list_runs(connection, ids=[number])[0] if number is not None else None
+
+
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
     """Select runs by a word, oldest first. Raises UsageError if no run matches.
 
@@ -230,11 +242,18 @@ def _time(word: str | None) -> str | None:
 
 
 def rows_of(
-    connection: sa.Connection, run_id: int, *, whole: bool = False, details: bool = False
+    connection: sa.Connection,
+    run_id: int,
+    *,
+    whole: bool = False,
+    details: bool = False,
+    code: bool = False,
+    case_id: int | None = None,
 ) -> list[Row]:
-    """The results of a run, in order of suite and model.
+    """The results of a run, in order of suite and model; with `case_id`, that of one case.
 
-    `details` adds their details; `whole` adds details, samples and metrics without a column.
+    `details` adds their details; `whole` adds details, samples and metrics without a column; `code` adds
+    structures and generated code.
     """
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
@@ -244,18 +263,20 @@ def rows_of(
     ]
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
     order = cases.c["suite", "model", "dtype", "backend", "batch_size", "threads", "id"]
-    lines = connection.execute(query.where(results.c.run_id == run_id).order_by(*order)).all()
+    selected = [results.c.run_id == run_id, *([results.c.case_id == case_id] if case_id is not None else [])]
+    lines = connection.execute(query.where(*selected).order_by(*order)).all()
+    artifacts = generated_code.load(connection, run_id, case_id) if code else {}
     details_by_result: dict[int, Any] = {}
     others: dict[int, dict[str, float]] = {}
     if whole or details:
         columns = list(more.c) if whole else [more.c.result_id, more.c.details]
         join = sa.select(*columns).join_from(more, results, results.c.id == more.c.result_id)
-        detail_rows = connection.execute(join.where(results.c.run_id == run_id))
+        detail_rows = connection.execute(join.where(*selected))
         details_by_result = {row.result_id: row for row in detail_rows}
     if whole:
         other = schema.other_metrics
         join = sa.select(other).join(results, results.c.id == other.c.result_id)
-        for row in connection.execute(join.where(results.c.run_id == run_id)):
+        for row in connection.execute(join.where(*selected)):
             others.setdefault(row.result_id, {})[row.name] = row.value
     first, count = 5, len(NUMBERS)
     rows = []
@@ -267,12 +288,13 @@ def rows_of(
             if value is not None
         }
         extra = details_by_result.get(number)
+        structure, texts = artifacts.get(number, ({}, {}))
         rows.append(
             Row(
                 Case(*line[first + count :]), status, values, started, verdict, basis,
                 others=others.get(number, {}),
                 samples=_samples(extra.samples if extra and whole else None),
-                details=extra.details if extra else {},
+                details=extra.details if extra else {}, structure=structure, code=texts,
             )
         )  # fmt: skip
     return rows

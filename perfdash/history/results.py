@@ -19,6 +19,8 @@ from perfdash.files import finite
 from perfdash.metrics import PARTS
 from perfdash.records import Case, Failure, Result, RunInfo
 
+# Facts that change from run to run and do not describe how fast the host is.
+VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 MAX_SAMPLES = 200  # for each side: enough to describe a latency; the run folder has all
 
 
@@ -28,7 +30,9 @@ class Row:
 
     `values`: its numbers by column (perfdash.metrics), without those that were not measured. `others`:
     metrics of a foreign benchmark that have no column, by name. `samples`: latencies in ms, by `eager_ms` and
-    `backend_ms`. `details`: error, reasons and conditions, as plain JSON.
+    `backend_ms`. `details`: error, reasons and conditions, as plain JSON. `structure`: what compiling
+    produced, as in records.Result, with what was captured. `code`: the generated code by file name,
+    compressed (history.generated_code).
     """
 
     case: Case
@@ -40,6 +44,8 @@ class Row:
     others: Mapping[str, float] = field(default_factory=dict)
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+    structure: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,11 @@ class RunRow:
     def testbed_digest(self) -> str:
         """The identity of the testbed. Only runs of one testbed are compared."""
         return digest([self.host_class, dict(self.setting)])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the environment says of the host, without what changes from run to run."""
+        return {name: value for name, value in self.environment.items() if name not in VOLATILE}
 
     @property
     def worker(self) -> Mapping[str, Any]:
@@ -392,7 +403,17 @@ def from_result(result: Result) -> Row:
             if latency and latency.samples
         },
         details={name: value for name, value in details.items() if value},
+        structure=finite(_whole_structure(result)),
     )
+
+
+def _whole_structure(result: Result) -> dict[str, Any]:
+    """What compiling produced, with the breaks and fallbacks by name."""
+    if not result.structure:
+        return {}
+    names = ("graphs", "graph_breaks", "calls_captured", "break_reasons", "fallbacks")
+    captured = {name: result.capture[name] for name in names if name in result.capture}
+    return {**result.structure, **captured}
 
 
 def _parts(result: Result) -> dict[str, float]:

@@ -130,6 +130,21 @@ result_details = Table(
     Column("details", JSON, nullable=False),
     Column("samples", LargeBinary),
 )
+# What compiling produced, compressed: every text once, under the SHA-256 of its content.
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+# The structure of a result, and its generated code by file name.
+result_artifacts = Table(
+    "result_artifacts",
+    metadata,
+    Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("digest", ForeignKey("artifacts.digest"), nullable=False, index=True),
+)
 # Metrics of foreign benchmarks that have no column.
 other_metrics = Table(
     "other_metrics",

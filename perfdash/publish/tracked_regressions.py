@@ -11,6 +11,7 @@ from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.causes import Cause, causes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
+from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import cases_by_id, list_runs
@@ -114,8 +115,9 @@ class _IssueWriter:
     def _of_cause(self, cause: Cause, ready: Sequence[AlertEvidence], is_ours: bool) -> WantedIssue:
         """The issue of a cause with the alerts that are ready for one."""
         first, *others = sorted(ready, key=lambda member: member.alert.id or 0)
+        why = why_of_cause(self.connection, cause) if is_ours else ""
         whole = of_cause(
-            replace(cause, members=tuple(ready)), lambda member: of_alert(member, -1), self._machines
+            replace(cause, members=tuple(ready)), lambda member: of_alert(member, -1), self._machines, why
         )
         owners = tuple(
             dict.fromkeys(
@@ -139,7 +141,7 @@ class _IssueWriter:
             runs = cause.good, cause.bad
             text = issue_text.cause_body(whole, runs, page=page, ran=ran, owners=owners)
             return replace(issue, title=issue_text.cause_title(whole), body=text)
-        return replace(issue, body=self._body(first, owners))
+        return replace(issue, body=self._body(first, owners, why))
 
     def _of_alert(self, evidence: AlertEvidence, *, is_open: bool | None) -> WantedIssue:
         series, born, opened = self._key(evidence)
@@ -165,14 +167,16 @@ class _IssueWriter:
         # A run that was renamed is known to its issue by the name that it had first.
         return series[:20], self.first_names.get(born, born), alert.opened
 
-    def _body(self, evidence: AlertEvidence, owners: Sequence[str]) -> str:
+    def _body(self, evidence: AlertEvidence, owners: Sequence[str], why: str) -> str:
         """The body of an issue of one alert."""
         alert, case, night = evidence.alert, evidence.case, self.night
         bed = self._digests[alert.testbed_id]
         page = self.site + model_page(bed, case) if self.site and case else None
         failure = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
         error = str(failure.get("message") or "") if alert.kind == "status" else None
-        return issue_text.body(evidence, page=page, ran=night.run.command, error=error, owners=owners)
+        return issue_text.body(
+            evidence, page=page, ran=night.run.command, error=error, owners=owners, why=why
+        )
 
 
 def _is_worse(alert: Alert) -> bool:

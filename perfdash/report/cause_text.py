@@ -39,7 +39,8 @@ class ReportedCause:
 
     It came after the build `good`; `bad` is the first known with it. number: of its page, None without an
     alert. evidence: how sure it is. attribution: compiler, library, host, or empty where unknown. changed:
-    packages that changed with it, `name: old | new`. machines: that saw it.
+    packages that changed with it, `name: old | new`. machines: that saw it. why: what is known of its
+    generated code and files, in a sentence.
     """
 
     group: str
@@ -51,6 +52,7 @@ class ReportedCause:
     attribution: str = ""
     changed: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def fresh(self) -> bool:
@@ -111,11 +113,12 @@ def reported(
     run_id: int,
     of_run: Sequence[AlertEvidence] | None = None,
     machines: Mapping[int, str] | None = None,
+    why: Callable[[Cause], str] | None = None,
 ) -> list[ReportedCause]:
     """The causes of alerts, as a run shows them, the worst first.
 
     `evidence`: open alerts of all testbeds. `of_run`: those that the run shows; causes without one are left
-    out. `machines`: the names of the testbeds, by their numbers in the store.
+    out. `machines`: the names of the testbeds, by their numbers in the store. `why`: explains a cause.
     """
     wanted = None if of_run is None else {item.alert.id for item in of_run}
     shown = [
@@ -124,14 +127,18 @@ def reported(
         if wanted is None or any(member.alert.id in wanted for member in cause.members)
     ]
     return sort_causes(
-        of_cause(cause, lambda member: of_alert(member, run_id), machines or {}) for cause in shown
+        of_cause(cause, lambda member: of_alert(member, run_id), machines or {}, why(cause) if why else "")
+        for cause in shown
     )
 
 
 def of_cause(
-    cause: Cause, change_of: Callable[[AlertEvidence], RunChange], machines: Mapping[int, str]
+    cause: Cause,
+    change_of: Callable[[AlertEvidence], RunChange],
+    machines: Mapping[int, str],
+    why: str = "",
 ) -> ReportedCause:
-    """A cause with the changes that its alerts show in some run."""
+    """A cause with the changes that its alerts show in some run, and a sentence on why it changed."""
     good, bad = ChangeEnd.of(cause.good), ChangeEnd.of(cause.bad)
     members = [change_of(member) for member in cause.members]
     return ReportedCause(
@@ -144,6 +151,7 @@ def of_cause(
         "" if cause.attribution == "unknown" else cause.attribution,
         tuple(_changed(cause.good, cause.bad)),
         tuple(machines[number] for number in cause.testbeds if number in machines),
+        why,
     )
 
 

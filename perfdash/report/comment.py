@@ -28,6 +28,7 @@ from perfdash.report.reproduce import command
 from perfdash.stats.speedup import null_warning
 
 LARGEST = 15_000  # bytes; GitHub shows it at once, and a person reads it in two minutes
+_WHY = 400  # characters of the sentence on why it changed
 _CAUSES = 10  # that have a line of their own, at most
 _SUITES = 30  # rows of the table of suites, at most
 # Members and commands, causes, and suites shown: the first that fits in the comment.
@@ -169,6 +170,8 @@ def _line(cause: ReportedCause, site: str | None) -> list[str]:
         sizes = f"{percent_change(around[0])} to {percent_change(around[1])}" if around else ""
         notes = [part for part in (levels if member.what != "status" else "", sizes) if part] + notes
         notes += [escaped(note, 200) for note in member.notes if note not in member.culprits][:2]
+    if cause.why:
+        notes.append(escaped(cause.why, _WHY))
     if len(cause.machines) > 1:
         notes.append(f"seen on {len(cause.machines)} machines")
     word = _WORDS.get(cause.group, cause.group.lower())

@@ -17,6 +17,7 @@ from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 
 _TITLE = 200  # GitHub takes 256 characters
+_WHY = 600  # characters
 _CHANGES = 60
 _COMMANDS = 5
 
@@ -35,14 +36,18 @@ def body(
     ran: Sequence[str] = (),
     error: str | None = None,
     owners: Sequence[str] = (),
+    why: str = "",
 ) -> str:
     """The body in GitHub Markdown.
 
     `page`: the model's page; `ran`: the command line of the run that shows the regression; `error`: the
-    message of a failing model; `owners`: accounts and teams, which are mentioned.
+    message of a failing model; `owners`: accounts and teams, which are mentioned; `why`: a sentence on why it
+    changed.
     """
     good, bad = evidence.between
     parts = [f"{link(code(model_of(evidence.case)), page)}: {_change(evidence)}", _facts(evidence, good, bad)]
+    if why:
+        parts.append(f"Why: {escaped(why, _WHY)}")
     if owners:
         parts.append(f"Owners: {' '.join(f'@{owner}' for owner in owners)}")
     if error:
@@ -91,6 +96,7 @@ def cause_body(
         ["torch", f"{_torch(good)} .. {_torch(bad)}"],
         ["Evidence", escaped(cause.evidence)],
         ["What moved it", cause.attribution or "not known"],
+        *([["Why", escaped(cause.why, _WHY)]] if cause.why else []),
         *(["Bisected", escaped(culprit)] for culprit in cause.culprits),
         *(["Machine", code(name)] for name in cause.machines),
     ]

@@ -12,6 +12,7 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
+from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.acts import given_name
 from perfdash.history.alert_store import FIXED, Alert
@@ -213,7 +214,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
-    found = reported(is_open, run.id, of_run, machine_names(connection))
+    found = reported(
+        is_open, run.id, of_run, machine_names(connection), lambda cause: why_of_cause(connection, cause)
+    )
     causes = sort_causes([*found, *of_changes(changes)])
     previous = read_run(connection, alike[-1])
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)

@@ -20,26 +20,29 @@ from perfdash.detect.comparison import (
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.maintenance import read_stored_run
-from perfdash.history.queries import read_run, select, testbed_of, trend
+from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
+from perfdash.records import Case
 from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
 from perfdash.runner.build_comparison import changes_between
+from perfdash.runner.code_files import with_code
 from perfdash.runner.run_journal import find_run, read_saved
 from perfdash.settings import judging_rules, model_owners
 
 Warn = Callable[[str], None]
 
 
-def read_folder(folder: Path, warn: Warn) -> Imported:
-    """Read a run folder as the history keeps runs."""
+def read_folder(folder: Path, warn: Warn, *, code: bool = False) -> Imported:
+    """Read a run folder as the history keeps runs; `code`: with the generated code."""
     source = str(folder).encode(errors="replace").decode()  # a name need not be text
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         warn(f"perfdash: {warning}")
-    return from_run(info, results, source)
+    imported = from_run(info, results, source)
+    return with_code(imported, folder) if code else imported
 
 
 class RunLookup:
@@ -66,11 +69,14 @@ class RunLookup:
                     connection, today, days, owners=model_owners(), rules=rules, site_url=site_url
                 )
 
-    def run(self, word: str) -> Imported:
-        """One run with all its results. Raises UsageError where the word names none, or several."""
+    def run(self, word: str, *, code: bool = False) -> Imported:
+        """One run with all its results. Raises UsageError where the word names none, or several.
+
+        `code`: with the generated code of a run folder; what the history has of it is always there.
+        """
         folder = self.folder(word)
         if folder is not None:
-            return read_folder(folder, self._warn)
+            return read_folder(folder, self._warn, code=code)
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
                 runs = select(connection, word)
@@ -81,6 +87,25 @@ class RunLookup:
         except NoHistory:
             find_run(word, self.out)  # its error lists the runs that there are
             raise
+
+    def previous(self, imported: Imported, case: Case) -> Imported:
+        """The last run before one that measured this case on the same testbed. Raises UsageError."""
+        run = imported.run
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                if line := run_before(connection, run, case):
+                    return read_stored_run(connection, line)
+        except NoHistory:
+            pass
+        folders = sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True)
+        for folder in folders:
+            before = read_folder(folder, self._warn)
+            is_alike = before.run.testbed_digest == run.testbed_digest
+            if before.run.started < run.started and is_alike and any(r.case == case for r in before.rows):
+                return before
+        raise UsageError(
+            f"no run before {run.name} measured {case.name} on this testbed; give one with --against"
+        )
 
     def night(self, word: str, baseline: str | None = None) -> Night:
         """A run and what changed: since `baseline` (as in `comparison`), else by the history.

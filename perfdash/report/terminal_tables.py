@@ -12,7 +12,7 @@ from perfdash.history.acts import RENAME, Act
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
-from perfdash.records import PASSING, Case, Result, RunInfo, variation
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Result, RunInfo, variation
 from perfdash.report.dashboard_tables import (
     all_numbers,
     backend_of,
@@ -98,6 +98,10 @@ def own_cost(result: Result) -> float:
     return result.wall_s - sum(result.phases_s.values())
 
 
+# Of a case without a configuration.
+_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION))
+
+
 def details(result: Result) -> str:
     """One case in full, without its samples."""
     from perfdash.records import to_json
@@ -107,7 +111,7 @@ def details(result: Result) -> str:
     def walk(value: object, indent: str) -> None:
         if isinstance(value, dict):
             for key, item in value.items():
-                if key == "samples" or item is None or item == {} or item == []:
+                if key == "samples" or item in (None, {}, []) or (key, item) in _USUAL:
                     continue
                 if key == "compile_phases_s":
                     lines.append(f"{indent}{key}: {_seconds_by_phase(item)}")

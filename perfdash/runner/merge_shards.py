@@ -11,7 +11,7 @@ from typing import Any
 from perfdash import methods
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
-from perfdash.runner import compatibility
+from perfdash.runner import code_files, compatibility
 from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.runner.run_journal import RunJournal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.stats.speedup import margin_of, set_speedups
@@ -101,6 +101,7 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
             for log in sorted((shard.folder / "logs").glob("*.log")):
                 name = f"null.{shard.info.id}.log" if log.name == "null.log" else log.name
                 shutil.copyfile(log, journal.logs / name)
+            code_files.copy(shard.folder, journal.folder)
         journal.write_csv(results, info.plan.get("dynamo_names", {}))
         journal.write_info(info)
     except (MachineError, OSError) as error:

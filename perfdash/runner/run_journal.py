@@ -28,7 +28,7 @@ from perfdash.records import (
     run_info_from_json,
     to_json,
 )
-from perfdash.runner import dynamo_csv_writer
+from perfdash.runner import code_files, dynamo_csv_writer
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -145,6 +145,10 @@ class RunJournal:
         Then the file is as it was before.
         """
         self._guard(lambda: append(self.folder / RESULTS, _line(result).encode()))
+
+    def write_code(self, case: Case, graphs: Sequence[str]) -> None:
+        """The generated code of a case: a zip file with one Python file a graph, without secrets."""
+        self._guard(lambda: code_files.write(self.folder, case, graphs))
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """Save a failed attempt at a case, so that it counts even after a kill."""

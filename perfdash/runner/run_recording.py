@@ -10,6 +10,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.results import from_run
 from perfdash.history.store import BrokenHistory, open_store
 from perfdash.records import Result, RunInfo
+from perfdash.runner.code_files import with_code
 from perfdash.settings import RunSettings
 
 
@@ -53,7 +54,7 @@ def record(
         return 0
     try:
         with open_store(settings.history) as store:
-            take_in(store, [from_run(info, results, str(folder))])
+            take_in(store, [with_code(from_run(info, results, str(folder)), folder)])
     except Exception as error:  # whatever it is, the run is saved, and its user must know how to go on
         where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
         warn(

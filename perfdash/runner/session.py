@@ -7,6 +7,7 @@ things look on a terminal the watcher's.
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -343,8 +344,17 @@ class Session:
         if index in self._disturbed and not result.speedup and result.case in self._results:
             self._keep_disturbed(self._results[result.case], result)
             return
+        self._keep_code(result, answer)
         self._record(index, result)
         self._measure_again_if_disturbed(index, result)
+
+    def _keep_code(self, result: Result, answer: Answer) -> None:
+        """Write the generated code that the case's process sent; a full disk loses only that."""
+        if code := answer.outcomes[0].find("code"):
+            try:
+                self.journal.write_code(result.case, code["graphs"])
+            except (MachineError, ValueError, zlib.error) as error:
+                result.notes.append(f"the generated code was not kept: {error}"[:300])
 
     def _keep_disturbed(self, kept: Result, again: Result) -> None:
         """Keep what was disturbed where measuring it again gave no speedup at all."""

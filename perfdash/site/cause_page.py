@@ -12,7 +12,12 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause, causes
 from perfdash.detect.findings import metric_logs
+from perfdash.explain.case_sides import explain_cause, sentence_of_cause
+from perfdash.explain.code_difference import code_difference
+from perfdash.explain.explanation_text import figures, shown_figure
+from perfdash.explain.structure_comparison import Explanation
 from perfdash.history import alert_store
+from perfdash.history.generated_code import texts
 from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.metrics import JUDGED, METRICS
 from perfdash.report import site_links
@@ -29,6 +34,8 @@ _LINES = 80  # models drawn one by one
 _BEFORE = 20  # nights that give a model's level before the change
 _DAY = 86400
 _EVENTS = 60
+_DIFF_LINES = 300
+_DIFF_CHARS = 40_000
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,19 @@ class CauseMember:
 
 
 @dataclass(frozen=True)
+class CauseStructure:
+    """What compiling produced before and after, of the model that `case` names.
+
+    rows: name, before, after of the counts; difference: of the generated code, as a unified diff.
+    """
+
+    case: str
+    rows: list[tuple[str, str, str]]
+    difference: str
+    command: str
+
+
+@dataclass(frozen=True)
 class CauseView:
     """A cause as its page and the overview show it; events: (day, words), oldest first.
 
@@ -66,6 +86,7 @@ class CauseView:
     lines: CauseLines | None = None
     events: list[tuple[str, str]] = field(default_factory=list)
     command: str = ""
+    structure: CauseStructure | None = None
 
     @property
     def page(self) -> str:
@@ -101,7 +122,9 @@ def open_causes(
     panels = _panels(connection, found[:MOST])
     views = []
     for place, cause in enumerate(found):
-        shown = of_cause(cause, lambda member: on_its_night(member, heads), machines)
+        explained = explain_cause(connection, cause) if place < MOST else None
+        why = sentence_of_cause(cause, explained) if explained else ""
+        shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
         if place >= MOST:
             views.append(CauseView(shown, onset))
@@ -117,6 +140,7 @@ def open_causes(
                 _lines(cause, panels),
                 _events(connection, cause),
                 _command(cause),
+                _structure(connection, explained) if explained else None,
             )
         )
     over = [
@@ -126,6 +150,16 @@ def open_causes(
         if item.alert.state == alert_store.FIXED
     ]
     return views + [CauseView(cause, None) for cause in of_changes(over)], standing
+
+
+def _structure(connection: sa.Connection, explained: Explanation) -> CauseStructure:
+    rows = [(name, shown_figure(old), shown_figure(new)) for name, old, new in figures(explained)]
+    before, after = explained.before, explained.after
+    difference = ""
+    if explained.same_code is False:
+        difference = code_difference(explained, texts(before.code), texts(after.code), _DIFF_LINES)
+    command = f"perfdash explain {after.run.name} {after.case.model} --against {before.run.name}"
+    return CauseStructure(after.case.name, rows, difference[:_DIFF_CHARS], command)
 
 
 def _command(cause: Cause) -> str:

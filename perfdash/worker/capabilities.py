@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import traceback
 from typing import Any, Callable, Optional
 
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import compiler_caches, device, failures, registry
+from perfdash.worker import compiler_caches, device, failures, loaded_files, registry
 
 
 def probe(job: Job, emit: Callable[..., None]) -> None:
@@ -31,7 +32,18 @@ def isa(job: Job, emit: Callable[..., None]) -> None:
         whole = compiler_caches.make_headers(job.scratch, job.machine_cache)
         if whole:
             compiler_caches.keep(job.machine_cache, kept)
+        _read_loaded_files(job, kept)
     emit("probed", vector_isa=instructions, whole=whole)
+
+
+def _read_loaded_files(job: Job, kept: Optional[str]) -> None:
+    """Take the digests of what every case loads, so that no case spends time on that."""
+    try:
+        loaded_files.copy_kept(kept, job.machine_cache)
+        loaded_files.digests(job.machine_cache, without=[job.scratch])
+        loaded_files.copy_kept(job.machine_cache, kept)
+    except Exception:
+        traceback.print_exc()
 
 
 def complaints(job: Job) -> list[str]:

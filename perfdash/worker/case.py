@@ -33,6 +33,7 @@ from perfdash.worker import (
     held_memory,
     latency_sampling,
     linux,
+    loaded_files,
     output_comparison,
     peak_memory,
     quality,
@@ -381,7 +382,10 @@ class CaseProcess:
         self.emit("compiled", **figures, capture=capture, phases_s=phases, structure=compiled, notes=notes)
 
     def structure(self, isa: Optional[str]) -> tuple[dict[str, Any], list[str]]:
-        """What compiling produced; a replica has the same, and a back end without dynamo nothing to read."""
+        """What compiling produced; a replica has the same, and a back end without dynamo nothing to read.
+
+        Emits the generated code, if it is kept.
+        """
         if self.frames is None or self.job.role == "replica":
             return {}, []
         settings = {
@@ -391,8 +395,15 @@ class CaseProcess:
             "config": self.job.inductor_config,
         }
         folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", self.job.scratch)
-        figures, notes = structure.of_case(folder, self.frames, isa, settings)
+        figures, code, notes = structure.of_case(folder, self.frames, isa, settings, not self.job.no_code)
+        if code:
+            self.emit("code", graphs=code)
         self.count_recompiles("compile")
+        if self.job.machine_cache:
+            try:
+                figures["loaded"] = loaded_files.digests(self.job.machine_cache, without=[self.job.scratch])
+            except Exception as error:
+                notes.append(f"the loaded files are unreadable: {type(error).__name__}: {error}"[:300])
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:

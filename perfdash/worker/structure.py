@@ -8,11 +8,13 @@ so that equal fingerprints mean the same code for the same machine.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Iterator, Optional
@@ -20,6 +22,7 @@ from typing import Any, Iterable, Iterator, Optional
 VERSION = 1  # of the fingerprints: another normalisation raises it, and none is equal to one of before
 _MOST_FRAMES = 512  # compilations that dynamo keeps records of
 _MOST_BYTES = 64 << 20  # of generated code that is read
+_MOST_KEPT = 8 << 20  # bytes of compressed code of a case
 _MOST_REASONS = 10
 _REASON_CHARS = 200
 
@@ -199,11 +202,30 @@ def wrapper_sources(folder: str) -> Optional[list[str]]:
     return texts
 
 
+def packed(sources: Iterable[str], folder: str) -> Optional[list[str]]:
+    """The code as it is handed over: compressed, in base64; None where that is too much.
+
+    Paths below the case's own folder and the user's home are shortened, so that unchanged code is equal.
+    """
+    home = os.path.expanduser("~")
+    texts = []
+    for source in sources:
+        text = source.replace(folder, "cache")
+        if len(home) > 1:
+            text = text.replace(home + os.sep, "~" + os.sep)
+        texts.append(base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode("ascii"))
+    return texts if sum(map(len, texts)) <= _MOST_KEPT else None
+
+
 def of_case(
-    folder: str, frames: Frames, isa: Optional[str], settings: dict[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """The structure after compiling, with notes on what this torch does not tell. It never fails a case."""
+    folder: str, frames: Frames, isa: Optional[str], settings: dict[str, Any], keep_code: bool = False
+) -> tuple[dict[str, Any], Optional[list[str]], list[str]]:
+    """The structure after compiling, the code if it is kept, and notes on what this torch does not tell.
+
+    It never fails a case.
+    """
     notes = []
+    code: Optional[list[str]] = None
     try:
         graphs = frames.figures()
         if frames.records() is None:
@@ -219,9 +241,13 @@ def of_case(
             notes.append(f"more than {_MOST_BYTES >> 20} MiB of generated code: kernels were not counted")
         elif sources:
             graphs |= figures(parse(sources), isa, settings)
+            if keep_code:
+                code = packed(sources, folder)
+                if code is None:
+                    notes.append(f"the generated code is over {_MOST_KEPT >> 20} MiB: it was not kept")
     except Exception as error:
         notes.append(f"the generated code is unreadable: {type(error).__name__}: {error}"[:300])
-    return graphs, notes
+    return graphs, code, notes
 
 
 class Frames:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import pytest
 
+from perfdash.explain import explanation_text
+from perfdash.explain.structure_comparison import compare
+from tests.explain.sides import BAD, side
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -136,7 +141,7 @@ def test_a_torch_without_records_leaves_null_and_a_note(monkeypatch, tmp_path):
     monkeypatch.setattr(structure, "_dynamo_utils", lambda: SimpleNamespace())
     frames = structure.Frames()
     assert frames.recompiles() is None
-    figures, (note,) = structure.of_case(str(tmp_path), frames, None, {})
+    figures, _, (note,) = structure.of_case(str(tmp_path), frames, None, {})
     assert figures["guards"] is None
     assert "guards, nodes, recompiles are unknown" in note
 
@@ -148,7 +153,7 @@ def test_records_of_another_shape_do_not_fail_a_case(monkeypatch, tmp_path):
     monkeypatch.setattr(structure, "_dynamo_utils", lambda: other)
     monkeypatch.setattr(structure, "parse", lambda sources: 1 / 0)
     (tmp_path / "a.py").write_text(WRAPPER)
-    figures, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
+    figures, _, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
     assert (figures["guards"], figures["graph_nodes"]) == (None, None)
     assert "unreadable: ZeroDivisionError" in note
 
@@ -156,7 +161,7 @@ def test_records_of_another_shape_do_not_fail_a_case(monkeypatch, tmp_path):
 def test_too_much_code_is_not_read(monkeypatch, tmp_path):
     monkeypatch.setattr(structure, "_MOST_BYTES", 10)
     (tmp_path / "a.py").write_text(WRAPPER)
-    figures, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
+    figures, _, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
     assert "kernels" not in figures
     assert "kernels were not counted" in note
 
@@ -252,6 +257,14 @@ def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
     old = {kernel["fingerprint"] for kernel in one["kernels"]}
     assert any("_softmax" in k["operators"] for k in softmax["kernels"] if k["fingerprint"] not in old)
     assert {kernel["graph"] for kernel in broken["kernels"]} == {0, 1}
+    # The planted changes by name, without the reasons of breaks, which are no part of the structure.
+    told = {
+        name: explanation_text.sentence(compare(side(one), side(figures, BAD)))
+        for name, figures in (("same", two), ("softmax", softmax), ("broken", broken))
+    }
+    assert told["same"].startswith("The generated code is the same")
+    assert "_softmax" in told["softmax"]
+    assert "relu" in told["broken"]
 
 
 def test_imports_are_not_in_a_fingerprint_and_a_graph_without_kernels_has_one():
@@ -262,3 +275,16 @@ def test_imports_are_not_in_a_fingerprint_and_a_graph_without_kernels_has_one():
     assert (figures["kernels"], figures["library_calls"]["extern_kernels.addmm"]) == ([], 2)
     assert figures["fingerprint"] == figures_of("import math\n" + only_calls)["fingerprint"]
     assert figures["fingerprint"] != figures_of(only_calls.replace("addmm", "mm"))["fingerprint"]
+
+
+def test_code_is_handed_over_without_the_paths_of_this_case(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    (tmp_path / "a.py").write_text(WRAPPER + f"# {tmp_path}/x.h\n")
+    _, (packed,), _ = structure.of_case(str(tmp_path), structure.Frames(), None, {}, keep_code=True)
+    text = zlib.decompress(base64.b64decode(packed)).decode()
+    assert text == (WRAPPER + "# cache/x.h\n").replace("/home/somebody/", "~/")
+    assert structure.of_case(str(tmp_path), structure.Frames(), None, {})[1] is None
+    monkeypatch.setattr(structure, "_MOST_KEPT", 10)
+    _, code, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {}, keep_code=True)
+    assert code is None
+    assert "it was not kept" in note

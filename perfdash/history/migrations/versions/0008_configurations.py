@@ -4,14 +4,15 @@ Runs with --dynamic, and runs whose options equal those of a configuration then,
 """
 
 import hashlib
-import json
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
+from perfdash.files import dumps
+
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 
@@ -61,7 +62,7 @@ def upgrade() -> None:
 
 def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: str) -> None:
     """Move the runs of a testbed to the one without the options; their cases get these as settings."""
-    settings = json.dumps(dict(next(equal for equal, _ in _EQUAL if equal == options)), sort_keys=True,
+    settings = dumps(dict(next(equal for equal, _ in _EQUAL if equal == options)), sort_keys=True,
                           separators=(",", ":"))  # fmt: skip
     setting = {key: value for key, value in bed.setting.items() if key in _OF_THE_RUN}
     digest = _digest([bed.host_class, setting])
@@ -97,8 +98,10 @@ def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: st
             .where(_summaries.c.run_id.in_(some))
             .values(settings=settings, configuration=name)
         )
-    for table in (_runs, _alerts, _acts):
-        connection.execute(sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target))
+    if target != bed.id:
+        for table in (_runs, _alerts, _acts):
+            connection.execute(sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target))
+        connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
 
 
 def _case_number(connection: sa.Connection, case: Any, settings: str, name: str) -> int:
@@ -114,5 +117,5 @@ def _case_number(connection: sa.Connection, case: Any, settings: str, name: str)
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

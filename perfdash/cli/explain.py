@@ -1,0 +1,66 @@
+"""`perfdash explain`: what changed in a case between two runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfdash.cli.shared_options import AsJson, Db, Out, lookup, opened
+from perfdash.files import dumps
+
+if TYPE_CHECKING:
+    from perfdash.explain.structure_comparison import Explanation
+    from perfdash.report.run_lookup import RunLookup
+
+
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="ALERT | RUN", help="The number of an alert, or a run (folder, name, last)."),
+    ],
+    model: Annotated[
+        str | None, typer.Argument(help="With a run: the model, or a pattern that one case of it matches.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The run to compare with.  [default: the previous run of the case]"),
+    ] = None,
+    db: Db = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a change: kernels, library calls, graph breaks, guards and files that differ."""
+    from perfdash.errors import UsageError
+    from perfdash.explain.explanation_text import text, to_plain
+
+    if model is None:
+        if not what.isdecimal():
+            raise UsageError(
+                f"{what!r} is no number of an alert; for a run also give the MODEL: {what} MODEL"
+            )
+        if against is not None:
+            raise UsageError("--against belongs to RUN MODEL; an alert has the two runs around its change")
+        explanation, metric = _of_alert(int(what), db, out)
+    else:
+        explanation, metric = _of_runs(lookup(db, out), what, model, against), None
+    typer.echo(dumps(to_plain(explanation, metric), indent=1) if as_json else text(explanation, metric))
+
+
+def _of_alert(number: int, db: str | None, out: Path | None) -> tuple[Explanation, str | None]:
+    """The explanation of an alert's case, from the runs around its change, and the alert's metric."""
+    from perfdash.explain.case_sides import of_alert
+
+    with opened(db, out) as store, store.read() as connection:
+        return of_alert(connection, number)
+
+
+def _of_runs(lookup: RunLookup, run: str, model: str, against: str | None) -> Explanation:
+    from perfdash.explain.case_sides import row_of, row_of_case
+    from perfdash.explain.structure_comparison import compare, side_of
+
+    after = lookup.run(run)
+    row = row_of(after, model)
+    before = lookup.run(against) if against is not None else lookup.previous(after, row.case)
+    return compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))

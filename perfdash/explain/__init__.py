@@ -1,0 +1,1 @@
+"""What changed in a case between two runs: its structure, generated code, libraries and environment."""

@@ -1,0 +1,295 @@
+"""Compare what compiling produced in two runs of a case. Pure.
+
+Two sides in, findings out, the ones that most often explain a change of latency first. A kernel is the same
+where its fingerprint is; others are matched by their fused operators: changed, split, merged, new or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdash.detect.environment_changes import environment_changes
+from perfdash.history.results import Row, RunRow
+from perfdash.records import Case
+
+_MOST_PARTS = 8  # kernels that one kernel is split into, or merged from
+_LEAST_PHASE = 0.1  # change of a phase relative to the whole compilation, from which it is a finding
+_LEAST_PHASE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Side:
+    """One case of one run. structure: as in records.Result, with fallbacks and reasons of graph breaks."""
+
+    run: RunRow
+    case: Case
+    status: str
+    structure: Mapping[str, Any]
+    values: Mapping[str, float]
+    phases_s: Mapping[str, float]
+    code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
+
+    @property
+    def kernels(self) -> list[Mapping[str, Any]] | None:
+        """The generated kernels in order; None where only their number is known, or not even that."""
+        kernels = self.structure.get("kernels")
+        return list(kernels) if isinstance(kernels, list) else None
+
+
+def side_of(run: RunRow, row: Row) -> Side:
+    """A side from a run, of a folder or of the history."""
+    details = row.details
+    counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
+    structure = {**counts, **row.structure}
+    phases = details.get("compile_phases_s") or {}
+    return Side(run, row.case, row.status, structure, row.values, phases, row.code)
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """Kernels of both sides that belong together. how: same, changed, split, merged, regrouped, new, gone."""
+
+    how: str
+    before: tuple[Mapping[str, Any], ...] = ()
+    after: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference. about: which part (ABOUT); what: its name; before and after: None where absent."""
+
+    about: str
+    what: str
+    before: Any = None
+    after: Any = None
+
+
+# The parts in the order in which findings are shown and worded.
+FALLBACK, BREAK, GRAPHS = "fallback", "graph break", "graphs"
+RECOMPILE, GIVEN_UP, LIBRARY_CALL = "recompiles", "frames given up", "library call"
+GUARDS, OPERATORS, SETTING = "guards", "graph operators", "setting"
+LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
+ABOUT = (
+    SETTING, BREAK, GRAPHS, FALLBACK, RECOMPILE, GIVEN_UP, LIBRARY_CALL, GUARDS, OPERATORS, LOADED,
+    ENVIRONMENT, PHASE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All differences between two sides.
+
+    same_code: whether the generated code is the same; None where a side does not say. same_files: whether
+    all loaded modules and libraries have the same content; None where a side does not say.
+    """
+
+    before: Side
+    after: Side
+    kernels: tuple[KernelChange, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    same_code: bool | None = None
+    same_files: bool | None = None
+    unknown: tuple[str, ...] = field(default=())  # what a side does not say, in words
+
+    def of(self, about: str) -> list[Finding]:
+        """The findings of one part."""
+        return [finding for finding in self.findings if finding.about == about]
+
+    def kernels_of(self, how: str) -> list[KernelChange]:
+        """The kernels that changed in one way."""
+        return [change for change in self.kernels if change.how == how]
+
+
+def compare(before: Side, after: Side) -> Explanation:
+    """What differs between two sides of one case."""
+    old, new = before.structure, after.structure
+    unknown = []
+    kernels: list[KernelChange] = []
+    if before.kernels is None or after.kernels is None:
+        missing = [side.run.name for side in (before, after) if side.kernels is None]
+        unknown.append(f"kernels of {' and '.join(missing)}")
+    else:
+        kernels = match_kernels(before.kernels, after.kernels)
+    same_code = _same(old.get("fingerprint"), new.get("fingerprint"))
+    if old.get("version") != new.get("version"):
+        same_code = None
+    same_files = _same(old.get("loaded"), new.get("loaded"))
+    if same_files is None:
+        unknown.append("contents of the loaded files")
+    findings = [
+        *_differences(FALLBACK, old.get("fallbacks"), new.get("fallbacks")),
+        *_differences(BREAK, old.get("break_reasons"), new.get("break_reasons")),
+        *_number(GRAPHS, "graphs", before, after),
+        *_number(RECOMPILE, "recompiles", before, after),
+        *_differences(GIVEN_UP, old.get("frames_given_up"), new.get("frames_given_up")),
+        *_differences(LIBRARY_CALL, old.get("library_calls"), new.get("library_calls")),
+        *_number(GUARDS, "guards", before, after),
+        *_number(OPERATORS, "graph_operators", before, after),
+        *_settings(old, new),
+        *_loaded(old.get("loaded"), new.get("loaded")),
+        *_environment(before.run, after.run),
+        *_phases(before.phases_s, after.phases_s),
+    ]
+    return Explanation(before, after, tuple(kernels), tuple(findings), same_code, same_files, tuple(unknown))
+
+
+def match_kernels(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> list[KernelChange]:
+    """Match the kernels of two sides: each is in exactly one change."""
+    changes, old, new = _pairs("same", before, after, lambda kernel: kernel["fingerprint"])
+    changed, old, new = _pairs("changed", old, new, lambda kernel: (kernel["kind"], *_operators(kernel)))
+    merged, new, old = _parts(new, old)
+    split, old, new = _parts(old, new)
+    regrouped, old, new = _overlapping(old, new)
+    return [
+        *changes,
+        *changed,
+        *(KernelChange("split", (whole,), parts) for whole, parts in split),
+        *(KernelChange("merged", parts, (whole,)) for whole, parts in merged),
+        *regrouped,
+        *(KernelChange("gone", before=(kernel,)) for kernel in old),
+        *(KernelChange("new", after=(kernel,)) for kernel in new),
+    ]
+
+
+Kernels = list[Mapping[str, Any]]
+
+
+def _operators(kernel: Mapping[str, Any]) -> list[str]:
+    return sorted(kernel.get("operators") or [])
+
+
+def _pairs(
+    how: str, before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]], key: Any
+) -> tuple[list[KernelChange], Kernels, Kernels]:
+    """Pair kernels of one key in their order; returns the pairs and what is left of both sides."""
+    waiting: dict[Any, Kernels] = {}
+    for kernel in after:
+        waiting.setdefault(key(kernel), []).append(kernel)
+    pairs, left = [], []
+    for kernel in before:
+        if partners := waiting.get(key(kernel)):
+            pairs.append(KernelChange(how, (kernel,), (partners.pop(0),)))
+        else:
+            left.append(kernel)
+    used = {id(change.after[0]) for change in pairs}
+    return pairs, left, [kernel for kernel in after if id(kernel) not in used]
+
+
+def _parts(
+    wholes: Kernels, parts: Kernels
+) -> tuple[list[tuple[Mapping[str, Any], tuple[Mapping[str, Any], ...]]], Kernels, Kernels]:
+    """Find wholes whose operators are those of several neighbouring parts together."""
+    found, left = [], []
+    for whole in wholes:
+        wanted = set(_operators(whole))
+        run = _run_of(wanted, parts) if len(wanted) > 1 else None
+        if run is None:
+            left.append(whole)
+            continue
+        start, end = run
+        found.append((whole, tuple(parts[start:end])))
+        parts = parts[:start] + parts[end:]
+    return found, left, parts
+
+
+def _run_of(wanted: set[str], kernels: Kernels) -> tuple[int, int] | None:
+    """The first run of at least two neighbours that have exactly the wanted operators together."""
+    for start in range(len(kernels)):
+        together: set[str] = set()
+        for end in range(start, min(start + _MOST_PARTS, len(kernels))):
+            together |= set(_operators(kernels[end]))
+            if not together <= wanted:
+                break
+            if together == wanted and end > start:
+                return start, end + 1
+    return None
+
+
+def _overlapping(old: Kernels, new: Kernels) -> tuple[list[KernelChange], Kernels, Kernels]:
+    """Pair kernels that share at least half of their operators."""
+    pairs, left, rest = [], [], list(new)
+    for kernel in old:
+        own = set(_operators(kernel))
+        best, partner = 0.5, None
+        for other in rest:
+            theirs = set(_operators(other))
+            shared = len(own & theirs) / len(own | theirs) if own | theirs else 0.0
+            if shared >= best and (partner is None or shared > best):
+                best, partner = shared, other
+        if partner is None:
+            left.append(kernel)
+            continue
+        pairs.append(KernelChange("regrouped", (kernel,), (partner,)))
+        rest = [other for other in rest if other is not partner]
+    return pairs, left, rest
+
+
+def _same(old: Any, new: Any) -> bool | None:
+    return None if not old or not new else bool(old == new)
+
+
+def _differences(about: str, old: Any, new: Any) -> list[Finding]:
+    """What two counts by name differ in; nothing where a side has only a sum."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return []
+    names = dict.fromkeys([*old, *new])
+    return [
+        Finding(about, name, old.get(name, 0), new.get(name, 0))
+        for name in names
+        if old.get(name, 0) != new.get(name, 0)
+    ]
+
+
+def _number(about: str, name: str, before: Side, after: Side) -> list[Finding]:
+    old, new = (side.structure.get(name, side.values.get(name)) for side in (before, after))
+    return [Finding(about, name, old, new)] if None not in (old, new) and old != new else []
+
+
+def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
+    """Other vector instructions, or other settings of the back end."""
+    if not isinstance(old.get("settings"), Mapping) or not isinstance(new.get("settings"), Mapping):
+        return []
+    flat = [
+        {
+            "vector instructions": side.get("isa"),
+            **{name: value for name, value in side["settings"].items() if name != "config"},
+            **dict(side["settings"].get("config") or {}),
+        }
+        for side in (old, new)
+    ]
+    names = dict.fromkeys([*flat[0], *flat[1]])
+    return [
+        Finding(SETTING, name, flat[0].get(name), flat[1].get(name))
+        for name in names
+        if flat[0].get(name) != flat[1].get(name)
+    ]
+
+
+def _loaded(old: Any, new: Any) -> list[Finding]:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return []
+    return [
+        Finding(LOADED, name, old.get(name), new.get(name))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _environment(old: RunRow, new: RunRow) -> list[Finding]:
+    lines = [line.partition(": ") for line in environment_changes(old, new)]
+    return [Finding(ENVIRONMENT, name, *values.split(" | ", 1)) for name, _, values in lines]
+
+
+def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]:
+    """The phases of compiling whose change is large beside the whole."""
+    whole = max(sum(old.values()), sum(new.values()))
+    return [
+        Finding(PHASE, name, old.get(name, 0.0), new.get(name, 0.0))
+        for name in dict.fromkeys([*old, *new])
+        if old and new
+        and abs(new.get(name, 0.0) - old.get(name, 0.0)) >= max(_LEAST_PHASE_S, _LEAST_PHASE * whole)
+    ]  # fmt: skip
