@@ -28,7 +28,7 @@ parameter_of() { # --OPTION: the parameter that it sets, or nothing
   local name
   case "$1" in
     --db) echo PERFDASH_DB && return ;;
-    --suite | --dtype | --device) name="${1#--}s" ;;
+    --suite | --dtype | --device | --configuration) name="${1#--}s" ;;
     *) name="${1#--}" ;;
   esac
   name="$(tr 'a-z-' 'A-Z_' <<<"$name")"

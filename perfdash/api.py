@@ -261,7 +261,8 @@ _BISECT_PATHS = frozenset({"repo", "torchbench", "out"})
 _BISECT_VALUES = frozenset({
     "recipe", "wheels", "metric", "suite", "model", "python", "threads", "cores", "processes", "batch_size",
     "device", "dtype", "amp_dtype", "backend", "scenario", "optimizer", "allocator", "weights",
-    "compile_mode", "timeout", "wait", "jobs", "confidence", "minimum_change", "max_builds", "alert", "db",
+    "compile_mode", "configuration", "timeout", "wait", "jobs", "confidence", "minimum_change", "max_builds",
+    "alert", "db",
 })  # fmt: skip
 _ONLY_SHOWN = {"all_alerts": False, "dry_run": False, "as_json": False, "status": None}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
@@ -19,7 +20,8 @@ from perfdash import methods
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
-SCHEMA = 3
+SCHEMA = 4
+DEFAULT_CONFIGURATION = "default"
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -80,6 +82,10 @@ class Case:
     backend: str = "inductor"
     dynamic: bool = False
     amp_dtype: Optional[str] = None
+    # What the configuration sets beyond the fields above, as JSON with sorted keys; empty for nothing. The
+    # name of the configuration is no part of the identity: two with equal settings measure the same.
+    settings: str = ""
+    configuration: str = field(default=DEFAULT_CONFIGURATION, compare=False)
 
     @property
     def name(self) -> str:
@@ -98,14 +104,40 @@ class Case:
             self.scenario,
             self.backend,
         ]
-        if self.dynamic:
-            parts.append("dynamic")
+        parts += [word for word in [variation(self.configuration, self.dynamic)] if word]
         plain = [re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip(".") for part in parts]
         name = "_".join(plain)
         if len(name) <= _LONGEST_NAME and plain == [part.replace("_", "-") for part in parts]:
             return name
         digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"{name[: _LONGEST_NAME - 9]}-{digest}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the configuration sets beyond the fields of a case."""
+        options: dict[str, Any] = json.loads(self.settings) if self.settings else {}
+        return options
+
+
+def variation(configuration: str, dynamic: bool) -> str:
+    """A word for a configuration: its name, `dynamic` for dynamic shapes without one, empty for default."""
+    if configuration != DEFAULT_CONFIGURATION:
+        return configuration
+    return "dynamic" if dynamic else ""
+
+
+def variation_in_words(configuration: str, dynamic: bool, settings: str = "") -> list[str]:
+    """The configuration for a title: none for default, else one text; with its settings where it has some."""
+    word = variation(configuration, dynamic)
+    if word in ("", "dynamic"):
+        return ["dynamic shapes"] if word else []
+    options = json.loads(settings) if settings else {}
+    pairs = [
+        f"{key}={json.dumps(item)}" if isinstance(value, dict) else f"{name}={value}"
+        for name, value in options.items()
+        for key, item in (value.items() if isinstance(value, dict) else [(name, value)])
+    ]
+    return [f"configuration {word}" + (f" ({' '.join(pairs)})" if pairs else "")]
 
 
 @dataclass(frozen=True)
@@ -127,7 +159,8 @@ class Option:
     A field of Specification becomes a key of suite files (suites/suite_file.py). With a help text it also
     becomes an option of `perfdash run`, as every field of run_options.RunOptions does: a flag
     (cli/settings_flags.py), a PERFDASH_ variable and a key of perfdash.toml (settings.py). `above` and
-    `at_least` are lower bounds.
+    `at_least` are lower bounds. `configuration`: of a field of RunOptions: it is also a key of configuration
+    files, as every option of Specification with a help text is.
     """
 
     help: str = ""
@@ -135,6 +168,7 @@ class Option:
     above: Optional[float] = None
     at_least: Optional[float] = None
     training: bool = False  # in suite files only among the keys of `training`
+    configuration: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,6 +211,8 @@ class Specification:
     tf32: Annotated[
         bool, Option("On a GPU, let both sides use TF32 for float32.  [default: the suite's, or off]")
     ] = False
+    compile_mode: Optional[str] = None
+    inductor_config: dict[str, Any] = field(default_factory=dict)
     # Of several batch sizes those after the first that is out of memory are not run. Eager may run out of
     # memory; then the back end is measured without it.
     until_oom: Annotated[bool, Option()] = False
@@ -201,8 +237,6 @@ class ProcessOptions:
     weights: str = "random"  # random | pretrained | the path of a file
     seed: int = 1337
     allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
-    compile_mode: Optional[str] = None
-    inductor_config: dict[str, Any] = field(default_factory=dict)
     no_code: bool = False  # the generated code is not kept
     sampling: Sampling = Sampling()
 

@@ -35,21 +35,31 @@ class CaseSelection:
     device: Annotated[Literal["cpu", "cuda"], Option("cpu or cuda.  [default: cpu]")] = "cpu"
     dtype: Annotated[
         tuple[Dtype, ...],
-        Option("float32, bfloat16, float16, amp.  [default: float32, or the suite's ways]"),
+        Option(
+            "float32, bfloat16, float16, amp.  [default: float32, or the suite's ways]", configuration=True
+        ),
     ] = ()
     amp_dtype: Annotated[
         Literal["bfloat16", "float16"] | None,
-        Option("What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]"),
+        Option("What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]", configuration=True),
     ] = None
     backend: Annotated[
         tuple[str, ...],
-        Option("How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]"),
+        Option(
+            "How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]",
+            configuration=True,
+        ),
     ] = ()
     scenario: Annotated[
         str | None, Option("inference, training, generation.  [default: the suite's, or inference]")
     ] = None
     threads: Annotated[
-        int, Option("Threads of torch and OpenMP, each on a core of its own.  [default: 1]", at_least=1)
+        int,
+        Option(
+            "Threads of torch and OpenMP, each on a core of its own.  [default: 1]",
+            at_least=1,
+            configuration=True,
+        ),
     ] = 1
     cores: Annotated[str | None, Option("Which cores, e.g. 0-3,8.  [default: the last ones]")] = None
     torchbench: Annotated[
@@ -74,12 +84,16 @@ class CaseSelection:
             at_least=1,
         ),
     ] = None
-    env: Annotated[dict[str, str], Option("KEY=VALUE for the worker. Repeatable.")] = {}
+    env: Annotated[dict[str, str], Option("KEY=VALUE for the worker. Repeatable.", configuration=True)] = {}
     inductor_config: Annotated[
-        dict[str, Any], Option("KEY=VALUE of torch._inductor.config. Repeatable.")
+        dict[str, Any], Option("KEY=VALUE of torch._inductor.config. Repeatable.", configuration=True)
     ] = {}
-    compile_mode: Annotated[str | None, Option("mode= of torch.compile.")] = None
-    dynamic: Annotated[bool, Option("Compile with dynamic shapes.")] = False
+    compile_mode: Annotated[str | None, Option("mode= of torch.compile.", configuration=True)] = None
+    dynamic: Annotated[bool, Option("Compile with dynamic shapes.", configuration=True)] = False
+    configuration: Annotated[
+        tuple[str, ...],
+        Option("Named settings, or a TOML file of them (docs/configurations.md). Repeatable, or commas."),
+    ] = ()
     weights: Annotated[
         str, Option("random, pretrained (from the hub), or a file of them.  [default: random]")
     ] = "random"
@@ -149,6 +163,15 @@ def run_options() -> dict[str, tuple[Any, Option, Any]]:
     return {
         name: (kind, option, getattr(RunOptions, name, None))
         for name, (kind, option) in {**selection, **of_case, **of_run}.items()
+    }
+
+
+def configuration_keys() -> dict[str, tuple[Any, Option]]:
+    """(type, Option) of each option that a configuration file may set."""
+    return {
+        name: (kind, option)
+        for name, (kind, option, _) in run_options().items()
+        if option.configuration or name in declared_options(Specification)
     }
 
 

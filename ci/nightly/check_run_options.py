@@ -55,8 +55,9 @@ def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
 
 def _choices(name: str, kind: Any) -> list[str]:
     """What an option takes; empty if it takes anything."""
-    if name == "--suite":
-        return sorted(path.stem for path in (_ROOT / "suites").glob("*.toml"))
+    if name in ("--suite", "--configuration"):
+        folder = _ROOT / ("suites" if name == "--suite" else "configurations")
+        return sorted(path.stem for path in folder.glob("*.toml"))
     kinds = [kind, *get_args(kind)] if get_origin(kind) is tuple else [kind]
     return [str(choice) for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
 

@@ -22,7 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck disable=SC2034 # read by ci/nightly.sh
 nightly_parameters=(
   TORCH TORCH_INDEX TORCH_REPO TORCH_WITH UNDER_TEST
-  SUITES MODELS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
+  SUITES MODELS CONFIGURATIONS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
   BASELINE FAIL_ON CONFIRM_MOST CONFIRM_MINUTES BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
   POST REPO ISSUE GITHUB_API NEW_ISSUE_ON SITE_DIR SITE_URL MAIL_TO WEBHOOK
   HOST START_COMMAND START_MINUTES STOP_COMMAND STOP_MINUTES CELL_MINUTES JOB EVERY OUT
@@ -30,7 +30,7 @@ nightly_parameters=(
 
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
 : "${TORCH_WITH=torchvision timm transformers}"
-: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=float32}"
+: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=float32}" "${CONFIGURATIONS:=}"
 : "${DEVICES:=cpu}" "${THREADS:=1}" "${SHARDS:=1}" "${SHARD:=}" "${QUICK:=no}" "${BASE_RUNS:=1}"
 : "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}" "${CONFIRM_MINUTES:=45}"
 : "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
@@ -138,13 +138,18 @@ quoted() { # WORDS...: a text of which arguments_of makes the same words
 
 # What is measured, for `perfdash run`: in `plan`; the user's own options in `more`.
 plan_words() {
-  local each
+  local each how=(--dtype "$DTYPES")
   arguments_of "$RUN_ARGUMENTS"
-  plan=(--suite "$SUITES" --dtype "$DTYPES" --out "$OUT")
+  if [ -n "$CONFIGURATIONS" ]; then
+    # A configuration may set a dtype of its own; float32 is what the others have anyway.
+    if [ "$DTYPES" = float32 ]; then how=(); fi
+    how+=(--configuration "$CONFIGURATIONS")
+  fi
+  plan=(--suite "$SUITES" "${how[@]}" --out "$OUT")
   for each in "${more[@]}"; do
     case "$each" in
       --model | --model=* | --torchbench | --torchbench=*) # these say what is measured
-        plan=(--dtype "$DTYPES" --out "$OUT")
+        plan=("${how[@]}" --out "$OUT")
         ;;
     esac
   done

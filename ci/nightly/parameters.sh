@@ -24,6 +24,9 @@ resolve_paths() {
   SUITES="$(for each in $(words_of "$SUITES"); do
     case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
   done | paste -sd,)"
+  CONFIGURATIONS="$(for each in $(words_of "$CONFIGURATIONS"); do
+    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
+  done | paste -sd,)"
   if [ "$OUT" != runs ]; then OUT="$(absolute "$OUT")"; fi
   if [ -n "${PERFDASH_DB:-}" ]; then PERFDASH_DB="$(absolute "$PERFDASH_DB")"; fi
 }
@@ -44,6 +47,9 @@ check_run_options() {
     case "$each" in *.toml | */*) ;; *) words+=(--suite "$each") ;; esac
   done
   for each in $(words_of "$DTYPES"); do words+=(--dtype "$each"); done
+  for each in $(words_of "$CONFIGURATIONS"); do
+    case "$each" in *.toml) ;; *) words+=(--configuration "$each") ;; esac
+  done
   # shellcheck disable=SC2154 # of common.sh
   wrong="$(drop_secrets &&
     plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" -- "${words[@]}" "${more[@]}" 2>/dev/null)" || code="$?"
@@ -55,6 +61,9 @@ check_paths() {
   local each
   for each in $(words_of "$SUITES"); do
     case "$each" in *.toml | */*) [ -f "$each" ] || complain 2 "SUITES: there is no file $each" ;; esac
+  done
+  for each in $(words_of "$CONFIGURATIONS"); do
+    case "$each" in *.toml) [ -f "$each" ] || complain 2 "CONFIGURATIONS: there is no file $each" ;; esac
   done
   for each in $TORCH; do
     case "$each" in *://*) ;; *.whl) [ -f "$each" ] || complain 2 "TORCH: there is no file $each" ;; esac

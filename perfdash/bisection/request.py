@@ -29,6 +29,7 @@ from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
+from perfdash.suites.configuration import chosen
 
 HIDDEN = "***"
 # Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.
@@ -165,6 +166,8 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     if metric == "eager" and not flags["backend"]:
         given["backend"] = ["eager"]  # nothing has to be compiled
     settings = resolve(given)[0]
+    for configuration in chosen(settings.configuration):
+        settings = settings.model_copy(update={"threads": configuration.applied(settings).threads})
     return settings.model_copy(
         update={"jobs": 1, "executor": "local", "scheduler": None, "shard": None, "costs": None}
     )
@@ -262,6 +265,9 @@ class CaseOptions(Protocol):
 
     def backend_of(self, case: Case, ran: Sequence[str]) -> str:
         """The back end's name, or the user's file."""
+
+    def with_options(self, setting: Mapping[str, Any], case: Case) -> dict[str, Any]:
+        """The setting of a run with what the case's configuration sets."""
 
     def as_pairs(self, setting: Mapping[str, Any], name: str) -> list[str]:
         """A table of a setting as KEY=VALUE."""
@@ -421,6 +427,7 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: C
         "dynamic": case.dynamic,
         "threads": case.threads,
     }
+    setting = options.with_options(setting, case)
     for name in ("allocator", "weights", "compile_mode", "optimizer", "tf32"):
         flags[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):

@@ -339,6 +339,10 @@ def _resumed_case(begun: events.Event, settings: RunSettings) -> Planned | None:
     if not begun["planned"]:
         return None
     planned = planned_from_json(begun["planned"])
+    if "inductor_config" not in begun["planned"]:  # of an older perfdash, where these were the run's
+        planned = dataclasses.replace(
+            planned, compile_mode=settings.compile_mode, inductor_config=settings.inductor_config
+        )
     return dataclasses.replace(planned, env={**planned.env, **settings.env})
 
 

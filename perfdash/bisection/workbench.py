@@ -104,8 +104,6 @@ class Setup:
             "processes": settings.processes,
             "allocator": settings.allocator,
             "weights": settings.weights,
-            "compile_mode": settings.compile_mode,
-            "inductor_config": settings.inductor_config,
             "threads": settings.threads,
             "timeout": settings.timeout,
         }

@@ -84,6 +84,7 @@ def bisect(
     weights: Annotated[str | None, typer.Option(help="random, pretrained, or a file.")] = None,
     compile_mode: Annotated[str | None, typer.Option(help="mode= of torch.compile.")] = None,
     inductor_config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE. Repeatable.")] = None,
+    configuration: Annotated[str | None, typer.Option(help="Named settings, one name.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for what is measured. Repeatable.")] = None,
     torchbench: Annotated[Path | None, typer.Option(help="A checkout of torchbench.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one measurement may take.")] = None,

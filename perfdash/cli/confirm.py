@@ -49,11 +49,10 @@ def confirm(
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
     from perfdash.runner.compatibility import check_machine
-    from perfdash.runner.remeasurement import remeasure, settings_of_run, with_secrets
+    from perfdash.runner.remeasurement import planned_of_run, remeasure, settings_of_run, with_secrets
     from perfdash.runner.run_journal import find_run as find_folder
-    from perfdash.runner.run_journal import read_info, read_plan
+    from perfdash.runner.run_journal import read_info
     from perfdash.settings import judging_rules, resolve
-    from perfdash.suites.case_selection import planned_from_json
 
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
@@ -78,16 +77,29 @@ def confirm(
                 f"({', '.join(changes(judged.run.method, CURRENT))})"
             )
         by_case = {cases[number]: findings for number, findings in list(to_measure.items())[:limit]}
-        plan = {case.case: case for case in map(planned_from_json, read_plan(folder)["cases"])}
+        plan = planned_of_run(folder, settings)
         planned = with_secrets([plan[case] for case in by_case if case in plan])
         if not planned:
             typer.echo("Nothing to measure again")
             return
         typer.echo(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
         check_machine(settings, planned)
-        confirmed = remeasure(
-            store, judged, folder, settings, good_python, planned, by_case, pairs, minutes, _show, typer.echo
-        )
+        confirmed = 0
+        for threads in dict.fromkeys(case.case.threads for case in planned):
+            some = [case for case in planned if case.case.threads == threads]
+            confirmed += remeasure(
+                store,
+                judged,
+                folder,
+                settings.model_copy(update={"threads": threads}),
+                good_python,
+                some,
+                {case.case: by_case[case.case] for case in some},
+                pairs,
+                minutes and minutes * len(some) / len(planned),
+                _show,
+                typer.echo,
+            )
     if fail_on and confirmed:
         raise typer.Exit(1)
 

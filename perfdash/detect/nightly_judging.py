@@ -108,11 +108,30 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
         return Judged(run, night, [], unlike=len(night.runs) > 1)
     night, start, selection, alerts = _prepared(connection, run, night, rules)
     findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
+    findings = _of_measured_configurations(connection, night, findings)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
     findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
     return Judged(run, night, findings, selection=selection)
+
+
+def _of_measured_configurations(
+    connection: sa.Connection, night: Panel, findings: list[Finding]
+) -> list[Finding]:
+    """Drop the vanished cases of configurations that the night did not run at all: it was not asked to."""
+    gone = [finding.case_id for finding in findings if finding.kind == "vanished"]
+    if not gone:
+        return findings
+    tonight = [number for number, words in zip(night.case_ids, night.statuses[:, -1], strict=True) if words]
+    cases = cases_by_id(connection, [*tonight, *(number for number in gone if number is not None)])
+    measured = {_configuration(cases[number]) for number in tonight}
+    absent = {number for number in gone if number and _configuration(cases[number]) not in measured}
+    return [each for each in findings if each.kind != "vanished" or each.case_id not in absent]
+
+
+def _configuration(case: Case) -> tuple[str, str, bool]:
+    return case.configuration, case.settings, case.dynamic
 
 
 # Nights that are read to judge one: the test uses 70, and runs of a few models may lie between them.

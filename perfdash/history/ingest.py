@@ -18,7 +18,7 @@ from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
-from perfdash.records import Case
+from perfdash.records import DEFAULT_CONFIGURATION, Case
 
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
 OLDER = "left out: what is there is newer"
@@ -116,6 +116,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
+        _rename_configurations(connection, rows)
         _insert_rows(connection, run_id, rows)
         connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
     if old is not None:
@@ -159,6 +160,24 @@ def _same_results(
     if old.testbed_id != values["testbed_id"]:
         return False
     return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
+
+
+def _rename_configurations(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Give what is stored of each setting the name that its configuration has now: settings identify it."""
+    columns = tuple(name for name in SETTING if name != "configuration")
+    for *setting, latest in grouped(rows):
+        if latest == DEFAULT_CONFIGURATION:
+            continue
+        for table in (schema.summaries, schema.cases):
+            same = [table.c[name] == value for name, value in zip(columns, setting, strict=True)]
+            if table is schema.cases:
+                dtype, _, amp_dtype = str(setting[columns.index("dtype")]).partition("-")
+                same[columns.index("dtype")] = (table.c.dtype == dtype) & (
+                    table.c.amp_dtype.is_not_distinct_from(amp_dtype or None)
+                )
+            connection.execute(
+                sa.update(table).where(*same, table.c.configuration != latest).values(configuration=latest)
+            )
 
 
 def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:
@@ -255,6 +274,10 @@ def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) 
 def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The rows of `summaries`, one for each suite and setting; docs/method.md says which cases count."""
     return [
-        {"run_id": run_id, **dict(zip(SETTING, setting, strict=True)), **vars(summarize(group))}
+        {
+            "run_id": run_id,
+            **dict(zip(SETTING, setting, strict=True)),
+            **vars(summarize(group)),
+        }
         for setting, group in grouped(rows).items()
     ]

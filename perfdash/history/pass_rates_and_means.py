@@ -21,7 +21,8 @@ from perfdash.stats.means import (
 )
 
 # The columns of the setting that a summary is of.
-SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
+SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings",
+           "configuration")  # fmt: skip
 _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
 
 
@@ -131,7 +132,10 @@ def setting_of(row: Row) -> tuple[Any, ...]:
 def setting_of_case(case: Case) -> tuple[Any, ...]:
     """The setting of a case, in the order of SETTING."""
     dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
-    return case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic
+    return (
+        case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic,
+        case.settings, case.configuration,
+    )  # fmt: skip
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
-    "amp_dtype",
+    "amp_dtype", "settings", "configuration",
 )  # fmt: skip
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")

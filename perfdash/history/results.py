@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from perfdash import methods
@@ -201,7 +201,7 @@ def case_digest(case: Case) -> str:
 
     Fields at their default are left out, so that a field added later changes no digest.
     """
-    plain = {case_field.name: getattr(case, case_field.name) for case_field in fields(case)}
+    plain = {each.name: getattr(case, each.name) for each in fields(case) if each.compare}
     return digest({name: value for name, value in plain.items() if value != _CASE_DEFAULTS.get(name, ...)})
 
 
@@ -224,7 +224,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
     Raises UsageError where its records were measured by different methods.
     """
     results = list(results)
-    host_class, setting = testbed(info)
+    host_class, setting, case_settings = testbed(info)
     run = RunRow(
         name=info.id,
         started=info.started,
@@ -243,7 +243,15 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         uid=uid(info),
         method=one_method(results, source),
     )
-    return Imported(run, tuple(from_result(result) for result in results))
+    return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))
+
+
+def _configured(row: Row, case_settings: str) -> Row:
+    """A row under the configuration that equals the options of its run, where it says none itself."""
+    from perfdash.suites.configuration import named
+
+    case = named(replace(row.case, settings=row.case.settings or case_settings))
+    return replace(row, case=case)
 
 
 def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
@@ -269,15 +277,18 @@ def uid(info: RunInfo) -> str:
 
 # Options of a run that change the meaning of its numbers and are no fields of a case.
 _SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "tf32", "weights")
+_OF_THE_RUN = ("allocator", "weights")  # of these: no configuration sets them
 _DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
                              "optimizer": None, "tf32": None, "weights": "random"}  # fmt: skip
 
 
-def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
-    """The host class and the setting of a run; runs that differ in either are never compared.
+def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
+    """The host class and the setting of a run, and the settings of its cases that these replace.
 
-    The setting names only options that differ from their defaults, so that an option added later leaves old
-    runs on their testbeds. It includes the number of cases measured side by side on a host.
+    Runs that differ in host class or setting are never compared. The setting names only options that differ
+    from their defaults, so that an option added later leaves old runs on their testbeds. It includes the
+    number of cases measured side by side on a host. Options that equal a configuration are settings of the
+    cases instead (Case.settings), whether or not the run named the configuration.
     """
     environment = info.environment
     # The session with most slots: a resumed run with nothing left to measure used none.
@@ -289,6 +300,7 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
         for name in _SETTINGS
         if name in info.configuration and info.configuration[name] != _DEFAULTS[name]
     }
+    setting, case_settings = _without_configuration(setting, info.configuration.get("configuration"))
     at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
     side_by_side = max(1, at_once // len(hosts))
     if side_by_side > 1:
@@ -297,7 +309,20 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
         setting["compile_cores"] = compile_cores
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
-    return str(environment.get("host_class") or f"host {info.host}"), setting
+    return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
+
+
+def _without_configuration(
+    setting: dict[str, Any], names: Sequence[str] | None
+) -> tuple[dict[str, Any], str]:
+    """The setting without the options that equal a configuration, and these; `names`: of --configuration."""
+    from perfdash.suites.configuration import settings_of_options
+
+    options = {name: value for name, value in setting.items() if name not in _OF_THE_RUN}
+    case_settings = None if names or not options else settings_of_options(options)
+    if case_settings is None:
+        return setting, ""
+    return {name: value for name, value in setting.items() if name in _OF_THE_RUN}, case_settings
 
 
 def clock_of(row: Row) -> str | None:

@@ -102,6 +102,10 @@ cases = Table(
     Column("backend", Text, nullable=False),
     Column("dynamic", Boolean, nullable=False),
     Column("amp_dtype", Text),
+    Column(
+        "settings", Text, nullable=False, server_default=""
+    ),  # records.Case.settings, a part of the digest
+    Column("configuration", Text, nullable=False, server_default="default"),  # its name, as measured last
     Index(None, "suite", "model"),
 )
 results = Table(
@@ -161,6 +165,8 @@ summaries = Table(
     Column("scenario", Text, primary_key=True),
     Column("backend", Text, primary_key=True),
     Column("dynamic", Boolean, primary_key=True),
+    Column("settings", Text, primary_key=True, server_default=""),
+    Column("configuration", Text, nullable=False, server_default="default"),
     Column("cases", Integer, nullable=False),
     Column("attempted", Integer, nullable=False),  # neither skipped nor passed for being skipped
     Column("passed", Integer, nullable=False),

@@ -26,7 +26,7 @@ from perfdash.history.alert_store import (
 from perfdash.history.queries import RunLine, find_run
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
-from perfdash.records import Case
+from perfdash.records import Case, variation
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import percent_change, with_unit
 
@@ -282,8 +282,7 @@ def model_of(case: Case | None) -> str:
         parts.append(f"{case.threads} threads")
     if case.scenario != "inference":
         parts.append(case.scenario)
-    if case.dynamic:
-        parts.append("dynamic")
+    parts += [word for word in [variation(case.configuration, case.dynamic)] if word]
     return " ".join(parts)
 
 

@@ -13,6 +13,7 @@ from prettytable import PrettyTable
 from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
 from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
+from perfdash.report.dashboard_tables import backend_of, several_configurations
 
 
 def comparison(sides: Comparison) -> str:
@@ -89,12 +90,13 @@ def _means(all_means: Sequence[Means]) -> str:
 def _changes(changed: Sequence[ComparedCase]) -> str:
     table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
     table.align = "l"
+    several = several_configurations(compared.case for compared in changed)
     for compared in changed:
         case = [
             compared.case.model,
             compared.case.batch_size,
             compared.case.amp_dtype or compared.case.dtype,
-            compared.case.backend,
+            backend_of(compared.case, several),
         ]
         if compared.other_status:
             word = {1: "worse", -1: "better", 0: ""}[compared.status_direction]
@@ -116,6 +118,7 @@ def _undecided(both: Sequence[ComparedCase]) -> list[str]:
     """The metrics that the pairs of two builds cannot decide, with what they still allow."""
     table = PrettyTable(["name", "bs", "dtype", "backend", "what", "change", "95 %", "pairs"])
     table.align = "l"
+    several = several_configurations(compared.case for compared in both)
     for compared in both:
         for name, delta in compared.deltas.items():
             if delta.undecided:
@@ -127,7 +130,7 @@ def _undecided(both: Sequence[ComparedCase]) -> list[str]:
                         compared.case.model,
                         compared.case.batch_size,
                         compared.case.amp_dtype or compared.case.dtype,
-                        compared.case.backend,
+                        backend_of(compared.case, several),
                         title_of(name),
                         f"{math.expm1(delta.change):+.1%}",
                         interval,
@@ -151,6 +154,7 @@ def _table(both: Sequence[ComparedCase]) -> str:
          "compile CPU s", "backend MB"]
     )  # fmt: skip
     table.align["name"] = "l"
+    several = several_configurations(compared.case for compared in both)
     for compared in both:
         speedup = compared.deltas.get("speedup")
         table.add_row(
@@ -158,7 +162,7 @@ def _table(both: Sequence[ComparedCase]) -> str:
                 compared.case.model,
                 compared.case.batch_size,
                 compared.case.amp_dtype or compared.case.dtype,
-                compared.case.backend,
+                backend_of(compared.case, several),
                 f"{speedup.old:.3f}x" if speedup else compared.old_status,
                 f"{speedup.new:.3f}x" if speedup else compared.new_status,
                 f"{speedup.new / speedup.old:.3f}" if speedup else "",

@@ -20,11 +20,21 @@ from perfdash.history.pass_rates_and_means import (
     summarize,
 )
 from perfdash.history.results import Row, is_cpu_time
-from perfdash.records import PASSING, Case, Status
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Status, variation, variation_in_words
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import CPU_TIME_NOTE, mark_cpu_time
 
 _PASSING = {str(status) for status in PASSING}
+
+
+def several_configurations(cases: Iterable[Case]) -> bool:
+    """Whether cases ran under more than one configuration: only then is its name shown."""
+    return len({(case.configuration, case.settings) for case in cases}) > 1
+
+
+def backend_of(case: Case, several: bool) -> str:
+    """The back end, with the name of the configuration where there are several."""
+    return f"{case.backend} ({case.configuration})" if several else case.backend
 
 
 @dataclass(frozen=True)
@@ -36,11 +46,15 @@ class DashboardSetting:
     threads: int
     scenario: str
     dynamic: bool
+    configuration: str = DEFAULT_CONFIGURATION
+    settings: str = ""
 
     @classmethod
     def of(cls, case: Case) -> DashboardSetting:
         dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
-        return cls(case.device, dtype, case.threads, case.scenario, case.dynamic)
+        return cls(
+            case.device, dtype, case.threads, case.scenario, case.dynamic, case.configuration, case.settings
+        )
 
     @property
     def title(self) -> str:
@@ -48,7 +62,7 @@ class DashboardSetting:
         words = ["Single-core Single-thread" if self.threads == 1 else f"{self.threads} threads"]
         words += [plain(self.device, 20)] if self.device != "cpu" else []
         words += [plain(self.scenario, 20)] if self.scenario != "inference" else []
-        words += ["dynamic shapes"] if self.dynamic else []
+        words += [plain(word, 80) for word in variation_in_words(self.configuration, self.dynamic)]
         return f"Performance Dashboard for {plain(self.dtype, 30)} precision -- {', '.join(words)}"
 
 
@@ -159,6 +173,7 @@ def all_numbers(rows: Sequence[Row]) -> str:
     def rank(row: Row) -> tuple[Any, ...]:
         return str(row.status) not in _PASSING, -_known(row, "speedup"), row.case.model, row.case.name
 
+    several = several_configurations(row.case for row in rows)
     for row in sorted(rows, key=rank):
         values = row.values
         table.add_row(
@@ -166,7 +181,7 @@ def all_numbers(rows: Sequence[Row]) -> str:
                 plain(row.case.model),
                 row.case.batch_size,
                 plain(f"amp-{row.case.amp_dtype}" if row.case.amp_dtype else row.case.dtype),
-                plain(row.case.backend),
+                plain(backend_of(row.case, several)),
                 _status(row),
                 _shown(values.get("speedup"), ".3f", "x"),
                 interval(row),
@@ -280,6 +295,8 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
     device, dtype, threads, scenario, _, dynamic = (
         len({setting[place] for setting in settings}) > 1 for place in range(6)
     )
+    variations = {variation(str(setting[7]), bool(setting[5])) for setting in settings}
+    named = bool(variations - {"", "dynamic"})
     names = []
     for values in settings:
         words = [str(values[4])]
@@ -287,6 +304,10 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
         words += [str(values[0])] if device else []
         words += [f"{values[2]} threads"] if threads else []
         words += [str(values[3])] if scenario else []
-        words += ["dynamic" if values[5] else "static"] if dynamic else []
+        if named and len(variations) > 1:
+            word = variation(str(values[7]), bool(values[5])) or DEFAULT_CONFIGURATION
+            words += [word] if word != values[4] else []
+        elif dynamic:
+            words.append("dynamic" if values[5] else "static")
         names.append(plain(" ".join(words)))
     return names

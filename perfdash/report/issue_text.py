@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.history.alert_store import ACCEPTED, DISMISSED, FIXED, INVALID
 from perfdash.history.queries import RunLine
-from perfdash.records import Case
+from perfdash.records import Case, variation_in_words
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
 from perfdash.report.cause_text import ReportedCause
 from perfdash.report.commit_links import commit_ranges
@@ -219,7 +219,8 @@ def _case(case: Case) -> str:
     words = [
         f"suite {code(case.suite)}", f"model {code(case.model)}", escaped(case.device), escaped(dtype),
         f"batch size {case.batch_size}", f"{case.threads} thread{'s' if case.threads != 1 else ''}",
-        escaped(case.scenario), escaped(case.backend), *(["dynamic shapes"] if case.dynamic else []),
+        escaped(case.scenario), escaped(case.backend),
+        *map(escaped, variation_in_words(case.configuration, case.dynamic, case.settings)),
     ]  # fmt: skip
     return ", ".join(words)
 

@@ -15,6 +15,8 @@ from perfdash.files import finite
 from perfdash.history.pass_rates_and_means import SETTING, Summary, grouped, summarize
 from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
+from perfdash.records import variation
+from perfdash.report.dashboard_tables import several_configurations
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night
 from perfdash.report.reproduce import command
@@ -83,13 +85,14 @@ def to_csv(night: Night) -> str:
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["run", "run_started", *_CASE, "status", "verdict", "basis", *NUMBERS, "clock"])
+    columns = [*_CASE, *(["configuration"] if several_configurations(row.case for row in night.rows) else [])]
+    writer.writerow(["run", "run_started", *columns, "status", "verdict", "basis", *NUMBERS, "clock"])
     for row in night.rows:
         values = finite(dict(row.values))
         cells = [
             night.run.name,
             night.run.started,
-            *(getattr(row.case, name) for name in _CASE),
+            *(getattr(row.case, name) for name in columns),
             row.status,
             row.verdict,
             row.basis,
@@ -132,8 +135,9 @@ def _label(setting: tuple[object, ...]) -> str:
 
     The plugin splits labels at commas and reads \ as an escape.
     """
-    suite, device, dtype, threads, scenario, backend, dynamic = setting
-    words = [suite, backend, device, dtype, f"{threads}t", scenario, *(["dynamic"] if dynamic else [])]
+    suite, device, dtype, threads, scenario, backend, dynamic, _, configuration = setting
+    words = [suite, backend, device, dtype, f"{threads}t", scenario]
+    words += [word for word in [variation(str(configuration), bool(dynamic))] if word]
     return " ".join(re.sub(r"[^A-Za-z0-9._+-]", _escaped, str(word)) for word in words)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from perfdash.records import Case, Result
+from perfdash.records import Case, Result, variation
 from perfdash.report.terminal_tables import one_line
 from perfdash.runner.schedule import duration
 from perfdash.runner.session import Watcher
@@ -37,6 +37,10 @@ def open_progress() -> Iterator[Watcher]:
         yield view
 
 
+def _backend(case: Case) -> str:
+    return " ".join(word for word in (case.backend, variation(case.configuration, case.dynamic)) if word)
+
+
 class Plain:
     """One plain line per event, for a log."""
 
@@ -47,7 +51,7 @@ class Plain:
         pass
 
     def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
-        _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...")
+        _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {_backend(case)} ...")
 
     def phase(self, case: Case, name: str) -> None:
         pass
@@ -133,7 +137,7 @@ class Terminal:
             text, begin = self._activity
             lines.append(f"{text} ({now - begin:.0f} s)")
         lines += [
-            f"  {case.suite} {case.model} {case.dtype} {case.backend}: {phase} ({now - begin:.0f} s)"
+            f"  {case.suite} {case.model} {case.dtype} {_backend(case)}: {phase} ({now - begin:.0f} s)"
             for case, (phase, begin) in list(self._phases.items())
         ]
         return Text("\n".join(lines))

@@ -38,7 +38,15 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
         parts += [flag, value] if value != default else []
     if case.dynamic:
         parts.append("--dynamic")
-    return shlex.join([*parts, *_settings(setting or {})])
+    return shlex.join([*parts, *_settings(with_options(setting or {}, case))])
+
+
+def with_options(setting: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """The setting of a run with what the case's configuration sets; tables are put together."""
+    merged = dict(setting)
+    for name, value in case.options.items():
+        merged[name] = {**merged.get(name, {}), **value} if isinstance(value, dict) else value
+    return merged
 
 
 def pattern(model: str) -> str:
@@ -95,15 +103,21 @@ def _names(target: str) -> tuple[str, str]:
     return f"{path.stem}.{function}", f"{path.parent / path.stem}.{function}"
 
 
+_ORDER = ("allocator", "compile_mode", "optimizer", "weights")
+_TABLES = ("env", "inductor_config")
+
+
 def _settings(setting: Mapping[str, Any]) -> list[str]:
     parts: list[str] = []
-    for name in ("allocator", "compile_mode", "optimizer", "weights"):
+    for name in _ORDER:
         if setting.get(name):
             parts += [f"--{name.replace('_', '-')}", str(setting[name])]
-    if setting.get("tf32"):
-        parts.append("--tf32")
-    for name in ("env", "inductor_config"):
+    for name in _TABLES:
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
+    for name in sorted(setting.keys() - {*_ORDER, *_TABLES, "side_by_side", "compile_cores", "gpus"}):
+        value = setting[name]
+        flag = f"--{name.replace('_', '-')}"
+        parts += [flag] if value is True else [flag, str(value)]
     if setting.get("side_by_side"):
         parts += ["--jobs", str(setting["side_by_side"])]
     return parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from perfdash.history.results import case_digest, digest
-from perfdash.records import Case
+from perfdash.records import Case, variation
 
 OVERVIEW, COMPARE, REGRESSIONS, MACHINES, METHOD = (
     "index.html", "compare.html", "regressions.html", "machines.html", "method.html"
@@ -29,12 +29,13 @@ def model_page(testbed_digest: str, case: Case) -> str:
 def suite_page(testbed_digest: str, case: Case) -> str:
     """The page of a case's suite in its setting.
 
-    The setting is device, dtype, threads, scenario, back end and dynamic shapes.
+    The setting is device, dtype, threads, scenario, back end and configuration; a digest separates two
+    configurations of one name.
     """
     dtype = f"amp-{case.amp_dtype}" if case.dtype == "amp" else case.dtype
     words = [case.suite, case.device, dtype, f"t{case.threads}", case.scenario, case.backend]
-    if case.dynamic:
-        words.append("dynamic")
+    words += [word for word in [variation(case.configuration, case.dynamic)] if word]
+    words += [digest(case.settings)[:8]] if case.settings else []
     plain = [re.sub(r"[^A-Za-z0-9.-]+", "-", word).strip(".") for word in words]
     name = "_".join(plain)
     if plain != words or len(name) > _LONGEST:  # another suite may come out the same

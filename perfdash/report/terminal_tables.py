@@ -12,8 +12,15 @@ from perfdash.history.acts import RENAME, Act
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
-from perfdash.records import PASSING, Case, Result, RunInfo
-from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Result, RunInfo, variation
+from perfdash.report.dashboard_tables import (
+    all_numbers,
+    backend_of,
+    by_suite,
+    cpu_time_notes,
+    settings,
+    several_configurations,
+)
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
@@ -72,11 +79,12 @@ def phase_table(results: Sequence[Result]) -> str:
     phases = list(dict.fromkeys(name for result in results for name in result.phases_s))
     table = _table(["name", "backend", "wall", *phases, "own"])
     table.align["name"] = "l"
+    several = several_configurations(result.case for result in results)
     for result in results:
         table.add_row(
             [
                 result.case.model,
-                result.case.backend,
+                backend_of(result.case, several),
                 f"{result.wall_s:.2f}",
                 *(f"{result.phases_s[p]:.2f}" if p in result.phases_s else "" for p in phases),
                 f"{own_cost(result):.2f}",
@@ -90,6 +98,10 @@ def own_cost(result: Result) -> float:
     return result.wall_s - sum(result.phases_s.values())
 
 
+# Of a case without a configuration.
+_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION))
+
+
 def details(result: Result) -> str:
     """One case in full, without its samples."""
     from perfdash.records import to_json
@@ -99,7 +111,7 @@ def details(result: Result) -> str:
     def walk(value: object, indent: str) -> None:
         if isinstance(value, dict):
             for key, item in value.items():
-                if key == "samples" or item is None or item == {} or item == []:
+                if key == "samples" or item in (None, {}, []) or (key, item) in _USUAL:
                     continue
                 if key == "compile_phases_s":
                     lines.append(f"{indent}{key}: {_seconds_by_phase(item)}")
@@ -175,6 +187,7 @@ def _way(case: Case) -> str:
     """What differs from the defaults in a case: ` (bs 16, torchscript)`."""
     parts = [f"bs {case.batch_size}"] if case.batch_size != 1 else []
     parts += [case.backend] if case.backend != "inductor" else []
+    parts += [word for word in [variation(case.configuration, case.dynamic)] if word]
     parts += (
         [f"amp-{case.amp_dtype}" if case.dtype == "amp" else case.dtype] if case.dtype != "float32" else []
     )
@@ -278,6 +291,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
     table.align = "r"
     for name in ("suite", "model", "dtype", "backend", "status"):
         table.align[name] = "l"
+    several = several_configurations(row.case for row in rows)
     for row in rows:
         case = row.case
         table.add_row(
@@ -286,7 +300,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
                 case.model,
                 case.batch_size,
                 case.dtype,
-                case.backend,
+                backend_of(case, several),
                 row.status,
                 _number(row.values.get("speedup"), ".3f", "x"),
                 mark_cpu_time(_number(row.values.get("eager_ms"), ".3f"), row),

@@ -7,10 +7,11 @@ holds perfdash's number: gigabytes of peak memory, ratio eager / compiled.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdash.records import Case, Result, Status
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Result, Status
 
 _STATS = (
     "calls_captured",
@@ -77,7 +78,11 @@ def stem(case: Case, dynamo_names: dict[str, str]) -> str:
     """`inductor_timm_models_float32_inference_cpu`, as benchmarks/dynamo/runner.py names it."""
     suite = dynamo_names.get(case.suite, case.suite)
     backend = case.backend.replace("-", "_")
-    return f"{backend}_{suite}_{case.dtype}_{case.scenario}_{case.device}"
+    name = f"{backend}_{suite}_{case.dtype}_{case.scenario}_{case.device}"
+    # That harness has no word for a configuration; dynamic shapes are not in its names.
+    if case.configuration in (DEFAULT_CONFIGURATION, "dynamic") and not case.settings:
+        return name
+    return f"{name}_{re.sub(r'[^A-Za-z0-9]+', '_', case.configuration)}"
 
 
 def _performance(result: Result) -> list[object]:

@@ -49,6 +49,8 @@ def null_case(like: Planned) -> Planned:
         data=None,
         data_path=None,
         backend_file=None,
+        compile_mode=None,
+        inductor_config={},
         variant={},
         loss=None,
         until_oom=False,

@@ -24,8 +24,10 @@ from perfdash.redaction import MASK
 from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import options_of
+from perfdash.runner.run_journal import read_plan
 from perfdash.settings import RunSettings
-from perfdash.suites.case_selection import Planned
+from perfdash.suites.case_selection import Planned, equal_configuration, planned_from_json
+from perfdash.suites.configuration import named
 
 
 def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
@@ -43,6 +45,19 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
                 )
         restored.append(replace(case, env={**case.env, **{name: os.environ[name] for name in hidden}}))
     return restored
+
+
+def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:
+    """The planned cases of a run folder, by case as the history knows it."""
+    planned = {}
+    for plain in read_plan(folder)["cases"]:
+        case = planned_from_json(plain)
+        if "inductor_config" not in plain:  # of an older perfdash, where these were the run's
+            case = replace(case, compile_mode=settings.compile_mode, inductor_config=settings.inductor_config)
+            of_history = named(replace(case.case, settings=equal_configuration(settings) or ""))
+            case = replace(case, case=of_history)
+        planned[case.case] = case
+    return planned
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:

@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "wait", "suite", "model",  # differences() compares their content
+    "wait", "suite", "model", "configuration",  # differences() compares their content
 }  # fmt: skip
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
@@ -95,7 +95,7 @@ def new_run(
             "with executor='local', or write it into a file and measure 'net.py:" + f"{notebook.name}'"
         )
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
-    slots = slots_of(settings)
+    slots = _slots(settings, plan)
     check_machine(settings, plan.cases)
     refuse_missing_torch(settings)
     journal = RunJournal.create(settings.out)
@@ -106,6 +106,19 @@ def new_run(
         journal.discard()
         raise
     return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], words, notebook=notebook)
+
+
+def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
+    """The slots of the run's own threads. Raises UsageError where a configuration's cannot be had."""
+    measured = {case.case.threads for case in plan.cases if case.skip_reason is None} - {settings.threads}
+    if measured and settings.executor != "local":
+        raise UsageError(
+            f"--configuration: {', '.join(map(str, sorted(measured)))} threads are for --executor local; a "
+            f"cluster's slots have {settings.threads}"
+        )
+    for threads in sorted(measured):
+        slots_of(_with_threads(settings, threads))
+    return slots_of(settings)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -134,7 +147,7 @@ def resumed_run(
     Raises UsageError where the settings give another plan.
     """
     plan, dynamo_names = plan_as_begun(folder, settings)
-    slots = slots_of(settings)
+    slots = _slots(settings, plan)
     check_machine(settings, plan.cases)
     refuse_missing_torch(settings)
     journal = RunJournal.reopen(folder)
@@ -186,23 +199,59 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
 
     A run in which no case was started leaves no folder. Ctrl-C ends it: then `run.interrupted` is set.
     """
-    settings, plan, info, journal = run.settings, run.plan, run.info, run.journal
+    try:
+        if run.settings.executor == "local" and (warning := load_warning()):
+            say(warning)
+        orphans.end_strays()
+        remove_abandoned_folders()
+        for settings, left in _by_threads(run):
+            _measure_part(run, settings, left, watcher, say)
+            if run.interrupted:
+                break
+    finally:
+        run.journal.close()
+
+
+def _by_threads(run: Run) -> list[tuple[RunSettings, list[int]]]:
+    """The cases that are left, by number of threads: each number has slots of its own, one after another.
+
+    Raises UsageError where this machine has no such slots.
+    """
+    cases, settings = run.plan.cases, run.settings
+    numbers = list(dict.fromkeys(cases[index].case.threads for index in run.left)) or [settings.threads]
+    return [
+        (
+            _with_threads(settings, number),
+            [index for index in run.left if cases[index].case.threads == number],
+        )
+        for number in numbers
+    ]
+
+
+def _with_threads(settings: RunSettings, threads: int) -> RunSettings:
+    """The settings with the threads of a configuration; --jobs N is for the run's own threads."""
+    if threads == settings.threads:
+        return settings
+    jobs = settings.jobs if settings.jobs == "auto" else 1
+    return settings.model_copy(update={"threads": threads, "jobs": jobs})
+
+
+def _measure_part(run: Run, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say) -> None:
+    """Measure some cases, which share the settings of the slots, as one session of the run."""
+    plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
     policy = Policy(
         settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
     )
-    if settings.executor == "local" and (warning := load_warning()):
-        say(warning)
-    planned = [plan.cases[index] for index in run.left]
-    costs = [plan.costs[index] for index in run.left]
-    slots = run.slots if run.left else ()
+    planned = [plan.cases[index] for index in left]
+    costs = [plan.costs[index] for index in left]
+    own_slots = run.slots if settings.threads == run.settings.threads else slots_of(settings)
+    slots = own_slots if left else ()
     session = None
-    orphans.end_strays()
-    remove_abandoned_folders()
     try:
-        with away_from(run.slots), ExitStack() as stack:
+        with away_from(own_slots), ExitStack() as stack:
             executor = when_free(
                 lambda: stack.enter_context(open_executor(settings, slots, journal.logs, run.notebook)),
                 settings.wait,
@@ -222,8 +271,6 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
             saved = len(session.results if session else run.results)
             say(f"{saved} of {info.cases} cases are saved. {run.how_to_resume}")
         raise
-    finally:
-        journal.close()
     if session:
         run.results = session.results
 
@@ -313,7 +360,8 @@ def new_info(
     configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = mask_variables(settings.env)
     # Absolute paths, so that the run can be resumed from another folder.
-    configuration["suite"] = [os.path.abspath(s) if s.endswith(".toml") else s for s in settings.suite]
+    for key, names in (("suite", settings.suite), ("configuration", settings.configuration)):
+        configuration[key] = [os.path.abspath(name) if name.endswith(".toml") else name for name in names]
     file_names = {Path(target).name for target in settings.model}
     if len(file_names) == len(settings.model):  # else a model's name would depend on the folder
         configuration["model"] = [os.path.abspath(target) for target in settings.model]

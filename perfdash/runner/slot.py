@@ -120,19 +120,20 @@ class Slot:
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """Examine the host and the measured interpreter: {environment, probes, where, unloadable}.
 
-        One probe a back end and dtype. Raises MachineError where it does not answer. `unloadable`: the
-        failure of each model of the user's own that does not load, by the name of its function; then
-        the rest is not looked at.
+        One probe a back end, dtype and options of compiling. Raises MachineError where it does not answer.
+        `unloadable`: the failure of each model of the user's own that does not load, by the name of its
+        function; then the rest is not looked at.
         """
         # One that asks for other instructions than the machine's own says nothing of the machine.
         plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
         like = (plain or planned)[0]
         self._on_activity(f"starting {self._options.python} and importing torch")
-        probes = [
-            self._probe(like, case) for case in {(p.case.backend, p.case.dtype): p for p in planned}.values()
-        ]
+        alike = {_probed_as(case): case for case in planned}
+        by_kind = {kind: self._probe(like, case) for kind, case in alike.items()}
+        probes = list(by_kind.values())
         hopeless = all(probe["complaints"] for probe in probes)
         unloadable = {} if hopeless else self._unloadable(like, planned)
+        plain = [case for case in plain if not by_kind[_probed_as(case)]["complaints"]]
         facts = host.facts()
         environment = {
             **facts,
@@ -392,6 +393,11 @@ class Slot:
             machine_cache=self._machine_cache.path if self._machine_cache else None,
             compile_cores=self.compile_cores,
         )
+
+
+def _probed_as(planned: Planned) -> tuple[str, ...]:
+    """What the interpreter is asked about: cases that agree in it share a probe."""
+    return planned.case.backend, planned.case.dtype, repr((planned.compile_mode, planned.inductor_config))
 
 
 def free_slots(threads: int) -> list[tuple[int, ...]]:

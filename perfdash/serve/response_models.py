@@ -31,6 +31,8 @@ class Case(Shape):
     scenario: str
     backend: str
     dynamic: bool
+    settings: str
+    configuration: str
     amp_dtype: str | None
 
 
@@ -137,6 +139,8 @@ class Night(Shape):
     scenario: str
     backend: str
     dynamic: bool
+    settings: str
+    configuration: str
     cases: int
     attempted: int
     passed: int

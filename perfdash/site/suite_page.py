@@ -30,7 +30,7 @@ from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import PARTS
-from perfdash.records import PASSING, Case, Status
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Status, variation, variation_in_words
 from perfdash.report import dashboard_tables
 from perfdash.report.published_totals import Published, of_suite, why
 from perfdash.report.site_links import model_page, suite_page
@@ -61,20 +61,23 @@ class SuiteSetting(NamedTuple):
     scenario: str
     backend: str
     dynamic: bool
+    settings: str = ""
+    configuration: str = DEFAULT_CONFIGURATION
 
     @classmethod
     def of(cls, case: Case) -> SuiteSetting:
         dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
         return cls(
-            case.suite, case.device, dtype, case.threads, case.scenario, case.backend, bool(case.dynamic)
-        )
+            case.suite, case.device, dtype, case.threads, case.scenario, case.backend, bool(case.dynamic),
+            case.settings, case.configuration,
+        )  # fmt: skip
 
     @property
     def words(self) -> list[str]:
         """The setting without the suite."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         words = [self.device, self.dtype, threads, self.scenario, self.backend]
-        return words + (["dynamic shapes"] if self.dynamic else [])
+        return words + variation_in_words(self.configuration, self.dynamic, self.settings)
 
     @property
     def title(self) -> str:
@@ -87,7 +90,7 @@ class SuiteSetting(NamedTuple):
         amp = self.dtype.removeprefix("amp-")
         dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
         return dashboard_tables.DashboardSetting(
-            self.device, dtype, self.threads, self.scenario, self.dynamic
+            self.device, dtype, self.threads, self.scenario, self.dynamic, self.configuration, self.settings
         )
 
     def page(self, testbed_digest: str) -> str:
@@ -103,6 +106,8 @@ class SuiteSetting(NamedTuple):
             backend=self.backend,
             dynamic=self.dynamic,
             amp_dtype=amp,
+            settings=self.settings,
+            configuration=self.configuration,
         )
         return suite_page(testbed_digest, case)
 
@@ -121,7 +126,7 @@ def case_words(case: Case) -> str:
         f"{setting.threads} thread{'' if setting.threads == 1 else 's'}",
         *unusual,
     ]
-    words += ["dynamic"] if setting.dynamic else []
+    words += [word for word in [variation(setting.configuration, setting.dynamic)] if word]
     return ", ".join(words + ([f"bs {case.batch_size}"] if case.batch_size else []))
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, Job, Specification, declared_options
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Job, Specification, declared_options
+from perfdash.run_options import configuration_keys
 from perfdash.settings import RunSettings
 from perfdash.suites import suite_file
+from perfdash.suites.configuration import OF_A_CASE, Configuration, chosen, named, settings_of_options
 from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, near
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
@@ -73,14 +75,27 @@ def planned_from_json(data: dict[str, Any]) -> Planned:
         raise ValueError(f"not a planned case: {error}") from error
 
 
-def backend_names(settings: RunSettings) -> tuple[str, ...]:
-    """The back ends of a run: names, and absolute paths of a user's own files. Raises UsageError."""
+def equal_configuration(settings: RunSettings) -> str | None:
+    """Case.settings of a run without --configuration: those of the configuration that equals its options."""
+    options = {
+        key: value
+        for key in configuration_keys().keys() - OF_A_CASE
+        if (value := getattr(settings, key)) != RunSettings.model_fields[key].default
+    }
+    return settings_of_options(options)
+
+
+def backend_names(settings: RunSettings, configuration: Configuration | None = None) -> tuple[str, ...]:
+    """The back ends of a run: names, and absolute paths of a user's own files. Raises UsageError.
+
+    A back end that its configuration names and that does not exist stays: its cases are skipped.
+    """
     available = registry.names("backends")
     names = []
     for given in settings.backend:
         name = registry.backend_name(given)
         if not given.endswith(".py"):
-            if name not in available:
+            if name not in available and "backend" not in (configuration.values if configuration else ()):
                 raise UsageError(
                     f"--backend {given!r}: there are: {', '.join(available)}, or a file of your own"
                 )
@@ -103,7 +118,6 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     Raises UsageError for a pattern that matches nothing in any of them, with near names, and for a
     selection that leaves nothing.
     """
-    backends = backend_names(settings)
     names = [model.name for suite in suites for model in suite.models]
     among = " or ".join(suite.name for suite in suites)
     for pattern in settings.models:
@@ -119,12 +133,12 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
         return model.quick or not settings.quick
 
     planned = [
-        _plan(suite, model, settings, dtype, backend, batch_size)
+        case
         for suite in suites
         for model in suite.models
         if wanted(model)
-        for backend, dtype in _ways(suite, settings, backends)
-        for batch_size in _batch_sizes(suite, model, settings)
+        for configuration, under in _configured(settings)
+        for case in _cases(suite, model, under, configuration)
     ]
     if not planned:
         raise UsageError(f"--quick: {among} marks no model with quick = true")
@@ -134,7 +148,38 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
             f"--data {data}: it holds {suite_file.kind_of(data)}, and no chosen model "
             f"of {among} is scored on these"
         )
-    return list({case.case: case for case in planned}.values())
+    return _without_repeats(planned)
+
+
+def _configured(settings: RunSettings) -> list[tuple[Configuration | None, RunSettings]]:
+    """Each configuration of a run, with the settings of its cases; None without any. Raises UsageError."""
+    if not settings.configuration:
+        return [(None, settings)]
+    return [(each, each.applied(settings)) for each in chosen(settings.configuration)]
+
+
+def _cases(
+    suite: Suite, model: Model, settings: RunSettings, configuration: Configuration | None
+) -> list[Planned]:
+    backends = backend_names(settings, configuration)
+    return [
+        _plan(suite, model, settings, dtype, backend, batch_size, configuration)
+        for backend, dtype in _ways(suite, settings, backends)
+        for batch_size in _batch_sizes(suite, model, settings)
+    ]
+
+
+def _without_repeats(planned: Sequence[Planned]) -> list[Planned]:
+    """Each case once. Raises UsageError where two configurations are the same with the run's options."""
+    first: dict[Case, Planned] = {}
+    for each in planned:
+        other = first.setdefault(each.case, each)
+        if other.case.configuration != each.case.configuration:
+            raise UsageError(
+                f"--configuration: with the options of this run {other.case.configuration} and "
+                f"{each.case.configuration} measure the same ({each.case.model}); give one of them"
+            )
+    return list(first.values())
 
 
 def _ways(suite: Suite, settings: RunSettings, backends: Sequence[str]) -> list[tuple[str, str]]:
@@ -148,7 +193,13 @@ def _ways(suite: Suite, settings: RunSettings, backends: Sequence[str]) -> list[
 
 
 def _plan(
-    suite: Suite, model: Model, settings: RunSettings, dtype: str, backend: str, batch_size: int
+    suite: Suite,
+    model: Model,
+    settings: RunSettings,
+    dtype: str,
+    backend: str,
+    batch_size: int,
+    configuration: Configuration | None,
 ) -> Planned:
     case = Case(
         suite=suite.name,
@@ -161,12 +212,16 @@ def _plan(
         backend=registry.backend_name(backend),
         dynamic=settings.dynamic,
         amp_dtype=_amp_dtype(settings) if dtype == "amp" else None,
+        settings=configuration.settings if configuration else equal_configuration(settings) or "",
+        configuration=configuration.name if configuration else DEFAULT_CONFIGURATION,
     )
+    case = case if configuration else named(case)
     setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if settings.device in s.devices and dtype in s.dtypes]
-    module = registry.backend_facts(backend)
-    reasons += _not_taken(case, module)
+    refused = configuration.reason_against(case) if configuration else None
+    module = None if refused else registry.backend_facts(backend)
+    reasons += [refused] if refused else _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
     target = _target(suite, model)
     data, data_path = None, None
@@ -202,6 +257,8 @@ def _plan(
         data=data,
         data_path=data_path,
         backend_file=backend if backend.endswith(".py") else None,
+        compile_mode=settings.compile_mode,
+        inductor_config=settings.inductor_config,
         variant=model.variant or {},
         cost_s=setting("cost_s"),
         **{name: value for name, value in declared.items() if value is not None},

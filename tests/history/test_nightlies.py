@@ -163,6 +163,17 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         connection.execute("alter table runs drop column method")
         for name in (*PARTS, "warm_compilation_s", "recompiles"):
             connection.execute(f"alter table results drop column {name}")
+        connection.execute("drop table result_artifacts")
+        connection.execute("drop table artifacts")
+        for table in ("cases", "summaries"):
+            connection.execute(f"alter table {table} drop column configuration")
+        connection.execute("alter table cases drop column settings")
+        statement = connection.execute("select sql from sqlite_master where name = 'summaries'").fetchone()[0]
+        connection.execute("drop table summaries")  # SQLite drops no column of a key
+        for text in ("settings TEXT DEFAULT ('') NOT NULL,", ", settings)"):
+            assert text in statement, statement
+        statement = statement.replace("settings TEXT DEFAULT ('') NOT NULL,", "").replace(", settings)", ")")
+        connection.execute(statement)
         connection.execute("update perfdash_version set version_num = '0001'")
     connection.close()
     with open_store(str(path)) as opened:

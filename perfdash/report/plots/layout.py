@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.pass_rates_and_means import Summary, is_counted, nothing_captured, summarize
 from perfdash.history.results import Row
-from perfdash.records import Status
+from perfdash.records import DEFAULT_CONFIGURATION, Status, variation, variation_in_words
 from perfdash.report.plots.drawing import (
     BLACK,
     COLOURS,
@@ -39,18 +39,21 @@ class PlotSetting:
     threads: int
     scenario: str
     dynamic: bool
+    settings: str = ""
+    configuration: str = DEFAULT_CONFIGURATION
 
     @property
     def title(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         words = [shown(self.suite), self.device, self.dtype, threads, self.scenario]
-        return ", ".join([*map(shown, words), *(["dynamic shapes"] if self.dynamic else [])])
+        return ", ".join(map(shown, [*words, *variation_in_words(self.configuration, self.dynamic)]))
 
     @property
     def word(self) -> str:
         """The setting as part of a file name."""
         words = [self.suite, self.device, self.dtype, f"t{self.threads}", self.scenario]
-        return "_".join(map(file_word, [*words, *(["dynamic"] if self.dynamic else [])]))
+        words += [word for word in [variation(self.configuration, self.dynamic)] if word]
+        return "_".join(map(file_word, words))
 
 
 def by_setting(rows: Iterable[Row]) -> dict[PlotSetting, list[Row]]:
@@ -59,7 +62,10 @@ def by_setting(rows: Iterable[Row]) -> dict[PlotSetting, list[Row]]:
     for row in rows:
         case = row.case
         dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
-        setting = PlotSetting(case.suite, case.device, dtype, case.threads, case.scenario, case.dynamic)
+        setting = PlotSetting(
+            case.suite, case.device, dtype, case.threads, case.scenario, case.dynamic, case.settings,
+            case.configuration,
+        )  # fmt: skip
         groups.setdefault(setting, []).append(row)
     return dict(sorted(groups.items()))
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from perfdash.history.results import Row
-from perfdash.records import Status
+from perfdash.records import Status, variation, variation_in_words
 from perfdash.report.plots.drawing import (
     BLACK,
     COLOURS,
@@ -111,12 +111,13 @@ def _unit(group: Group) -> str:
 def _setting(group: Group) -> str:
     threads = "1 thread" if group.threads == 1 else f"{group.threads} threads"
     words = [shown(group.suite), shown(group.device), threads, shown(group.scenario)]
-    return ", ".join([*words, *(["dynamic shapes"] if group.dynamic else [])])
+    return ", ".join([*words, *map(shown, variation_in_words(group.configuration, group.dynamic))])
 
 
 def _word(group: Group) -> str:
     words = [group.model, group.suite, group.device, f"t{group.threads}", group.scenario]
-    return "_".join(map(file_word, [*words, *(["dynamic"] if group.dynamic else [])]))
+    words += [word for word in [variation(group.configuration, group.dynamic)] if word]
+    return "_".join(map(file_word, words))
 
 
 def _styles(techniques: Sequence[Technique]) -> dict[Technique, _Style]:

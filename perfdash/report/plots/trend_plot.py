@@ -38,7 +38,19 @@ def trend(nights: Sequence[TrendPoint]) -> Iterator[Picture]:
     groups: dict[tuple[int, PlotSetting], dict[str, list[TrendPoint]]] = {}
     for night in nights:
         setting = PlotSetting(
-            *(night[name] for name in ("suite", "device", "dtype", "threads", "scenario", "dynamic"))
+            *(
+                night[name]
+                for name in (
+                    "suite",
+                    "device",
+                    "dtype",
+                    "threads",
+                    "scenario",
+                    "dynamic",
+                    "settings",
+                    "configuration",
+                )
+            )
         )
         of_setting = groups.setdefault((night["testbed_id"], setting), {})
         of_setting.setdefault(night["backend"], []).append(night)

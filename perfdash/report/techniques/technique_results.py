@@ -72,6 +72,7 @@ class Group:
     threads: int
     scenario: str
     dynamic: bool
+    configuration: str
     rows: tuple[Row, ...] = ()
 
     @property
@@ -94,7 +95,9 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     rows_of: dict[Group, list[Row]] = {}
     for row in rows:
         case = row.case
-        group = Group(case.suite, case.model, case.device, case.threads, case.scenario, case.dynamic)
+        group = Group(
+            case.suite, case.model, case.device, case.threads, case.scenario, case.dynamic, case.configuration
+        )
         rows_of.setdefault(group, []).append(row)
     return [replace(group, rows=tuple(members)) for group, members in rows_of.items()]
 

@@ -1,0 +1,121 @@
+"""Configurations: their settings and name, of cases and summaries.
+
+Runs with --dynamic, and runs whose options equal those of a configuration then, become nights of it.
+"""
+
+import hashlib
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from perfdash.files import dumps
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+# Options of runs that equalled a shipped configuration when this migration was written.
+_EQUAL = (
+    ({"inductor_config": {"freezing": True}}, "freezing"),
+    ({"inductor_config": {"cpp_wrapper": True}}, "cpp-wrapper"),
+    ({"inductor_config": {"triton.cudagraphs": True}}, "cudagraphs"),
+)
+_OF_THE_RUN = ("allocator", "weights", "side_by_side", "gpus")
+_KEY = ("run_id", "suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings")
+_CASE = ("suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
+         "amp_dtype", "settings")  # fmt: skip
+_DEFAULTS = {"device": "cpu", "dtype": "float32", "batch_size": 1, "threads": 1, "scenario": "inference",
+             "backend": "inductor", "dynamic": False, "amp_dtype": None}  # fmt: skip
+
+_testbeds = sa.table(
+    "testbeds", sa.column("id"), sa.column("digest"), sa.column("host_class"), sa.column("setting", sa.JSON)
+)
+_cases = sa.table(
+    "cases", sa.column("id"), sa.column("digest"), sa.column("configuration"),
+    *(sa.column(name, sa.Boolean) if name == "dynamic" else sa.column(name) for name in _CASE),
+)  # fmt: skip
+_runs = sa.table("runs", sa.column("id"), sa.column("testbed_id"), sa.column("origin"))
+_results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
+_alerts = sa.table("alerts", sa.column("testbed_id"), sa.column("case_id"))
+_acts = sa.table("acts", sa.column("testbed_id"))
+_summaries = sa.table("summaries", sa.column("run_id"), sa.column("settings"), sa.column("configuration"))
+
+
+def upgrade() -> None:
+    for table in ("cases", "summaries"):
+        op.add_column(table, sa.Column("settings", sa.Text(), nullable=False, server_default=""))
+        op.add_column(table, sa.Column("configuration", sa.Text(), nullable=False, server_default="default"))
+        op.execute(f"update {table} set configuration = 'dynamic' where dynamic")
+    with op.batch_alter_table("summaries") as batch_op:
+        batch_op.drop_constraint(op.f("pk_summaries"), type_="primary")
+        batch_op.create_primary_key(op.f("pk_summaries"), list(_KEY))
+    connection = op.get_bind()
+    for bed in connection.execute(sa.select(_testbeds)).all():
+        options = {name: value for name, value in bed.setting.items() if name not in _OF_THE_RUN}
+        name = next((name for equal, name in _EQUAL if equal == options), None)
+        origins = connection.execute(sa.select(_runs.c.origin).where(_runs.c.testbed_id == bed.id))
+        if name and set(origins.scalars()) == {"perfdash"}:
+            _move(connection, bed, options, name)
+
+
+def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: str) -> None:
+    """Move the runs of a testbed to the one without the options; their cases get these as settings."""
+    settings = dumps(dict(next(equal for equal, _ in _EQUAL if equal == options)), sort_keys=True,
+                          separators=(",", ":"))  # fmt: skip
+    setting = {key: value for key, value in bed.setting.items() if key in _OF_THE_RUN}
+    digest = _digest([bed.host_class, setting])
+    target = connection.execute(sa.select(_testbeds.c.id).where(_testbeds.c.digest == digest)).scalar()
+    if target is None:
+        connection.execute(
+            sa.update(_testbeds).where(_testbeds.c.id == bed.id).values(digest=digest, setting=setting)
+        )
+        target = bed.id
+    of_bed = sa.select(_runs.c.id).where(_runs.c.testbed_id == bed.id)
+    run_ids = list(connection.execute(of_bed).scalars())
+    for start in range(0, len(run_ids), 500):
+        some = run_ids[start : start + 500]
+        of_runs = sa.select(_cases).where(
+            _cases.c.id.in_(sa.select(_results.c.case_id).where(_results.c.run_id.in_(some)))
+        )
+        for case in connection.execute(of_runs).all():
+            if case.settings:
+                continue
+            number = _case_number(connection, case, settings, name)
+            connection.execute(
+                sa.update(_results)
+                .where(_results.c.run_id.in_(some), _results.c.case_id == case.id)
+                .values(case_id=number)
+            )
+            connection.execute(
+                sa.update(_alerts)
+                .where(_alerts.c.testbed_id == bed.id, _alerts.c.case_id == case.id)
+                .values(case_id=number)
+            )
+        connection.execute(
+            sa.update(_summaries)
+            .where(_summaries.c.run_id.in_(some))
+            .values(settings=settings, configuration=name)
+        )
+    if target != bed.id:
+        for table in (_runs, _alerts, _acts):
+            connection.execute(sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target))
+        connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
+
+
+def _case_number(connection: sa.Connection, case: Any, settings: str, name: str) -> int:
+    values = {key: getattr(case, key) for key in _CASE} | {"settings": settings}
+    plain = {key: value for key, value in values.items() if value != _DEFAULTS.get(key, ...)}
+    digest = _digest(plain)
+    query = sa.select(_cases.c.id).where(_cases.c.digest == digest)
+    number = connection.execute(query).scalar()
+    if number is None:
+        connection.execute(sa.insert(_cases).values(digest=digest, configuration=name, **values))
+        number = connection.execute(query).scalar_one()
+    return int(number)
+
+
+def _digest(value: Any) -> str:
+    text = dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,135 @@
+"""Configurations in the history: old runs are nights of the configuration whose settings they have."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
+from perfdash.history.queries import case_numbers, list_runs, rows_of, settings_of_run, trend
+from perfdash.history.results import case_digest, from_run
+from perfdash.history.store import open_store
+from perfdash.records import Case, Result, RunInfo, Status
+from tests.history.made import case, row, run
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+FREEZING = '{"inductor_config":{"freezing":true}}'
+
+
+def info(day: str, **configuration) -> RunInfo:
+    return RunInfo(
+        id=f"{day}T01-00-00Z_farm", started=f"{day}T01:00:00Z", host="farm", command=["perfdash", "run"],
+        configuration=configuration, environment={"host_class": "Xeon x 100"}, cases=1, perfdash="0.1",
+    )  # fmt: skip
+
+
+def taken(day: str, of: Case, **configuration):
+    return from_run(info(day, **configuration), [Result(of, "", 1.0, Status.PASS)], "")
+
+
+def test_a_run_with_the_options_of_a_configuration_is_one_of_its_nights():
+    by_option = taken("2026-11-01", case(), inductor_config={"freezing": True})
+    by_name = taken(
+        "2026-11-02", case(settings=FREEZING, configuration="freezing"), configuration=["freezing"]
+    )
+    assert by_option.run.testbed_digest == by_name.run.testbed_digest
+    assert dict(by_option.run.setting) == {}
+    for imported in (by_option, by_name):
+        assert imported.rows[0].case == case(settings=FREEZING)
+        assert imported.rows[0].case.configuration == "freezing"
+    assert taken("2026-11-03", case(dynamic=True), dynamic=True).rows[0].case.configuration == "dynamic"
+
+
+def test_other_options_stay_with_the_testbed():
+    both = {"freezing": True, "cpp_wrapper": True}
+    other = taken("2026-11-01", case(), inductor_config=both, allocator="jemalloc")
+    assert dict(other.run.setting) == {"allocator": "jemalloc", "inductor_config": both}
+    assert other.rows[0].case.settings == ""
+    frozen = taken("2026-11-01", case(), inductor_config={"freezing": True}, allocator="jemalloc")
+    assert dict(frozen.run.setting) == {"allocator": "jemalloc"}
+
+
+def test_the_name_is_no_part_of_a_series_and_the_settings_are():
+    assert case_digest(case(dynamic=True)) == case_digest(case(dynamic=True, configuration="dynamic"))
+    assert case_digest(case()) != case_digest(case(settings=FREEZING))
+
+
+def test_a_configuration_that_is_renamed_keeps_its_history(store):
+    named = [case(settings=FREEZING, dtype="amp", amp_dtype="bfloat16", configuration=name) for name in "ab"]
+    take_in(store, [run(f"2026-11-0{day}", [row(of=of), row()]) for day, of in enumerate(named, start=1)])
+    with store.read() as connection:
+        runs = list_runs(connection)
+        assert settings_of_run(connection, runs[0].id) == settings_of_run(connection, runs[1].id)
+        assert {each.configuration for each in case_numbers(connection, runs[0].testbed_id)} == {
+            "b",
+            "default",
+        }
+        points = [point for point in trend(connection, "timm") if point["settings"]]
+    assert [point["configuration"] for point in points] == ["b", "b"]
+
+
+def test_a_regression_under_one_configuration_is_found_there_alone(store):
+    for day in range(1, 13):
+        slower = 1.3 if day > 10 else 1.0
+        rows = [
+            row(of=case(f"m{number}", settings=settings, configuration=name), eager_ms=20.0,
+                backend_ms=(10.0 + 0.01 * (day % 3)) * (slower if settings and number == 0 else 1.0))
+            for number in range(4)
+            for settings, name in (("", "default"), (FREEZING, "freezing"))
+        ]  # fmt: skip
+        take_in(store, [run(f"2026-11-{day:02}", rows)])
+    judged = judge_new(store)
+    with store.read() as connection:
+        numbers = case_numbers(connection, judged[-1].run.testbed_id)
+    found = {finding.case_id for night in judged for finding in night.findings if finding.kind == "metric"}
+    assert found == {numbers[case("m0", settings=FREEZING)]}
+
+
+def test_a_night_without_a_configuration_is_a_gap_and_not_a_vanished_case(store):
+    for day in range(1, 13):
+        both = (("", "default"), (FREEZING, "freezing")) if day % 3 == 1 else (("", "default"),)
+        rows = [
+            row(of=case(f"m{number}", settings=settings, configuration=name), eager_ms=20.0, backend_ms=10.0)
+            for number in range(4)
+            for settings, name in both
+        ]
+        take_in(store, [run(f"2026-11-{day:02}", rows)])
+    assert [finding for night in judge_new(store) for finding in night.findings] == []
+
+
+@pytest.fixture
+def of_before(tmp_path):
+    """A history of schema 0003 whose six nights ran with freezing, one of its cases with dynamic shapes."""
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript((FIXTURES / "history_schema0003.sql").read_text())
+        freezing = json.dumps({"inductor_config": {"freezing": True}})
+        connection.execute("update testbeds set setting = ?, digest = 'x'", (freezing,))
+    connection.close()
+    with open_store(str(path)) as opened:
+        yield opened
+
+
+def test_stored_runs_with_freezing_become_nights_of_the_configuration(of_before):
+    with of_before.read() as connection:
+        runs = list_runs(connection)
+        rows = [rows_of(connection, line.id) for line in runs]
+        settings = {setting[-2:] for line in runs for setting in settings_of_run(connection, line.id)}
+        numbers = case_numbers(connection, runs[-1].testbed_id)
+    assert [dict(line.setting) for line in runs] == [{}] * 6
+    assert settings == {(FREEZING, "freezing")}
+    assert {each.case.settings for night in rows for each in night} == {FREEZING}
+    # A night of the configuration is the seventh of the same series.
+    line, last = runs[-1], rows[-1]
+    again = replace(
+        run("2027-01-01", last), run=replace(line, uid="x", name="new", started="2027-01-01T00:00:00Z")
+    )
+    assert take_in(of_before, [again]) == [TAKEN_IN]
+    with of_before.read() as connection:
+        assert case_numbers(connection, line.testbed_id) == numbers
+    assert take_in(of_before, [again]) != [REPLACED]

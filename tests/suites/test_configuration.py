@@ -1,0 +1,159 @@
+"""Configurations: files, their cases, and what is refused before anything is measured."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.records import Case
+from perfdash.settings import resolve
+from perfdash.suites.case_selection import select
+from perfdash.suites.configuration import (
+    chosen,
+    configuration_names,
+    load_configuration,
+    named,
+    settings_of_options,
+)
+from perfdash.suites.suite_file import own_models
+
+FREEZING = '{"inductor_config":{"freezing":true}}'
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "net.py").write_text("def make(batch_size): ...\n")
+    return own_models([f"{tmp_path / 'net.py'}:make"])
+
+
+def cases(model, folder, **flags):
+    """The planned cases of one model under some flags, by configuration."""
+    planned = select([model], resolve(flags, environ={}, folder=folder)[0])
+    return {each.case.configuration: each for each in planned}
+
+
+def written(folder, text, name="mine"):
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_shipped_configurations_load_default_first():
+    names = configuration_names()
+    assert names[0] == "default"
+    assert {"cpp-wrapper", "freezing", "freezing-amp", "dynamic", "dynamic-cpp-wrapper", "max-autotune",
+            "cudagraphs", "aot-inductor", "export"} <= set(names)  # fmt: skip
+    assert len({str(load_configuration(name).values) for name in names}) == len(names)
+    assert load_configuration("default").values == {}
+    assert load_configuration("freezing-amp").settings == FREEZING
+
+
+def test_cases_of_a_run_under_several_configurations(model, tmp_path):
+    planned = cases(model, tmp_path, configuration=["default,dynamic", "freezing-amp"])
+    assert list(planned) == ["default", "dynamic", "freezing-amp"]
+    assert planned["default"].case == Case("own", "net.make")
+    assert planned["dynamic"].case == Case("own", "net.make", dynamic=True)
+    frozen = planned["freezing-amp"]
+    assert (frozen.case.dtype, frozen.case.amp_dtype, frozen.case.settings) == ("amp", "bfloat16", FREEZING)
+    assert (frozen.inductor_config, planned["default"].inductor_config) == ({"freezing": True}, {})
+    assert len({each.case.name for each in planned.values()}) == 3
+
+
+def test_options_that_equal_a_configuration_measure_it_whatever_they_are_called(model, tmp_path):
+    by_options = cases(model, tmp_path, inductor_config=["freezing=1"])
+    by_name = cases(model, tmp_path, configuration=["freezing"])
+    assert by_options == by_name
+    assert cases(model, tmp_path, dynamic=True) == cases(model, tmp_path, configuration=["dynamic"])
+    other = cases(model, tmp_path, inductor_config=["freezing=1", "cpp_wrapper=1"])["default"]
+    assert other.case.settings == ""  # such options are the run's: part of its testbed
+    assert settings_of_options({"inductor_config": {"freezing": True}, "compile_mode": "default"}) is None
+
+
+def test_old_cases_get_the_name_that_says_most_of_them():
+    assert named(Case("s", "m", dynamic=True)).configuration == "dynamic"
+    assert named(Case("s", "m", settings=FREEZING)).configuration == "freezing"
+    assert named(Case("s", "m", dtype="amp", settings=FREEZING)).configuration == "freezing-amp"
+    assert named(Case("s", "m", backend="inductor-max-autotune")).configuration == "default"
+
+
+def test_what_cannot_be_done_is_skipped_with_the_reason(model, tmp_path):
+    assert cases(model, tmp_path, configuration=["cudagraphs"])["cudagraphs"].skip_reason == (
+        "configuration cudagraphs is for devices cuda, not for cpu"
+    )
+    in_training = cases(model, tmp_path, configuration=["freezing"], scenario="training")["freezing"]
+    assert in_training.skip_reason == "configuration freezing is for scenarios inference, not for training"
+    path = written(tmp_path, 'backend = "to-come"')
+    assert cases(model, tmp_path, configuration=[path])["mine"].skip_reason == (
+        "this perfdash has no back end to-come, which configuration mine needs"
+    )
+
+
+def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
+    path = written(tmp_path, "inductor_config = { max_fusion_size = 8 }")
+    first = cases(model, tmp_path, configuration=[path])["mine"].case
+    written(tmp_path, "inductor_config = { max_fusion_size = 16 }")
+    second = cases(model, tmp_path, configuration=[path])["mine"].case
+    assert first != second
+    assert first.configuration == second.configuration == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"configuration": ["dynamc"]}, "no configuration named 'dynamc' (near: dynamic"),
+        (
+            {"configuration": ["freezing"], "inductor_config": ["freezing=0"]},
+            "--inductor-config freezing=0: configuration freezing sets freezing to true; leave one",
+        ),
+        (
+            {"configuration": ["default", "freezing-amp"], "dtype": ["float32"]},
+            "--dtype float32: configuration freezing-amp sets it to amp; leave one",
+        ),
+        (
+            {"configuration": ["default", "dynamic"], "dynamic": True},
+            "with the options of this run default and dynamic measure the same (net.make)",
+        ),
+        ({"configuration": ["/nowhere/mine.toml"]}, "configuration file /nowhere/mine.toml cannot be read"),
+    ],
+)
+def test_contradictions_are_refused(model, tmp_path, flags, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        cases(model, tmp_path, **flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dynamc = true", "unknown key 'dynamc' (near: dynamic)"),
+        ("threads = 0", "key 'threads': Input should be greater than or equal to 1"),
+        ('dtype = "float8"', "key 'dtype'"),
+        ('scenarios = ["infer"]', "key 'scenarios': no scenario named 'infer'; there are: "),
+        ('name = "x"', "key 'name': a configuration is named by its file"),
+        ("dynamic = ", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_file_and_key(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError, match=re.escape(message)) as refused:
+        load_configuration(path)
+    assert str(refused.value).startswith(f"configuration file {path}")
+
+
+def test_two_configurations_of_one_name_or_with_equal_keys_are_refused(tmp_path):
+    (tmp_path / "other").mkdir()
+    first = written(tmp_path, 'compile_mode = "default"')
+    with pytest.raises(UsageError, match="two files are called mine"):
+        chosen([first, written(tmp_path / "other", 'compile_mode = "max-autotune"')])
+    with pytest.raises(UsageError, match="dynamic and same set the same"):
+        chosen(["dynamic", written(tmp_path, "dynamic = true", "same")])
+    with pytest.raises(UsageError, match="dynamic is one of perfdash's own"):
+        load_configuration(written(tmp_path, "dynamic = true", "dynamic"))
+
+
+def test_secrets_of_a_configuration_are_not_in_its_cases(tmp_path):
+    path = written(tmp_path, 'env = { HF_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz", OMP_PROC_BIND = "close" }')
+    settings = load_configuration(path).settings
+    assert "hf_abc" not in settings
+    assert '"OMP_PROC_BIND":"close"' in settings
