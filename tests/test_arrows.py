@@ -161,6 +161,8 @@ WORKER_MAY_IMPORT = WORKER_MAY_IMPORT_EVERYWHERE | {
     "openvino",
     "torchao",
     "torch_tensorrt",
+    "bitsandbytes",
+    "modelopt",
     "safetensors",
     "numpy",
     "PIL",

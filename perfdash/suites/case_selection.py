@@ -214,7 +214,7 @@ def _plan(
 def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) -> tuple[int, ...]:
     """The sizes that one artefact runs in scenario `sizes`; none in any other. Raises UsageError."""
     if scenario != "sizes":
-        if settings.sizes or settings.sizes_of:
+        if any(getattr(settings, name, None) for name in ("sizes", "sizes_of")):
             raise UsageError(f"--sizes and --sizes-of are for --scenario sizes, not for {scenario}")
         return tuple(sizes or ())
     if settings.instances:
