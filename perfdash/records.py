@@ -19,7 +19,10 @@ from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_
 from perfdash import methods
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
-Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
+Phase = Literal[
+    "start", "load", "eager", "compile", "accuracy", "quality", "latency", "standalone", "sizes",
+    "instances", "memory",
+]  # fmt: skip
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
@@ -167,6 +170,7 @@ class Option:
     duration: bool = False  # seconds, which users may also write as 90s, 30m or 2h
     above: Optional[float] = None
     at_least: Optional[float] = None
+    words: tuple[str, ...] = ()  # accepted beside a number, and resolved by settings.py
     training: bool = False  # in suite files only among the keys of `training`
     configuration: bool = False
 
@@ -203,6 +207,14 @@ class Specification:
     ] = "sgd"
     new_tokens: Annotated[int, Option(above=0)] = 32  # of a generation
     cache: Annotated[Literal["dynamic", "static"], Option()] = "dynamic"  # of a generation's keys and values
+    sizes: Annotated[
+        tuple[int, ...],
+        Option("Of scenario sizes: the sizes that one artefact runs, e.g. 2,4,8.  [default: 2,4,8]"),
+    ] = ()
+    sizes_of: Annotated[
+        Literal["batch", "sequence", "image"],
+        Option("What these are sizes of: batch, sequence, image.  [default: the suite's, or batch]"),
+    ] = "batch"
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
@@ -238,6 +250,9 @@ class ProcessOptions:
     seed: int = 1337
     allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
     no_code: bool = False  # the generated code is not kept
+    bind_memory: bool = False  # to the nodes of the cores, and each thread to a core of its own
+    # The cores of each process that runs the case at once with the others; () for none (worker/instances).
+    instance_cores: tuple[tuple[int, ...], ...] = ()
     sampling: Sampling = Sampling()
 
 
@@ -362,6 +377,18 @@ class Result:
     # version, fingerprint, loaded {library or package: digest}}. Empty for a back end without dynamo;
     # without a key that this torch does not tell.
     structure: dict[str, Any] = field(default_factory=dict)
+    # The file that a back end makes (aot-inductor, export): {kind, package_bytes, export_s, compile_s,
+    # load_s, standalone}, the last of a fresh process without the model's code
+    # (worker/standalone_package): {runs, reason, import_s, load_s, first_call_s, grown_bytes, equal,
+    # largest_difference}.
+    artifact: dict[str, Any] = field(default_factory=dict)
+    # Of --instances, all at once (worker/instances): {count, threads, cores, eager, backend, speedup}, a side
+    # {throughput (samples/s), slowest_ms, median_ms [by instance]}, or {failed: reason}.
+    instances: dict[str, Any] = field(default_factory=dict)
+    # Of scenario sizes (runner/sized_record): {of, sizes, by_size {name: {eager_ms, backend_ms, speedup,
+    # first_call_s, graphs, static_ms, static_first_call_s, cost}}, overall {speedup, cost}, fixed,
+    # automatic}.
+    sizes: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
@@ -464,6 +491,8 @@ def job_from_json(data: dict[str, Any]) -> Job:
     data["case"] = _build(Case, data["case"])
     data["sampling"] = _build(Sampling, data["sampling"])
     data["compile_cores"] = tuple(data.get("compile_cores", ()))
+    data["sizes"] = tuple(data.get("sizes") or ())
+    data["instance_cores"] = tuple(tuple(cores) for cores in data.get("instance_cores") or ())
     job: Job = _build(Job, data)
     return job
 

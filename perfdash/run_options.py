@@ -56,11 +56,23 @@ class CaseSelection:
     threads: Annotated[
         int,
         Option(
-            "Threads of torch and OpenMP, each on a core of its own.  [default: 1]",
+            "Threads of torch and OpenMP, each on a core of its own; or socket: all cores of one, with "
+            "--bind-memory.  [default: 1]",
             at_least=1,
+            words=("socket",),
             configuration=True,
         ),
     ] = 1
+    bind_memory: Annotated[
+        bool,
+        Option(
+            "Bind memory to the NUMA nodes of the cores, and each thread to one core.", configuration=True
+        ),
+    ] = False
+    instances: Annotated[
+        str | None,
+        Option("4x14: also run 4 instances of 14 threads at once, for throughput.  [default: none]"),
+    ] = None
     cores: Annotated[str | None, Option("Which cores, e.g. 0-3,8.  [default: the last ones]")] = None
     torchbench: Annotated[
         Path | None, Option("A checkout of torchbench: its models are the suite torchbench-checkout.")

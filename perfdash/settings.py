@@ -127,11 +127,47 @@ def resolve(
     if origins["db"] != "PERFDASH_DB":
         refuse_password(str(values.get("db") or ""), origins["db"])
     try:
-        return RunSettings(**values), origins
+        return RunSettings(**_on_this_machine(values)), origins
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
+
+
+def _on_this_machine(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with `threads = socket` and `instances` turned into threads and cores. Raises UsageError."""
+    instances, takes_socket = values.get("instances"), str(values.get("threads")) == "socket"
+    if not instances and not takes_socket:
+        return values
+    from perfdash import topology
+
+    option = "--instances" if instances else "--threads socket"
+    for key, wrong in (("executor", "dask"), ("device", "cuda")):
+        if values.get(key) == wrong:
+            raise UsageError(f"{option} is for the CPU of this machine, not for --{key} {wrong}")
+    if str(values.get("jobs", 1)) != "1":
+        raise UsageError(f"{option} measures one case at a time: leave --jobs {values['jobs']} out")
+    cores = topology.available(topology.parse_cores(str(values["cores"])) if values.get("cores") else None)
+    if takes_socket:
+        socket = topology.one_socket(cores)
+        values = {
+            **values,
+            "threads": len(socket),
+            "cores": topology.format_cores(socket),
+            "bind_memory": True,
+        }
+        cores = [core for core in cores if core.first in socket]
+    if instances:
+        count, threads = topology.parse_instances(str(instances))
+        if not takes_socket and str(values.get("threads", threads)) != str(threads):
+            raise UsageError(
+                f"--instances {instances} runs {threads} threads each, --threads says {values['threads']}: "
+                "leave --threads out, or give --threads socket"
+            )
+        places = topology.place_instances(cores, count, threads)
+        spelled = ",".join(str(core) for place in places for core in place)
+        values = {**values, "threads": threads, "cores": spelled, "bind_memory": True}
+    return values
 
 
 def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:

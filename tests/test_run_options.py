@@ -26,6 +26,7 @@ VALUES = {
     "inputs": {"size": [3, 8, 8]}, "cosine": True, "check_accuracy": False, "loss": "mean",
     "optimizer": "adam", "new_tokens": 7, "cache": "static", "until_oom": True,
     "tf32": True,
+    "sizes": (3, 5), "sizes_of": "sequence",
 }  # fmt: skip
 
 # A new option as it is declared in records.Specification. SCRIPT runs perfdash with that text in place.
@@ -101,7 +102,20 @@ def test_a_key_of_a_suite_reaches_the_worker(name, suite):
 
 @pytest.mark.parametrize("name", [n for n, (_, o) in declared_options(Specification).items() if o.help])
 def test_a_setting_reaches_the_worker_before_the_suite(name, suite):
-    assert getattr(suite("", **{name: VALUES[name]}), name) == VALUES[name]
+    scenario = {"scenario": "sizes"} if name.startswith("sizes") else {}
+    assert getattr(suite("", **{name: VALUES[name]}, **scenario), name) == VALUES[name]
+
+
+def test_sizes_are_refused_where_they_cannot_be(suite):
+    for name in ("sizes", "sizes_of"):
+        with pytest.raises(UsageError, match="--sizes and --sizes-of are for --scenario sizes"):
+            suite("", **{name: VALUES[name]})
+    for sizes in ((3,), (3, 3), (0, 2)):
+        with pytest.raises(UsageError, match="give two or more different sizes of at least 1"):
+            suite("", sizes=sizes, scenario="sizes")
+    with pytest.raises(UsageError, match="--instances counts samples of one size"):
+        suite("", scenario="sizes", instances="1x1")
+    assert suite("", scenario="sizes").sizes == (2, 4, 8)
 
 
 def test_every_option_is_a_flag_with_its_help():

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Day:
             self.state = {
                 "device": device,
                 "minutes": minutes,
-                "started": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+                "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
                 "host": socket.gethostname().split(".")[0],
                 "spent_s": 0.0,
                 "cuts": [],

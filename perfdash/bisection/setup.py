@@ -46,9 +46,10 @@ from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import host
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import format_cores, slots_of
+from perfdash.runner.cores import slots_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
+from perfdash.topology import format_cores
 
 _RESUME_FLAGS = {
     "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",

@@ -55,5 +55,5 @@ def _flag(name: str, declared: tuple[Any, Option, Any], text: str | None) -> Any
         return Annotated[bool, typer.Option(f"--{name.replace('_', '-')}", help=text)]
     if get_origin(kind) in (tuple, dict):
         return Annotated[list[str] | None, typer.Option(help=text)]
-    read = kind if kind in (int, float, Path) and not option.duration else str
+    read = kind if kind in (int, float, Path) and not option.duration and not option.words else str
     return Annotated[read | None, typer.Option(help=text)]

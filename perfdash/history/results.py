@@ -370,6 +370,9 @@ def from_result(result: Result) -> Row:
         "skip_reason": result.skip_reason,
         "accuracy": result.accuracy,  # with the distance to eager, where it was measured
         "quality": result.quality,
+        "artifact": result.artifact,
+        "sizes": result.sizes,
+        "instances": result.instances,
         "parts_ms": result.parts_ms,
         "spread_ms": {
             side: {"mean": latency.mean, "stdev": latency.stdev, "n": latency.n}

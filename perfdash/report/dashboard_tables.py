@@ -46,20 +46,35 @@ class DashboardSetting:
     threads: int
     scenario: str
     dynamic: bool
+    is_whole_socket: bool = False
     configuration: str = DEFAULT_CONFIGURATION
     settings: str = ""
 
     @classmethod
-    def of(cls, case: Case) -> DashboardSetting:
+    def of(cls, row: Row) -> DashboardSetting:
+        case, conditions = row.case, row.details.get("conditions") or {}
         dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
+        is_whole = case.device == "cpu" and case.threads > 1 and bool(conditions.get("whole_socket"))
         return cls(
-            case.device, dtype, case.threads, case.scenario, case.dynamic, case.configuration, case.settings
+            case.device,
+            dtype,
+            case.threads,
+            case.scenario,
+            case.dynamic,
+            is_whole,
+            case.configuration,
+            case.settings,
         )
 
     @property
     def title(self) -> str:
         """As the reference dashboard has it, and what differs from it."""
-        words = ["Single-core Single-thread" if self.threads == 1 else f"{self.threads} threads"]
+        several = (
+            f"Single-socket Multi-threads ({self.threads})"
+            if self.is_whole_socket
+            else (f"{self.threads} threads")
+        )
+        words = ["Single-core Single-thread" if self.threads == 1 else several]
         words += [plain(self.device, 20)] if self.device != "cpu" else []
         words += [plain(self.scenario, 20)] if self.scenario != "inference" else []
         words += [plain(word, 80) for word in variation_in_words(self.configuration, self.dynamic)]
@@ -70,7 +85,7 @@ def settings(rows: Iterable[Row]) -> dict[DashboardSetting, list[Row]]:
     """Group rows by setting, in the order of their first row."""
     groups: dict[DashboardSetting, list[Row]] = {}
     for row in rows:
-        groups.setdefault(DashboardSetting.of(row.case), []).append(row)
+        groups.setdefault(DashboardSetting.of(row), []).append(row)
     return groups
 
 

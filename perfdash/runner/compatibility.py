@@ -6,6 +6,7 @@ Numbers from unlike hosts, packages or methods are never mixed.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
+from perfdash.runner.cores import slots_of
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
+from perfdash.worker import numa
 
 # Facts of the host (host.facts) and of the measured interpreter (hello) that numbers depend on.
 _HOST = (
@@ -155,5 +158,27 @@ def check_machine(settings: RunSettings, cases: Sequence[Planned]) -> None:
     if settings.executor != "local":
         return
     refuse_missing_library(settings.allocator)
+    if settings.bind_memory:
+        refuse_unbound_memory(settings)
     if any(case.needs_cpp for case in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
+
+
+def refuse_unbound_memory(settings: RunSettings) -> None:
+    """Raise MachineError where this machine does not let a process bind its memory."""
+    refused: list[OSError] = []
+
+    def bind() -> None:
+        try:
+            numa.bind_memory(slots_of(settings)[0])
+        except OSError as error:
+            refused.append(error)
+
+    trial = threading.Thread(target=bind)  # the policy ends with its thread
+    trial.start()
+    trial.join()
+    if refused:
+        raise MachineError(
+            f"--bind-memory: {refused[0].strerror or refused[0]}. In a container it needs the capability "
+            "SYS_NICE (docker run --cap-add SYS_NICE); or measure without --bind-memory and --threads socket"
+        )

@@ -23,25 +23,12 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
+from perfdash.topology import format_cores, parse_cores
 
 _POLL_S = 1.0  # between two looks at cores that another run measures on
 PATIENCE_S = 10.0  # until the processes that a killed run left behind have ended
 T = TypeVar("T")
 _ASKERS = 4096  # nobody accepts, so every process that asks for the holder stays queued
-
-
-def parse_cores(text: str) -> tuple[int, ...]:
-    """`0-3,8` as (0, 1, 2, 3, 8). Raises UsageError for anything else."""
-    cores: list[int] = []
-    try:
-        for part in text.split(","):
-            low, dash, high = part.partition("-")
-            cores.extend(range(int(low), int(high if dash else low) + 1))
-    except ValueError:
-        raise UsageError(f"--cores {text!r}: give cores like 0-3,8") from None
-    if not cores or len(set(cores)) != len(cores):
-        raise UsageError(f"--cores {text!r}: names no core, or one twice")
-    return tuple(cores)
 
 
 @functools.cache
@@ -185,17 +172,6 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
     return tuple(sorted(ordered[:threads]))
 
 
-def format_cores(cores: Sequence[int]) -> str:
-    """Cores in the short form that parse_cores reads."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], core]
-        else:
-            parts.append([core])
-    return ",".join(str(p[0]) if p[0] == p[-1] else f"{p[0]}-{p[-1]}" for p in parts)
-
-
 def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
     """The cores of each slot on this machine; empty where a cluster measures. Raises UsageError."""
     if settings.executor == "dask":
@@ -208,6 +184,8 @@ def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
         return []
     if settings.scheduler:
         raise UsageError("--scheduler needs --executor dask")
+    if settings.instances:  # settings.py has chosen the cores, those of each instance beside each other
+        return [parse_cores(settings.cores or "")]
     slots = choose_slots(settings.jobs, settings.threads, settings.cores)
     visible = gpus_of(settings)
     if settings.device == "cuda" and len(slots) > max(1, len(visible)):

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.child_environment import is_secret
-from perfdash.runner.cores import available_cores, format_cores, sibling_groups
+from perfdash.runner.cores import available_cores, sibling_groups
+from perfdash.topology import format_cores
 
 # Variables that change how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(

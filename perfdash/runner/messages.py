@@ -14,6 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.records import ProcessOptions, Sampling
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned, planned_from_json
+from perfdash.topology import parse_cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,15 @@ def options_of(settings: RunSettings) -> Options:
     """How every case of a run is measured, from its settings. Raises UsageError."""
     names = {option.name for option in fields(Options)} & set(RunSettings.model_fields)
     given = {name: getattr(settings, name) for name in names}
-    return Options(**{**given, "weights": weights_of(settings)})
+    return Options(**{**given, "weights": weights_of(settings), "instance_cores": instance_cores(settings)})
+
+
+def instance_cores(settings: RunSettings) -> tuple[tuple[int, ...], ...]:
+    """The cores of each of the instances that run a case at once; () without --instances."""
+    if not settings.instances:
+        return ()
+    cores, threads = parse_cores(settings.cores or ""), settings.threads
+    return tuple(cores[start : start + threads] for start in range(0, len(cores), threads))
 
 
 def weights_of(settings: RunSettings) -> str:

@@ -196,6 +196,7 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     usual = {field.name: _usual(field) for field in fields(Planned)}
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
     identity = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
+    identity["sizes"] = list(identity["sizes"])  # as a plan file has them
     if identity.get("source"):
         identity["target"] = Path(identity["target"]).name
         identity["backend_file"] = identity.get("backend_file") and Path(identity["backend_file"]).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -14,6 +15,7 @@ from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import status_of
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
+from perfdash.runner.sized_record import notes_of, of_sizes
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
 from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
@@ -22,6 +24,7 @@ from perfdash.suites.case_selection import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
 _MOST_LOST = 0.05  # share of the time without a core, from which a wider interval is no remedy
+_FILE_SHARE = 0.1  # of the back end's held bytes that may be pages of a file without a note
 _RATIO_ERROR = 0.03  # that a compression ratio may have
 
 
@@ -50,6 +53,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         event["name"]: round(event["seconds"], 4) for event in main.events if event["event"] == "phase_end"
     }
     _fill_compilation(result, main, outcomes[1:])
+    _fill_artifact(result, main)
     _fill_memory(result, main)
     accuracy = main.find("accuracy")
     if accuracy:
@@ -66,6 +70,15 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         result.conditions["gpu_readings"] = {
             k: v for k, v in answer.gpu.items() if k not in ("uuid", "trouble")
         }
+    if sized := main.find("sizes"):
+        result.sizes = of_sizes(sized, [event for outcome in outcomes if (event := outcome.find("latency"))])
+        result.notes += notes_of(result.sizes)
+    if at_once := main.find("instances"):
+        result.instances = {key: value for key, value in at_once.items() if key != "event"}
+        if failed := result.instances.get("failed"):
+            result.notes.append(f"the {at_once['count']} instances at once were not measured: {failed}")
+    if planned.case.scenario == "sizes":
+        result.conditions |= {"sizes": ",".join(map(str, planned.sizes)), "sizes_of": planned.sizes_of}
     if result.conditions and planned.case.scenario == "generation":
         result.conditions["new_tokens"] = planned.new_tokens
         result.conditions["cache"] = planned.cache
@@ -80,7 +93,18 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
 def _without_secrets(result: Result, planned: Planned) -> Result:
     """The record with *** for secrets that the model, or whatever failed, wrote into a message."""
     remember(*secrets_of(planned.env))
-    names = ("skip_reason", "accuracy", "capture", "structure", "quality", "conditions", "notes")
+    names = (
+        "skip_reason",
+        "accuracy",
+        "capture",
+        "structure",
+        "artifact",
+        "sizes",
+        "instances",
+        "quality",
+        "conditions",
+        "notes",
+    )
     texts: dict[str, Any] = {name: redact_all(getattr(result, name)) for name in names}
     if result.error:
         error = result.error
@@ -154,6 +178,27 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
     result.notes += compiled.get("notes", [])
 
 
+def _fill_artifact(result: Result, main: ProcessOutcome) -> None:
+    """The file that the back end made, and whether it runs without the model's code."""
+    compiled, alone = main.find("compiled"), main.find("standalone")
+    result.artifact = dict((compiled or {}).get("artifact") or {})
+    if alone is None:
+        return
+    trial = {key: value for key, value in alone.items() if key not in ("event", "package_bytes")}
+    result.artifact["standalone"] = trial
+    if "package_bytes" in alone:
+        result.artifact["package_bytes"] = alone["package_bytes"]
+    if not trial["runs"]:
+        result.notes.append(f"it does not run in a process without the model's code: {trial['reason']}")
+    elif not trial["equal"]:
+        result.notes.append(
+            "in a process without the model's code its outputs differ from those here by up to "
+            f"{trial['largest_difference']:.2g}"
+            if trial["largest_difference"] is not None
+            else "in a process without the model's code its outputs differ from those here"
+        )
+
+
 def _fill_memory(result: Result, main: ProcessOutcome) -> None:
     loaded, eager, backend = main.find("loaded"), main.find("eager"), main.find("memory")
     if loaded:
@@ -175,6 +220,13 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
             )
             result.notes.append(why)
         result.memory["backend"] = figures
+        file_bytes, held = figures.get("file_bytes") or 0, figures.get("held_bytes") or 0
+        if file_bytes >= _TRANSIENT_ERROR_BYTES and file_bytes > _FILE_SHARE * held:
+            held_mib, file_mib = held / 2**20, file_bytes / 2**20
+            result.notes.append(
+                f"of the {held_mib:.0f} MiB that the back end holds {file_mib:.0f} are pages of its file, "
+                "which the kernel may drop and read again"
+            )
     _fill_compression(result)
     grown = {
         "eager": (result.memory.get("eager") or {}).get("grown_bytes") or 0,
@@ -238,6 +290,7 @@ def _fill_latency(
         "steal": max((samples.steal for samples in sampled if samples.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
+        **{name: first[name] for name in ("pinned", "memory_nodes", "whole_socket") if name in first},
         "allocator": allocator,
         "minor_faults_per_call": first["minor_faults_per_call"],
         "processes": len(events),
@@ -348,7 +401,7 @@ def _without_trouble(event: dict[str, Any], trouble: Sequence[Sequence[Any]]) ->
     """Which pairs are clean, now that spans of trouble are known; pairs without times stay as they are."""
     clean, times = list(event["clean"]), event.get("times_s") or ()
     if len(times) == len(clean) + 1:
-        for pair, (start, end) in enumerate(zip(times, times[1:], strict=False)):
+        for pair, (start, end) in enumerate(itertools.pairwise(times)):
             if any(start < until and end > since for since, until, _ in trouble):
                 clean[pair] = False
     return clean

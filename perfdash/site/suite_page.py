@@ -90,7 +90,13 @@ class SuiteSetting(NamedTuple):
         amp = self.dtype.removeprefix("amp-")
         dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
         return dashboard_tables.DashboardSetting(
-            self.device, dtype, self.threads, self.scenario, self.dynamic, self.configuration, self.settings
+            self.device,
+            dtype,
+            self.threads,
+            self.scenario,
+            self.dynamic,
+            configuration=self.configuration,
+            settings=self.settings,
         )
 
     def page(self, testbed_digest: str) -> str:

@@ -29,8 +29,13 @@ PHASE_TIMEOUTS: dict[str, float] = {
     "accuracy": 1800.0,
     "quality": 3600.0,
     "latency": 1800.0,
+    "standalone": 900.0,
+    "sizes": 3600.0,
+    "instances": 3600.0,
     "memory": 1200.0,
 }
+
+_SIZES = (2, 4, 8)  # of scenario sizes, unless the suite or the user names others
 
 # Fields of a specification that the user's option or the suite's key of the same name sets, without a rule.
 _DECLARED = declared_options(Specification)
@@ -70,6 +75,7 @@ def planned_from_json(data: dict[str, Any]) -> Planned:
     names = {field.name for field in fields(Planned)}
     try:
         values = {key: value for key, value in data.items() if key in names and key != "case"}
+        values["sizes"] = tuple(values.get("sizes") or ())  # JSON has lists only
         return Planned(case=Case(**data["case"]), **values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a planned case: {error}") from error
@@ -232,6 +238,7 @@ def _plan(
     freezing = bool(settings.inductor_config.get("freezing"))
     given = {name: getattr(settings, name, None) for name in _DECLARED}
     declared = {name: setting(name) if value is None else value for name, value in given.items()}
+    declared["sizes"] = _sizes(declared["sizes"], case.scenario, settings)
     return Planned(
         case=case,
         loader=suite.loader_of(model),
@@ -263,6 +270,21 @@ def _plan(
         cost_s=setting("cost_s"),
         **{name: value for name, value in declared.items() if value is not None},
     )
+
+
+def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) -> tuple[int, ...]:
+    """The sizes that one artefact runs in scenario `sizes`; none in any other. Raises UsageError."""
+    if scenario != "sizes":
+        if any(getattr(settings, name, None) for name in ("sizes", "sizes_of")):
+            raise UsageError(f"--sizes and --sizes-of are for --scenario sizes, not for {scenario}")
+        return tuple(sizes or ())
+    if settings.instances:
+        raise UsageError("--instances counts samples of one size: leave it out with --scenario sizes")
+    sizes = sizes or _SIZES
+    if len(set(sizes)) < max(2, len(sizes)) or min(sizes) < 1:
+        given = ",".join(map(str, sizes))
+        raise UsageError(f"--sizes {given}: give two or more different sizes of at least 1, e.g. 2,4,8")
+    return tuple(sizes)
 
 
 def _not_taken(case: Case, backend: Any) -> list[str]:

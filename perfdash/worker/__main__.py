@@ -37,6 +37,13 @@ _COMPILER_MODULES = (
     "torch._inductor.codegen.triton",
 )
 _MAX_MESSAGE = 1 << 22
+# Wheels that name the commit they were built from, and its repository.
+_WHEELS = {
+    "torchvision": "https://github.com/pytorch/vision",
+    "torchaudio": "https://github.com/pytorch/audio",
+    "torchtext": "https://github.com/pytorch/text",
+    "torchdata": "https://github.com/pytorch/data",
+}
 
 
 def main() -> None:
@@ -119,8 +126,8 @@ def _hello(packages: list[str]) -> dict[str, Any]:
 
 def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The version of each installed distribution, and of those that pip took from a repository the commit and
-    the repository's address, without account and password (PEP 610). One from a folder says no commit. Of
-    several of a name the first on the path is imported.
+    the repository's address, without account and password (PEP 610), or of a wheel that names its commit. One
+    from a folder says no commit. Of several of a name the first on the path is imported.
     """
     versions: dict[str, str] = {}
     commits: dict[str, str] = {}
@@ -130,6 +137,8 @@ def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]
         if not name or name in versions:
             continue
         versions[name] = distribution.version
+        if commit := _commit_in_wheel(distribution, name):
+            commits[name], repositories[name] = commit, _WHEELS[name]
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
             commit, address = origin["vcs_info"]["commit_id"], origin["url"]
@@ -140,6 +149,18 @@ def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]
             if isinstance(address, str):
                 repositories[name] = re.sub(r"(?<=://)[^/@]*@", "", address)
     return versions, commits, repositories
+
+
+def _commit_in_wheel(distribution: Any, name: str) -> Optional[str]:
+    """The commit that a wheel of PyTorch's own libraries was built from, by its file version.py."""
+    if name not in _WHEELS:
+        return None
+    try:
+        with open(str(distribution.locate_file(f"{name}/version.py"))) as file:
+            match = re.search(r"^git_version(?::.*)? = ['\"]([0-9a-f]{40})['\"]", file.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return match.group(1) if match else None
 
 
 def _serve_case(parent: int, message: bytes, events: int, log: int, model: Optional[int] = None) -> None:

@@ -77,7 +77,8 @@ def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
     verdict = judge(eager, compiled)
     if verdict["status"] == "fail" and is_random and hasattr(comparison.backend, "prepare_repeatable"):
         side = comparison.compiled_side
-        model = comparison.backend.prepare_repeatable(side.module, side.inputs, job)
+        example = getattr(scenario, "example", lambda inputs: inputs)
+        model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
         step = scenario.make_step(model, side, comparison.device)
         seed()
         with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():

@@ -2,7 +2,8 @@
 
 Every phase ends with an event, so what was measured before a crash is kept. The order matters: load with
 one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile, check accuracy, time
-under the steady allocator, score, and measure the compiled side's memory last.
+under the steady allocator, score, try a compiled file in a fresh process, and measure the compiled side's
+memory last.
 
 With Job.until_oom the batch grows until memory ends: where eager runs out of memory, the case goes on with
 the back end alone, and a check that alone lacks memory is skipped.
@@ -33,9 +34,11 @@ from perfdash.worker import (
     failures,
     hardware_counters,
     held_memory,
+    instances,
     latency_sampling,
     linux,
     loaded_files,
+    numa,
     output_comparison,
     peak_memory,
     profiling,
@@ -97,6 +100,7 @@ class CaseProcess:
         self.frames: structure.Frames | None = None  # what dynamo compiles, of a back end that it serves
         self.recompiles: dict[str, int] = {}  # by phase
         self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
+        self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
@@ -133,6 +137,17 @@ class CaseProcess:
             if job.role != "replica" and job.data and not self.eager_lost:
                 with self.phase("quality"):
                     self.emit("quality", **quality.of_case(self.comparison()))
+            if job.role != "replica" and hasattr(self.backend, "standalone"):
+                with self.phase("standalone"):
+                    example = getattr(self.scenario, "example", lambda inputs: inputs)
+                    inputs = example(self.compiled_side.inputs)
+                    self.emit("standalone", **self.backend.standalone(self.compiled_model, inputs, job))
+            if job.role != "replica" and hasattr(self.scenario, "further") and not self.eager_lost:
+                with self.phase("sizes"):
+                    self.emit("sizes", **self.scenario.further(self.comparison()))
+            if job.role == "full" and job.instance_cores:
+                with self.phase("instances"):
+                    self.emit("instances", **instances.run_at_once(job))
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
@@ -214,7 +229,7 @@ class CaseProcess:
             linux.malloc_trim()
             capabilities.prepare_backend(self.job)
             self.seed()
-            self.try_steps(self.make_step(side, self.backend.prepare(side.module, side.inputs, self.job)))
+            self.try_steps(self.make_step(side, self.prepare(side)))
 
     def try_steps(self, step: Callable[[], Any]) -> None:
         """Call the step until it needs no more memory than before."""
@@ -231,6 +246,10 @@ class CaseProcess:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
             linux.limit_data(job.memory_limit_bytes)
+        if job.instance_cores:  # the case itself is measured on the cores of the first instance
+            os.sched_setaffinity(0, job.instance_cores[0])
+        if job.bind_memory and job.case.device == "cpu":
+            numa.bind_memory(os.sched_getaffinity(0))
         capabilities.refuse(job)
         with self.phase("load"):
             self.load()
@@ -240,7 +259,10 @@ class CaseProcess:
         job = self.job
         torch.set_num_threads(1)
         self.seed()
-        module, inputs = registry.find("loaders", job.loader).load(job)
+        loader = registry.find("loaders", job.loader)
+        module, inputs = loader.load(job)
+        if hasattr(self.scenario, "all_inputs"):
+            inputs = self.scenario.all_inputs(job, inputs, loader.load)
         if job.weights not in ("random", "pretrained"):
             weights.load_into(module, job.weights)
         self.scenario.set_mode(module)
@@ -269,6 +291,11 @@ class CaseProcess:
         self.scenario.set_mode(module)
         return variant_side(self.eager_side, module, job, self.device.torch_device)
 
+    def prepare(self, side: Side) -> Any:
+        """What the back end makes of a side's module."""
+        example = getattr(self.scenario, "example", lambda inputs: inputs)
+        return self.backend.prepare(side.module, example(side.inputs), self.job)
+
     def make_step(self, side: Side, model: Any) -> Callable[[], Any]:
         """The scenario's step of a model over a side."""
         step: Callable[[], Any] = self.scenario.make_step(model, side, self.device)
@@ -293,6 +320,24 @@ class CaseProcess:
     def use_threads(self) -> None:
         """Let torch use the case's threads; from then on the process cannot be forked."""
         torch.set_num_threads(self.job.case.threads)
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[bool]:
+        """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are.
+
+        Only while something is timed: the compiler's processes need all cores.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        threads = [0, *self.pool]  # 0 is this thread
+        if not self.job.bind_memory or self.device.kind != "cpu":
+            yield False
+            return
+        is_pinned = numa.pin(threads, cores[: self.job.case.threads])
+        try:
+            yield is_pinned
+        finally:
+            for thread in threads:
+                os.sched_setaffinity(thread, cores)
 
     def comparison(self) -> Comparison:
         """Both sides, once the back end's is compiled."""
@@ -398,6 +443,8 @@ class CaseProcess:
     def compile(self) -> None:
         """Compile the back end's side: its first call, the constants it keeps, what was captured."""
         self.use_threads()
+        if self.job.bind_memory and self.job.case.threads > 1 and self.device.kind == "cpu":
+            self.pool = numa.new_threads(lambda: torch.ones(1 << 22).add_(1))
         self.seed()  # the parameters as they were: on a GPU eager has trained in this process
         side = self.compiled_side = self.make_compiled_side()
         self.sides.append(side)
@@ -415,8 +462,11 @@ class CaseProcess:
             self.constants_bytes = 0 if is_replica else held_memory.bytes_since(live_before)
 
         def make_step() -> Callable[[], Any]:
-            self.compiled_model = self.backend.prepare(side.module, side.inputs, self.job)
-            return self.make_step(side, self.compiled_model)
+            self.compiled_model = self.prepare(side)
+            step = self.make_step(side, self.compiled_model)
+            if hasattr(self.scenario, "before_compile") and getattr(self.backend, "CAPTURES", True):
+                self.scenario.before_compile(side, step)
+            return step
 
         self.seed()
         self.frames = structure.Frames()
@@ -442,7 +492,16 @@ class CaseProcess:
         phases = clock.figures(figures["compilation_s"])
         compiled, structure_notes = self.structure(capture.get("vector_isa"))
         notes += [*clock.notes(), *structure_notes]
-        self.emit("compiled", **figures, capture=capture, phases_s=phases, structure=compiled, notes=notes)
+        describe = getattr(self.backend, "artifact", None)
+        self.emit(
+            "compiled",
+            **figures,
+            capture=capture,
+            phases_s=phases,
+            structure=compiled,
+            artifact=describe(self.compiled_model) if describe else {},
+            notes=notes,
+        )
 
     def structure(self, isa: Optional[str]) -> tuple[dict[str, Any], list[str]]:
         """What compiling produced; a replica has the same, and a back end without dynamo nothing to read.
@@ -517,17 +576,18 @@ class CaseProcess:
             raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
         graphs = compilation.compiled_graphs()
         before = self.device.probe()
-        load = os.getloadavg()[0]
-        if self.eager_lost:
-            figures = latency_sampling.sample_alone(self.compiled_step, self.device, self.job.sampling)
-        else:
-            figures = latency_sampling.sample_pairs(
-                self.eager_step,
-                self.compiled_step,
-                self.device,
-                self.job.sampling,
-                self.job.seed + self.job.process,
-            )
+        load, cores = os.getloadavg()[0], sorted(os.sched_getaffinity(0))
+        with self.pinned() as is_pinned:
+            if self.eager_lost:
+                figures = latency_sampling.sample_alone(self.compiled_step, self.device, self.job.sampling)
+            else:
+                figures = latency_sampling.sample_pairs(
+                    self.eager_step,
+                    self.compiled_step,
+                    self.device,
+                    self.job.sampling,
+                    self.job.seed + self.job.process,
+                )
         figures["probe_ms"] = [before, self.device.probe()]
         if self.job.role != "replica":
             figures["accounts"] = {"backend": self.device.account(self.compiled_step)}
@@ -536,7 +596,10 @@ class CaseProcess:
             for step in (self.eager_step, self.compiled_step):
                 getattr(step, "marks", []).clear()
         figures["load"] = round(load, 2)
-        figures["cores"] = sorted(os.sched_getaffinity(0))
+        figures["cores"] = cores
+        if self.job.bind_memory:
+            figures["pinned"], figures["memory_nodes"] = is_pinned, list(numa.nodes_of(cores))
+        figures["whole_socket"] = numa.is_whole_socket(cores)
         figures["torch_threads"] = torch.get_num_threads()
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()

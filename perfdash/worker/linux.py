@@ -106,12 +106,12 @@ def malloc_trim() -> None:
 
 
 def memory_status() -> dict[str, int]:
-    """VmHWM, VmRSS, VmData and RssAnon of this process in bytes (/proc/self/status)."""
+    """VmHWM, VmRSS, VmData, RssAnon and RssFile of this process in bytes (/proc/self/status)."""
     figures = {}
     with open("/proc/self/status") as status:
         for line in status:
             key, _, rest = line.partition(":")
-            if key in ("VmHWM", "VmRSS", "VmData", "RssAnon"):
+            if key in ("VmHWM", "VmRSS", "VmData", "RssAnon", "RssFile"):
                 figures[key] = int(rest.split()[0]) * 1024
     return figures
 

@@ -6,7 +6,10 @@ and plain values in a module's inputs and outputs, and rebuilds them from the re
 
 from __future__ import annotations
 
+import os
+import re
 import time
+import traceback
 import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
@@ -16,6 +19,19 @@ import torch.utils._pytree as pytree
 
 Tensors = tuple[torch.Tensor, ...]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# What torch.export says of a model that it cannot capture, and the same in plain words. The first that fits.
+_REASONS = (
+    (
+        r"Could not guard on data-dependent|dynamic control flow|data-dependent branching",
+        "a branch depends on the values of a tensor",
+    ),
+    (r"Could not extract specialized integer", "a size or index depends on the values of a tensor"),
+    (r"specialized|[Cc]onstraints violated|Not all values of", "the model fixes a size that should vary"),
+    (r"\.numpy\(\)|\.data_ptr|FakeTensor|Cannot convert symbols", "the model leaves torch for other code"),
+    (r"no fake impl|no meta|no python implementation|does not have a (fake|meta)",
+     "an operator has no rule for shapes without data"),
+    (r"has no attribute .*torch\.ops|_OpNamespace|Could not find .*operator", "an operator is missing"),
+)  # fmt: skip
 
 
 class Signature:
@@ -174,6 +190,29 @@ def root_cause(error: BaseException) -> str:
     return f"{type(chain[-1]).__name__}: {' '.join(lines[:2])[:300]}"
 
 
+class ExportRefused(RuntimeError):
+    """torch.export cannot capture the model; the message is one line with the reason."""
+
+
+def plain_reason(error: BaseException) -> str:
+    """Return in plain words why an export failed, and where in the model's code; then torch's own words."""
+    words = root_cause(error)
+    plain = next((plain for pattern, plain in _REASONS if re.search(pattern, words)), None)
+    own = os.sep + os.path.join("perfdash", "worker") + os.sep
+    inside = os.path.dirname(torch.__file__) + os.sep
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", inside))
+        and own + "model_export" not in frame.filename
+        and own + "backends" not in frame.filename
+    ]
+    where = ""
+    if frames:
+        where = f" in {os.path.basename(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})"
+    return f"{plain}{where} ({words})" if plain else f"{words}{where}"
+
+
 @dataclass
 class Exported:
     """An exported program. why_static says why its batch cannot vary; it is None if the batch can vary."""
@@ -186,7 +225,7 @@ def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False)
     """Export `flat`, with a dynamic batch where the model allows it.
 
     The batch is dimension 0 of the inputs that have `batch` samples there. With `strict`, dynamo captures
-    the program, and its nodes name the layer they come from. Raises RuntimeError with the cause.
+    the program, and its nodes name the layer they come from. Raises ExportRefused with the cause.
     """
     batched = is_batched(tensors, batch)
     if any(batched):
@@ -205,11 +244,11 @@ def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False)
 
 
 def export_static(flat: FlatModule, tensors: Tensors, why: str, strict: bool = False) -> Exported:
-    """Export `flat` for the example's shapes only. Raises RuntimeError with the cause."""
+    """Export `flat` for the example's shapes only. Raises ExportRefused with the cause."""
     try:
         return Exported(_export(flat, tensors, None, strict), why)
     except Exception as error:
-        raise RuntimeError(f"torch.export cannot capture this model: {root_cause(error)}") from error
+        raise ExportRefused(f"torch.export cannot capture this model: {plain_reason(error)}") from error
 
 
 def _export(flat: FlatModule, tensors: Tensors, shapes: Any, strict: bool) -> Any:

@@ -111,13 +111,16 @@ def _reopened(make_step: Callable[[], Callable[[], Any]], context: Context) -> t
 
     The difference in resident size of this process before and after `make_step` made a second session and
     called it once. The first session has loaded the libraries, so the difference is the session alone.
+    `file_bytes` of it are pages of the back end's file, which the kernel may drop and read again.
     """
     with context():
-        before = _resident_bytes()
+        before, file_before = _resident_bytes(), linux.memory_status()["RssFile"]
         step = make_step()
         step()
         grown = _resident_bytes() - before
-        return max(0, grown), _transient(step, contextlib.nullcontext)
+        of_file = linux.memory_status()["RssFile"] - file_before
+        figures = _transient(step, contextlib.nullcontext)
+        return max(0, grown), {**figures, "file_bytes": max(0, of_file)}
 
 
 def _resident_bytes() -> int:

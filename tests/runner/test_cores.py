@@ -7,17 +7,18 @@ from hypothesis import strategies as st
 from perfdash.errors import UsageError
 from perfdash.runner import cores
 from perfdash.settings import RunSettings
+from perfdash.topology import format_cores, parse_cores
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_spelling_is_read_back(some):
-    assert cores.parse_cores(cores.format_cores(sorted(some))) == tuple(sorted(some))
+    assert parse_cores(format_cores(sorted(some))) == tuple(sorted(some))
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,1", "1-", "-2", "0..3"])
 def test_nonsense(text):
     with pytest.raises(UsageError, match="--cores"):
-        cores.parse_cores(text)
+        parse_cores(text)
 
 
 def test_last_cores_one_thread_a_core_first(monkeypatch):

@@ -13,6 +13,8 @@ returned counts as compilation. Optional:
 - held_tensors(model): the tensors that the callable needs, where it does not need the module's (None where it
   does after all); reopen(model): a second callable just like it, where its weights are no tensors;
 - OPAQUE_ON_GPU = True: on a GPU it has an allocator of its own, which torch cannot measure;
+- artifact(model): facts of the file that it makes; standalone(model, inputs, job): that file loaded and
+  called in a fresh process without the model's code (worker/standalone_package.py);
 - notes(model): remarks for the readers of the result;
 - vector_isa(job, find_out): the vector instructions that it compiles for;
 - prepare_repeatable: like prepare, for the accuracy check of a model that draws random numbers, where

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from perfdash.records import Job
 
-SCENARIOS = ("inference", "training", "generation")
+SCENARIOS = ("inference", "training", "generation", "sizes")
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

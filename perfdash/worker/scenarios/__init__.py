@@ -13,5 +13,8 @@ it. Also `set_mode(module)`, and `context(job)`, a context manager around every 
 - step.follow(other): observe() repeats the choices of another step, where a step makes choices;
 - step.parts: the names of the parts of a step that are timed separately; each call appends one row of marks
   (Cpu.mark) to step.marks, at least one more than there are parts: the last part is the rest of the step;
-- step.release(): frees what the step holds between calls.
+- step.release(): frees what the step holds between calls;
+- all_inputs(job, inputs, load): the inputs of a side, where these are more than one call's, and
+  example(inputs): those of one call; before_compile(side, step), ahead of the first call through dynamo;
+- further(comparison): what is measured after the timing, as the event `sizes`.
 """

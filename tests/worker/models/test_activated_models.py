@@ -24,6 +24,8 @@ PARAMETERS = [
     ("activated_efficientnet", {"variant": "b1"}, 7_794_184),
     ("activated_efficientnet", {"variant": "b2"}, 9_109_994),
     ("activated_efficientnet", {"variant": "b3"}, 12_233_232),
+    ("efficientnet_same_padding", {"variant": "b0"}, 5_288_548),
+    ("efficientnet_same_padding", {"variant": "b1"}, 7_794_184),
 ]
 SMALL = [
     *(("activated_vgg", {"norm": norm}) for norm in ("plain", "in_place")),

@@ -1,0 +1,62 @@
+"""TensorRT in INT8: calibrated by NVIDIA's ModelOpt after training, exported, compiled by torch_tensorrt.
+
+Written by their documentation; no GPU has run it yet.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from perfdash.records import Job
+
+PACKAGES = ("torch_tensorrt", "modelopt")
+EXTRA = "tensorrt-int8"
+DEVICES = ("cuda",)
+OPAQUE_ON_GPU = True
+DTYPES = ("float32",)
+LOSSY = True
+CAPTURES = False
+
+
+def prepare(module: Any, inputs: Any, job: Job) -> Any:
+    """A quantised copy as engines, for the shapes of the inputs only.
+
+    Calibrated as every static INT8 here (worker/int8_calibration). Raises RuntimeError that says which step
+    refused the model.
+    """
+    import modelopt.torch.quantization as quantization
+    import torch
+    import torch_tensorrt
+    from modelopt.torch.quantization.utils import export_torch_mode
+
+    from perfdash.worker.int8_calibration import calibration_batches
+    from perfdash.worker.model_export import ConvertedModel, flattened, root_cause, shapes_of
+
+    signature, flat, tensors = flattened(copy.deepcopy(module), inputs)
+    batches, remark = calibration_batches(inputs, job)
+
+    def calibrate(model: Any) -> None:
+        for batch in batches:
+            model(*signature.flatten(batch))
+
+    step = "ModelOpt"
+    try:
+        with torch.no_grad():
+            quantized = quantization.quantize(flat, quantization.INT8_DEFAULT_CFG, forward_loop=calibrate)
+            step = "torch.export"
+            with export_torch_mode():
+                program = torch.export.export(quantized, tensors)
+                step = "torch_tensorrt"
+                compiled = torch_tensorrt.dynamo.compile(
+                    program, inputs=list(tensors), enabled_precisions={torch.int8}, min_block_size=1
+                )
+    except Exception as error:  # all three raise any type
+        raise RuntimeError(f"{step} refused this model: {root_cause(error)}") from error
+    remarks = [remark, f"engines for batch size {job.case.batch_size} only"]
+    return ConvertedModel(signature, compiled, remarks, shapes_of(tensors))
+
+
+def notes(model: Any) -> list[str]:
+    """What it was calibrated on, and that the shapes are fixed."""
+    return list(model.notes)

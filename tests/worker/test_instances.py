@@ -1,0 +1,58 @@
+"""Instances at once: their figures, the counting of calls, and real processes on this machine's cores."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from perfdash.records import Case, Job, Sampling
+from perfdash.worker import instances
+from tests.conftest import HERE
+
+
+def test_throughput_is_the_sum_and_the_slowest_is_named():
+    answers = [
+        {"calls": 100, "seconds": 2.0, "median_ms": 20.0},
+        {"calls": 50, "seconds": 2.5, "median_ms": 45.0},
+    ]
+    faster = [
+        {**answer, "calls": answer["calls"] * 2, "median_ms": answer["median_ms"] / 2} for answer in answers
+    ]
+    figures = instances.figures({"eager": answers, "backend": faster}, batch_size=8)
+    assert figures["eager"] == {"throughput": 8 * (50 + 20), "slowest_ms": 45.0, "median_ms": [20.0, 45.0]}
+    assert figures["backend"]["slowest_ms"] == 22.5
+    assert figures["speedup"] == 2.0
+
+
+def test_calls_are_counted_while_all_instances_run():
+    now, calls = [0.0], []
+
+    def step() -> None:
+        calls.append(now[0])
+        now[0] += 0.25
+
+    counted = instances.count_calls(step, lambda: None, 2.0, clock=lambda: now[0])
+    assert counted == {"calls": 8, "seconds": 2.0, "median_ms": 250.0}
+    assert len(calls) == 12, "two before and two after are not counted"
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_case_at_once(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    job = Job(
+        case=Case("own", "plain", batch_size=4, backend="aot-eager"),
+        loader="python",
+        target=f"{HERE / 'truth' / 'shape_models.py'}:plain",
+        scratch=str(tmp_path),
+        sampling=Sampling(),
+        instance_cores=((core,), (core,)),
+        bind_memory=False,
+    )
+    figures = instances.run_at_once(job, seconds=0.2)
+    assert "failed" not in figures
+    assert figures["count"] == 2
+    assert figures["backend"]["throughput"] > 0
+    assert figures["eager"]["slowest_ms"] == max(figures["eager"]["median_ms"])
+    broken = instances.run_at_once(Job(**{**vars(job), "target": "/no/such/file.py:plain"}), seconds=0.2)
+    assert "file.py" in broken["failed"]

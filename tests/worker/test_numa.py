@@ -1,0 +1,88 @@
+"""Memory nodes and whole sockets on made-up trees; binding with the kernel's answer made up, too."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+
+import pytest
+
+from perfdash.worker import numa
+from tests.sys_trees import tree
+
+
+@pytest.fixture
+def two_sockets(tmp_path) -> str:
+    return str(tree(tmp_path, 2, 56) / "devices/system")
+
+
+def test_the_nodes_of_cores(two_sockets):
+    assert set(numa.nodes(two_sockets)) == {0, 1}
+    assert numa.nodes_of(range(56), two_sockets) == (0,)
+    assert numa.nodes_of([55, 56], two_sockets) == (0, 1)
+    assert numa.nodes_of([112], two_sockets) == (0,), "the second hardware thread of core 0"
+
+
+def test_a_whole_socket(two_sockets, tmp_path):
+    assert numa.is_whole_socket(range(56, 112), two_sockets) is True
+    assert numa.is_whole_socket(range(56, 111), two_sockets) is False
+    assert numa.is_whole_socket(range(112), two_sockets) is False, "two sockets"
+    assert numa.is_whole_socket([0], str(tmp_path / "none")) is None
+
+
+class Kernel:
+    """Stands in for the C library: keeps the arguments of system calls."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.calls: list[tuple] = []
+        self._code = code
+
+    def syscall(self, number, mode, mask, size) -> int:
+        self.calls.append((number, mode, [int(word) for word in mask], size.value))
+        if self._code:
+            ctypes.set_errno(self._code)
+        return -1 if self._code else 0
+
+
+def test_memory_is_bound_to_the_nodes_of_the_cores(two_sockets, monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(numa.ctypes, "CDLL", lambda *_, **__: kernel)
+    monkeypatch.setattr(numa.platform, "machine", lambda: "x86_64")
+    assert numa.bind_memory(range(56, 112), two_sockets) == (1,)
+    assert kernel.calls == [(238, 2, [0b10], 65)]
+
+
+def test_with_one_node_there_is_nothing_to_bind(tmp_path, monkeypatch):
+    kernel = Kernel(errno.EPERM)
+    monkeypatch.setattr(numa.ctypes, "CDLL", lambda *_, **__: kernel)
+    root = str(tree(tmp_path, 1, 4) / "devices/system")
+    assert numa.bind_memory([0, 1], root) == (0,)
+    assert numa.bind_memory([0, 1], str(tmp_path / "none")) == ()
+    assert kernel.calls == []
+
+
+def test_a_kernel_that_refuses_is_an_error_with_the_nodes(two_sockets, monkeypatch):
+    monkeypatch.setattr(numa.ctypes, "CDLL", lambda *_, **__: Kernel(errno.EPERM))
+    with pytest.raises(OSError, match=r"cannot bind memory to node 0: Operation not permitted"):
+        numa.bind_memory([0], two_sockets)
+
+
+def test_threads_that_an_action_starts_are_found_and_pinned():
+    done, ready = threading.Event(), threading.Event()
+    started = threading.Thread(target=lambda: (ready.set(), done.wait()))
+
+    def start() -> None:
+        started.start()
+        ready.wait()
+
+    core = min(os.sched_getaffinity(0))
+    try:
+        (thread,) = numa.new_threads(start)
+        assert numa.pin([thread], [core]) is True
+        assert os.sched_getaffinity(thread) == {core}
+        assert numa.pin([thread], [core, core]) is False
+    finally:
+        done.set()
+        started.join()

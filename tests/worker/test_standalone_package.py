@@ -1,0 +1,96 @@
+"""The fresh process: what it refuses to import, and what it says of a file that does not load."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.records import Case, Job
+from perfdash.worker import standalone_package
+from tests.lazy import lazy
+
+torch = lazy("torch")
+model_export = lazy("perfdash.worker.model_export")
+modules = lazy("tests.worker.modules")
+
+
+def test_the_models_libraries_cannot_be_imported():
+    finder = standalone_package._Refuse(["timm", "perfdash"])
+    with pytest.raises(ModuleNotFoundError, match=r"timm\.models is not imported here"):
+        finder.find_spec("timm.models")
+    assert finder.find_spec("torch.nn") is None
+
+
+@pytest.mark.parametrize(
+    ("loader", "target", "packages"),
+    [("timm", "resnet18", {"perfdash", "timm"}), ("python", "/models/mine.py:net", {"perfdash", "mine"})],
+)
+def test_the_libraries_of_a_loader_are_refused_and_torch_is_not(loader, target, packages):
+    job = Job(case=Case("s", "m"), loader=loader, target=target)
+    libraries = set(standalone_package._libraries(job))
+    assert packages <= libraries
+    assert "torch" not in libraries
+
+
+def test_tensors_come_back_with_strides_and_values(tmp_path):
+    tensors = [
+        torch.arange(24.0).reshape(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+        torch.tensor(True),
+        torch.empty(0, 3, dtype=torch.bfloat16),
+        torch.randn(3, 4, dtype=torch.bfloat16).t(),
+    ]
+    described = standalone_package._write(tensors, str(tmp_path / "inputs"))
+    for tensor, back in zip(tensors, map(standalone_package._read, described), strict=True):
+        assert torch.equal(tensor, back)
+        assert tensor.stride() == back.stride()
+        assert tensor.dtype == back.dtype
+
+
+@pytest.mark.slow
+def test_a_file_that_does_not_load_is_a_reason_and_no_error(tmp_path):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"no package")
+    job = Job(case=Case("s", "m"), loader="python", target="a.py:b", scratch=str(tmp_path))
+    facts = standalone_package.trial("program", str(path), (torch.ones(2),), (torch.ones(2),), job)
+    assert facts["runs"] is False
+    assert facts["package_bytes"] == 10
+    assert facts["reason"]
+    assert "\n" not in facts["reason"]
+
+
+@pytest.mark.parametrize(
+    ("message", "plain"),
+    [
+        (
+            "Could not guard on data-dependent expression Eq(u0, 1)",
+            "a branch depends on the values of a tensor",
+        ),
+        (".numpy() is not supported for tensor subclasses.", "the model leaves torch for other code"),
+        ("something new", ""),
+    ],
+)
+def test_the_exporters_reason_is_in_plain_words_with_the_place(message, plain):
+    def forward():
+        raise RuntimeError(message)
+
+    try:
+        forward()
+    except RuntimeError as error:
+        reason = model_export.plain_reason(error)
+    assert reason.startswith(plain)
+    assert message in reason
+    assert "test_standalone_package.py:" in reason
+    assert "(forward)" in reason
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_torch_without_the_api_says_which_one_has_it(monkeypatch, dynamic):
+    from perfdash.worker.backends import aot_inductor, export
+
+    job = Job(case=Case("s", "m", backend="aot-inductor", dynamic=dynamic), loader="python", target="a.py:b")
+    assert not aot_inductor.complaints(job)
+    assert not export.complaints(job)
+    monkeypatch.delattr(torch.export.Dim, "DYNAMIC")
+    assert bool(export.complaints(job)) is dynamic
+    monkeypatch.delattr(torch._inductor, "aoti_compile_and_package")
+    (message,) = aot_inductor.complaints(job)
+    assert message.endswith("cannot make AOTInductor packages: they need torch 2.5 or newer")
