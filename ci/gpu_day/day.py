@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,9 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     command = [sys.executable, *step.command()]
     if PERFDASH[:1] != (sys.executable,) and not step.runs:
         command = [*PERFDASH, *step.command()]
+    unfinished = None
     if step.runs:
-        unfinished = unfinished_run(folder)
+        unfinished = unfinished_run(folder, known.get("given_up", ()))
         ordered = planning.replace(step, items=tuple(known["items"])).command()
         words = ["--resume", str(unfinished)] if unfinished else [*ordered, "--out", str(folder)]
         words += ["--wait", "2m"]  # for the cores of a piece that was killed just now
@@ -184,7 +186,11 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     known["code"] = code
     if code is not None and code not in (0, 1, 130) and step.must:
         print(f"   exit code {code}; its last lines:", *_tail(log), sep="\n   ", flush=True)
-    if code is None or code == 130:  # ended by the limit: what it measured is kept
+    if unfinished and code in (2, 3):
+        # Its plan or the environment has changed since: what it measured is kept, and a new run begins.
+        known.setdefault("given_up", []).append(unfinished.name)
+        print(f"   {unfinished.name} cannot be resumed: measured anew", flush=True)
+    elif code is None or code == 130:  # ended by the limit: what it measured is kept
         known["state"] = "running" if step.runs else "cut short"
     else:
         known["state"] = "done" if code in (0, 1) else "failed"
@@ -229,14 +235,16 @@ def watch(day: Day, known: dict[str, Any], command: list[str], output: Any, limi
 
 def _end_with_parent() -> None:
     """Have the kernel interrupt this process when the piece is killed, so that it measures no further."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
     ctypes.CDLL(None).prctl(1, signal.SIGINT, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
-def unfinished_run(folder: Path) -> Path | None:
-    """The run in a folder that was begun and not ended."""
+def unfinished_run(folder: Path, given_up: Sequence[str] = ()) -> Path | None:
+    """The run in a folder that was begun and not ended, but for those that cannot be resumed."""
     for info in sorted(folder.glob("*/run.json"), reverse=True):
         try:
-            if json.loads(info.read_text()).get("state") != "done":
+            state = json.loads(info.read_text()).get("state")
+            if state != "done" and info.parent.name not in given_up:
                 return info.parent
         except (OSError, ValueError):
             continue
