@@ -40,6 +40,9 @@ class Day:
             if self.state["device"] != device:
                 sys.exit(_usage(f"{out} is a day on {self.state['device']}: give another --out"))
             self.state["minutes"] = minutes
+            for known in self.state["steps"].values():
+                if known["state"] == "failed" and known.get("code") == 3:  # the machine may be mended since
+                    known["state"] = "left"
         else:
             self.state = {
                 "device": device,
@@ -159,11 +162,15 @@ def work(day: Day, steps: tuple[planning.Step, ...], deadline: float) -> bool:
             known["state"] = "cut short" if known["spent_s"] else "left out"
             day.state["cuts"].append(f"{step.name}: {known['state']}, the minutes are used")
             continue
-        if run(day, step, known, limit_s) and time.monotonic() >= deadline - planning.SHORTEST_S:
+        run(day, step, known, limit_s)
+        if step.must and step.runs and known["state"] == "failed":
+            print("Nothing can be measured here; mend that, and call it again", flush=True)
+            return True
+        if time.monotonic() >= deadline - planning.SHORTEST_S:
             return all(day.step(step)["state"] not in ("left", "running") for step in steps)
 
 
-def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) -> bool:
+def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) -> None:
     """Run a step, or what is left of it, for at most so long; its state says how it ended."""
     folder = day.out / "runs" / step.name
     command = [sys.executable, *step.command()]
@@ -195,7 +202,6 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     else:
         known["state"] = "done" if code in (0, 1) else "failed"
     day.save()
-    return True
 
 
 def watch(day: Day, known: dict[str, Any], command: list[str], output: Any, limit_s: float) -> int | None:
@@ -306,7 +312,7 @@ def verdict(day: Day) -> int:
                 f"{row['model']} {row['backend']}: {row['what']} {row['measured']}, known: {row['known']:g}"
             )
     states = [step["state"] for step in day.state["steps"].values()]
-    if "done" not in states or (not known and "failed" in states):
+    if day.state["steps"].get("truth", {}).get("state") == "failed" or "done" not in states:
         return 3
     tests_failed = day.state["steps"].get("cuda-tests", {}).get("code") not in (0, None)
     return int("failed" in states or tests_failed or any(not row["holds"] for row in known))

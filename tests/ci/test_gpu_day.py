@@ -32,6 +32,8 @@ home, words = pathlib.Path({home!r}), sys.argv[1:]
 with open(home / "calls", "a") as calls:
     calls.write(" ".join(words) + "\\n")
 option = lambda flag: words[words.index(flag) + 1]
+if words[0] == "run" and (home / "broken").exists():
+    sys.exit(3)
 if words[0] == "run":
     resumed = "--resume" in words
     if resumed and (home / "refuses").exists():
@@ -228,6 +230,16 @@ def test_a_run_that_cannot_be_resumed_is_measured_anew(home):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "run1 cannot be resumed: measured anew" in done.stdout
     assert sorted(path.name for path in (home / "day" / "runs" / "truth").iterdir()) == ["run1", "run2"]
+
+
+def test_a_machine_that_can_measure_nothing_ends_the_day_until_it_is_mended(home):
+    (home / "broken").touch()
+    done = day(home, "--minutes", "60")
+    assert done.returncode == 3
+    assert "Nothing can be measured here" in done.stdout
+    assert sum(line.startswith("run") for line in calls(home)) == 1
+    (home / "broken").unlink()
+    assert day(home, "--minutes", "60").returncode == 0
 
 
 def test_a_packed_day_goes_on_elsewhere(home):
