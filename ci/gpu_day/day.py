@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,14 @@ class Day:
             if self.state["device"] != device:
                 sys.exit(_usage(f"{out} is a day on {self.state['device']}: give another --out"))
             self.state["minutes"] = minutes
+            for known in self.state["steps"].values():
+                if known["state"] == "failed" and known.get("code") == 3:  # the machine may be mended since
+                    known["state"] = "left"
         else:
             self.state = {
                 "device": device,
                 "minutes": minutes,
-                "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                "started": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
                 "host": socket.gethostname().split(".")[0],
                 "spent_s": 0.0,
                 "cuts": [],
@@ -158,18 +162,23 @@ def work(day: Day, steps: tuple[planning.Step, ...], deadline: float) -> bool:
             known["state"] = "cut short" if known["spent_s"] else "left out"
             day.state["cuts"].append(f"{step.name}: {known['state']}, the minutes are used")
             continue
-        if run(day, step, known, limit_s) and time.monotonic() >= deadline - planning.SHORTEST_S:
+        run(day, step, known, limit_s)
+        if step.must and step.runs and known["state"] == "failed":
+            print("Nothing can be measured here; mend that, and call it again", flush=True)
+            return True
+        if time.monotonic() >= deadline - planning.SHORTEST_S:
             return all(day.step(step)["state"] not in ("left", "running") for step in steps)
 
 
-def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) -> bool:
+def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) -> None:
     """Run a step, or what is left of it, for at most so long; its state says how it ended."""
     folder = day.out / "runs" / step.name
     command = [sys.executable, *step.command()]
     if PERFDASH[:1] != (sys.executable,) and not step.runs:
         command = [*PERFDASH, *step.command()]
+    unfinished = None
     if step.runs:
-        unfinished = unfinished_run(folder)
+        unfinished = unfinished_run(folder, known.get("given_up", ()))
         ordered = planning.replace(step, items=tuple(known["items"])).command()
         words = ["--resume", str(unfinished)] if unfinished else [*ordered, "--out", str(folder)]
         words += ["--wait", "2m"]  # for the cores of a piece that was killed just now
@@ -184,12 +193,15 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     known["code"] = code
     if code is not None and code not in (0, 1, 130) and step.must:
         print(f"   exit code {code}; its last lines:", *_tail(log), sep="\n   ", flush=True)
-    if code is None or code == 130:  # ended by the limit: what it measured is kept
+    if unfinished and code in (2, 3):
+        # Its plan or the environment has changed since: what it measured is kept, and a new run begins.
+        known.setdefault("given_up", []).append(unfinished.name)
+        print(f"   {unfinished.name} cannot be resumed: measured anew", flush=True)
+    elif code is None or code == 130:  # ended by the limit: what it measured is kept
         known["state"] = "running" if step.runs else "cut short"
     else:
         known["state"] = "done" if code in (0, 1) else "failed"
     day.save()
-    return True
 
 
 def watch(day: Day, known: dict[str, Any], command: list[str], output: Any, limit_s: float) -> int | None:
@@ -229,14 +241,16 @@ def watch(day: Day, known: dict[str, Any], command: list[str], output: Any, limi
 
 def _end_with_parent() -> None:
     """Have the kernel interrupt this process when the piece is killed, so that it measures no further."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
     ctypes.CDLL(None).prctl(1, signal.SIGINT, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
-def unfinished_run(folder: Path) -> Path | None:
-    """The run in a folder that was begun and not ended."""
+def unfinished_run(folder: Path, given_up: Sequence[str] = ()) -> Path | None:
+    """The run in a folder that was begun and not ended, but for those that cannot be resumed."""
     for info in sorted(folder.glob("*/run.json"), reverse=True):
         try:
-            if json.loads(info.read_text()).get("state") != "done":
+            state = json.loads(info.read_text()).get("state")
+            if state != "done" and info.parent.name not in given_up:
                 return info.parent
         except (OSError, ValueError):
             continue
@@ -298,7 +312,7 @@ def verdict(day: Day) -> int:
                 f"{row['model']} {row['backend']}: {row['what']} {row['measured']}, known: {row['known']:g}"
             )
     states = [step["state"] for step in day.state["steps"].values()]
-    if "done" not in states or (not known and "failed" in states):
+    if day.state["steps"].get("truth", {}).get("state") == "failed" or "done" not in states:
         return 3
     tests_failed = day.state["steps"].get("cuda-tests", {}).get("code") not in (0, None)
     return int("failed" in states or tests_failed or any(not row["holds"] for row in known))

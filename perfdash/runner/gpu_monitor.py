@@ -65,6 +65,7 @@ class GpuMonitor:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> GpuMonitor:
+        self._pause()  # a process that was killed while it was timed has not ended the readings
         self._readings, self._before = [], self._counters()
         self._events = self._register()
         return self

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import resource
+import sys
 import tempfile
 import time
 import warnings
@@ -223,6 +224,9 @@ class Cuda:
         enabled = torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         cudnn = torch.backends.cudnn.deterministic
+        # A newer torch sets inductor's option of this name, too, which may be the user's (--inductor-config).
+        inductor = sys.modules.get("torch._inductor.config")
+        of_inductor = getattr(inductor, "deterministic", None)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.deterministic = True
         try:
@@ -232,6 +236,8 @@ class Cuda:
         finally:
             torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
             torch.backends.cudnn.deterministic = cudnn
+            if of_inductor is not None:
+                setattr(inductor, "deterministic", of_inductor)  # noqa: B010 (mypy knows no such module)
 
     def probe(self) -> Optional[float]:
         """Milliseconds of a fixed matrix product on the GPU, median of 15: its clock right now."""

@@ -32,9 +32,15 @@ home, words = pathlib.Path({home!r}), sys.argv[1:]
 with open(home / "calls", "a") as calls:
     calls.write(" ".join(words) + "\\n")
 option = lambda flag: words[words.index(flag) + 1]
+if words[0] == "run" and (home / "broken").exists():
+    sys.exit(3)
 if words[0] == "run":
     resumed = "--resume" in words
-    folder = pathlib.Path(option("--resume")) if resumed else pathlib.Path(option("--out")) / "run1"
+    if resumed and (home / "refuses").exists():
+        sys.exit(3)
+    folder = pathlib.Path(option("--resume")) if resumed else pathlib.Path(option("--out"))
+    if not resumed:
+        folder /= f"run{{len(list(folder.glob('*'))) + 1}}"
     folder.mkdir(parents=True, exist_ok=True)
     environment = {{"worker": {{"torch": "2.15"}}, "gpus": ["NVIDIA Test"]}}
     tell = lambda state: (folder / "run.json").write_text(
@@ -213,6 +219,27 @@ def test_a_piece_that_is_killed_loses_nothing(home):
         line for line in (home / "day" / "README.md").read_text().splitlines() if "| generation |" in line
     ]
     assert "| done |" in results[0]
+
+
+def test_a_run_that_cannot_be_resumed_is_measured_anew(home):
+    """Where packages have changed since, say; what it has measured stays."""
+    (home / "dies-truth").touch()
+    day(home, "--minutes", "60")
+    (home / "refuses").touch()
+    done = day(home, "--minutes", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "run1 cannot be resumed: measured anew" in done.stdout
+    assert sorted(path.name for path in (home / "day" / "runs" / "truth").iterdir()) == ["run1", "run2"]
+
+
+def test_a_machine_that_can_measure_nothing_ends_the_day_until_it_is_mended(home):
+    (home / "broken").touch()
+    done = day(home, "--minutes", "60")
+    assert done.returncode == 3
+    assert "Nothing can be measured here" in done.stdout
+    assert sum(line.startswith("run") for line in calls(home)) == 1
+    (home / "broken").unlink()
+    assert day(home, "--minutes", "60").returncode == 0
 
 
 def test_a_packed_day_goes_on_elsewhere(home):

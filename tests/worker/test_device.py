@@ -79,15 +79,19 @@ def test_what_private_pools_keep_is_counted_once(pool):
 
 
 def test_deterministic_algorithms_are_for_the_block_alone():
+    import torch._inductor.config as inductor_config
+
     gpu = device.Cuda.__new__(device.Cuda)
     for before in (False, True):
         torch.use_deterministic_algorithms(before, warn_only=before)
+        inductor_config.deterministic = True  # the user's
         with gpu.deterministic():
             assert torch.are_deterministic_algorithms_enabled()
             assert torch.is_deterministic_algorithms_warn_only_enabled(), "an operator without one still runs"
             assert torch.backends.cudnn.deterministic
         assert torch.are_deterministic_algorithms_enabled() is before
         assert torch.backends.cudnn.deterministic is False
+        assert inductor_config.deterministic is True
     torch.use_deterministic_algorithms(False)
 
 
