@@ -32,6 +32,10 @@ CHANGES = {
     ),
     "host": (PLAIN, "the cause is the host"),
     "outside": ({**PLAIN, "loaded": OTHER_TORCH}, "outside the generated code"),
+    "own": (
+        {**PLAIN, "loaded": {**LIBRARIES, "perfdash (Python)": "7" * 16}},
+        "or how another perfdash measures",
+    ),
     "files_unknown": ({**PLAIN, "loaded": None}, "not known"),
     "break": ({**PLAIN, "break_reasons": {BREAK: 1}, "graphs": 2, "fingerprint": "x"}, "graph break"),
     "fallback": ({**PLAIN, "fallbacks": {"aten.foo": 3}, "fingerprint": "x"}, "aten.foo"),
