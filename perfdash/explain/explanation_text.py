@@ -245,6 +245,8 @@ def _nothing(explanation: Explanation) -> str:
         if missing:
             return f"nothing is known of the generated code of {_and(missing)}"
         return "the counts are the same, and whether the generated code is the same is not known"
+    if not explanation.same_code and None in (explanation.before.kernels, explanation.after.kernels):
+        return "the generated code differs, and it is not known in what"
     if not explanation.same_code:
         return "the kernels are the same, and only the order or the wrapper around them differs"
     if explanation.same_files:

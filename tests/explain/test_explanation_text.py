@@ -98,6 +98,15 @@ def test_of_compilation_latency_the_phase_comes_first():
     assert sentence(found, "compilation_s").startswith(told)
 
 
+def test_of_a_side_with_counts_alone_only_the_counts_are_compared():
+    """Nights of before the history kept structures."""
+    counts = {**PLAIN, "kernels": 3, "library_calls": 2, "fingerprint": "another"}
+    assert sentence(explained(PLAIN, old=counts)) == (
+        "The generated code differs, and it is not known in what."
+    )
+    assert sentence(explained(PLAIN, old={**counts, "kernels": 9})) == "3 kernels instead of 9."
+
+
 def test_a_hostile_name_stays_on_its_line():
     found = explained({**PLAIN, "break_reasons": {"evil\n\n# Heading " + "x" * 500: 1}})
     assert "\n" not in sentence(found)
