@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, lookup, opened, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, lookup, opened
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -73,86 +72,17 @@ def explain(
     if not wanted:
         typer.echo(dumps(to_plain(explanation, metric), indent=1) if as_json else text(explanation, metric))
         return
+    from perfdash.cli.explain_profile import Wanted, measured
+
+    options = Wanted((against, what if model else None), (old_python, python), pairs, cores, out)
     if not as_json:
         typer.echo(text(explanation, metric))
-    if reproducer is not None and _is_about_accuracy(explanation, metric):
-        script = _reproduce_accuracy(explanation, python, cores, out, reproducer)
-        if as_json:
-            typer.echo(dumps({**to_plain(explanation, metric), "reproducer": str(script)}, indent=1))
-        else:
-            typer.echo(f"Reproducer: python {script}")
-        return
     say = (lambda line: None) if as_json else typer.echo
-    plain = _profile(explanation, metric, (old_python, python), pairs, cores, out, reproducer, tlparse, say)
+    plain, problem = measured(explanation, metric, options, reproducer, tlparse, say)
     if as_json:
-        typer.echo(dumps({**to_plain(explanation, metric), "profile": plain}, indent=1))
-
-
-def _is_about_accuracy(explanation: Explanation, metric: str | None) -> bool:
-    """Whether the outputs are wrong: then the part that is compiled wrongly is shown, not a slow one."""
-    if metric is not None:
-        return metric in ("accuracy", "status") and explanation.after.status == "fail_accuracy"
-    return explanation.after.status == "fail_accuracy"
-
-
-def _reproduce_accuracy(
-    explanation: Explanation, python: str | None, cores: str | None, out: Path | None, reproducer: Path
-) -> Path:
-    from perfdash.explain import profiling
-    from perfdash.explain.reproducer import write_accuracy
-    from perfdash.runner.run_journal import find_run
-    from perfdash.settings import resolve
-
-    run = find_run(explanation.after.run.name, resolve({"out": out})[0].out)
-    build = profiling.build_of(run, explanation.after.case, python, cores)
-    folder = profiling.new_folder(run, explanation.after.case)
-    found = profiling.failing_subgraph(build, folder, warn)
-    return write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
-
-
-def _profile(
-    explanation: Explanation,
-    metric: str | None,
-    pythons: tuple[str | None, str | None],
-    pairs: int | None,
-    cores: str | None,
-    out: Path | None,
-    reproducer: Path | None,
-    tlparse: Path | None,
-    say: Callable[[str], None],
-) -> dict[str, object]:
-    """Profile both sides of an explanation and say what explains the change; returns plain values."""
-    from perfdash.explain import profile_text, profiling
-    from perfdash.explain.profile_comparison import compare
-    from perfdash.explain.reproducer import write
-    from perfdash.metrics import METRICS
-    from perfdash.runner.run_journal import find_run
-    from perfdash.settings import resolve
-
-    runs = resolve({"out": out})[0].out
-    sides = (explanation.before, explanation.after)
-    folders = [find_run(side.run.name, runs) for side in sides]
-    old, new = (
-        profiling.build_of(folder, side.case, python, cores)
-        for folder, side, python in zip(folders, sides, pythons, strict=True)
-    )
-    profiling.refuse_same_build(old, new)
-    folder = profiling.new_folder(folders[1], explanation.after.case)
-    profiles = profiling.profile(old, new, folder, pairs or profiling.PAIRS, None, warn, tlparse)
-    comparison = compare(profiles)
-    of_eager = metric in METRICS and METRICS[metric].of_eager
-    report = profile_text.text(comparison, str(folder), of_eager=of_eager)
-    profiling.keep_report(folder, report)
-    say(f"\n{report}")
-    plain = {**profile_text.to_plain(comparison), "folder": str(folder)}
-    if tlparse is not None:
-        say(f"TORCH_TRACE logs of both sides: {tlparse}")
-    if reproducer is not None:
-        side = comparison.eager if of_eager else comparison.compiled
-        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new")
-        plain["reproducer"] = str(script)
-        say(f"Reproducer: python {script}")
-    return plain
+        typer.echo(dumps({**to_plain(explanation, metric), **plain}, indent=1))
+    if problem is not None:
+        raise problem
 
 
 def _of_alert(number: int, db: str | None, out: Path | None) -> tuple[Explanation, str | None]:

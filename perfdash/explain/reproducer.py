@@ -21,6 +21,18 @@ from perfdash.files import write as save
 
 SCRIPT = "reproduce.py"
 _WIDTH = 100
+_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.")
+_OF_TORCH = {
+    "aten",
+    "prims",
+    "inductor",
+    "mkldnn",
+    "onednn",
+    "mkl",
+    "quantized",
+    "_quantized",
+    "_c10d_functional",
+}
 _GRAPH = re.compile(r" of graph \d+$")
 
 # The script without its data: a module of the worker, which also needs only torch.
@@ -120,6 +132,11 @@ def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: s
                 f"{label} is a kernel of {kernel['kind']}: only C++ kernels are reproduced so far"
             )
         name = _function(invocation["name"], kernel)
+        package = _OPERATOR.match(name)
+        if package and package[1] not in _OF_TORCH:
+            raise UsageError(
+                f"{label} is an operator of {package[1]}, not of torch: a script with only torch has none"
+            )
         if kernel is not None:
             kernels.append(re.sub(rf"^{kernel['name']} =", f"{name} =", kernel["code"]))
         arguments = [_argument(value, numbers, label) for value in invocation["arguments"]]

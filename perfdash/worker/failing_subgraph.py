@@ -46,7 +46,9 @@ class Graph:
         It returns every tensor that is used after it, or by nothing.
         """
         inside = self.nodes[start:end]
-        graph, copies, inputs = fx.Graph(), {}, []
+        graph = fx.Graph()
+        copies: dict[fx.Node, Any] = {}
+        inputs: list[Any] = []
         for node in inside:
             for argument in node.all_input_nodes:
                 if argument not in copies and argument not in inside:
