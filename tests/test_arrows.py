@@ -200,7 +200,7 @@ WORKER_MAY_IMPORT = WORKER_MAY_IMPORT_EVERYWHERE | {
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {
     "torch", "numpy", "scipy", "pandas", "matplotlib", "sqlalchemy", "alembic", "ruptures", "rich",
-    "prettytable", "jinja2", "git", "requests", "fastapi", "starlette", "uvicorn",
+    "prettytable", "jinja2", "requests", "fastapi", "starlette", "uvicorn",
 }  # fmt: skip
 
 

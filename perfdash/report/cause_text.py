@@ -27,7 +27,6 @@ from perfdash.report.changes import (
     ordered,
 )
 from perfdash.report.commit_links import CommitRange, commit_ranges
-from perfdash.report.number_format import percent_change
 
 _WORSE = (REGRESSION, SUSPECTED, NEW_FAILURE, VANISHED)
 _WIDE = 1.5  # largest change over smallest from which both are named
@@ -342,12 +341,3 @@ def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
     words += [f"; also {', '.join([*titles][:2])}"] if titles else []
     words += [f"; {_count(other_way, 'other')} {way}"] if other_way else []
     return "".join(words)
-
-
-def size_words(cause: ReportedCause) -> str:
-    """The size of a cause with its interval, for a cell: `+14.0 % (+9.1 % to +25.2 %)`."""
-    if cause.change is None or cause.main[0].metric is None:
-        return ""
-    interval = cause.interval
-    around = f" ({percent_change(interval[0])} to {percent_change(interval[1])})" if interval else ""
-    return f"{percent_change(cause.change)}{around}"

@@ -214,11 +214,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
                         "ratio": math.exp(delta.change),
                         "p": delta.p,
                         "significant": delta.significant,
-                        **(
-                            {"pairs": delta.pairs, "undecided": delta.undecided}
-                            if delta.pairs is not None
-                            else {}
-                        ),
+                        **_of_pairs(delta),
                     }
                     for name, delta in compared.deltas.items()
                 },

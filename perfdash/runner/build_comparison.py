@@ -89,7 +89,7 @@ def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | No
     """Plan a comparison and make its folders. Raises UsageError or MachineError; then no folder is left."""
     base_python = os.path.abspath(os.path.expanduser(base_python))
     plan, dynamo_names = make_plan(settings)
-    check_machine(settings, plan.cases)
+    check_machine(settings, plan.cases, base_python)
     beside(options_of(settings), base_python)
     most = most_pairs or MOST_PAIRS
     journal = RunJournal.create(settings.out)
@@ -124,7 +124,7 @@ def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | No
             f"{folder.name} is a run and no comparison of two builds: resume it by perfdash run --resume"
         )
     plan, dynamo_names = plan_as_begun(folder, settings)
-    check_machine(settings, plan.cases)
+    check_machine(settings, plan.cases, str(known["python"]))
     most = most_pairs or int(known["pairs"])
     journals = {"new": RunJournal.reopen(folder), "old": RunJournal.reopen(folder / BASE)}
     infos = {"new": info, "old": read_info(folder / BASE)}

@@ -16,6 +16,7 @@ from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
 from perfdash.runner.cores import slots_of
+from perfdash.runner.launcher import Launch, refuse_missing_torch
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from perfdash.worker import numa
@@ -153,10 +154,15 @@ def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) ->
         )
 
 
-def check_machine(settings: RunSettings, cases: Sequence[Planned]) -> None:
-    """Raise MachineError where this machine lacks what every case needs: an allocator, a compiler."""
+def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: str | None = None) -> None:
+    """Raise MachineError where this machine lacks what every case needs, before a core is waited for.
+
+    That is torch (also under `base_python`, the interpreter of another build), an allocator, a compiler.
+    """
     if settings.executor != "local":
         return
+    for python in filter(None, (settings.python, base_python)):
+        refuse_missing_torch(Launch(python, (), 1, env=tuple(settings.env.items())))
     refuse_missing_library(settings.allocator)
     if settings.bind_memory:
         refuse_unbound_memory(settings)

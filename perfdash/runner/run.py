@@ -25,12 +25,11 @@ from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
-from perfdash.runner import compatibility, launcher, orphans
+from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
-from perfdash.runner.launcher import Launch
 from perfdash.runner.messages import weights_of
 from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
@@ -97,7 +96,6 @@ def new_run(
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = _slots(settings, plan)
     check_machine(settings, plan.cases)
-    refuse_missing_torch(settings)
     journal = RunJournal.create(settings.out)
     try:
         info = new_info(journal.folder.name, settings, plan, dynamo_names, words)
@@ -149,7 +147,6 @@ def resumed_run(
     plan, dynamo_names = plan_as_begun(folder, settings)
     slots = _slots(settings, plan)
     check_machine(settings, plan.cases)
-    refuse_missing_torch(settings)
     journal = RunJournal.reopen(folder)
     for line in journal.damaged:
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
@@ -392,12 +389,6 @@ def new_info(
 def command_line(words: Sequence[str] | None = None) -> list[str]:
     """The words of this command, or of one that means the same, without secrets."""
     return ["perfdash", *mask_secrets(list(sys.argv[1:] if words is None else words))]
-
-
-def refuse_missing_torch(settings: RunSettings) -> None:
-    """Raise MachineError where no torch is installed, before a core is waited for."""
-    if settings.executor == "local":
-        launcher.refuse_missing_torch(Launch(settings.python, (), 1, env=tuple(settings.env.items())))
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfdash.bisection.recipe_choice import DATE, End
 from perfdash.bisection.recipes import Recipe
@@ -16,7 +15,6 @@ from perfdash.bisection.sources.git_repository import (
     GitFailed,
     changed_files,
     end_commit,
-    environment,
     find,
     git,
     is_shallow,
@@ -24,13 +22,10 @@ from perfdash.bisection.sources.git_repository import (
     line,
     web_page,
 )
-from perfdash.child_environment import is_secret
 from perfdash.errors import UsageError
 
-if TYPE_CHECKING:
-    from git import Commit
-
 _LABEL = 10  # characters of a commit's name
+_FIELDS = "--format=%H%x00%P%x00%an%x00%ae%x00%cI%x00%s"
 
 
 class GitCommits:
@@ -38,19 +33,10 @@ class GitCommits:
 
     def __init__(self, repo: Path, first_parent: bool = True) -> None:
         """Raises UsageError if `repo` is not a repository."""
-        from git import Repo
-
         self.repo = find(repo)
         if line("rev-parse", "--show-object-format", cwd=self.repo) != "sha1":
             raise UsageError(f"{self.repo}: commits named by SHA-256 cannot be bisected here")
         self._first_parent = first_parent
-        self._git = Repo(self.repo)
-        env = environment()
-        # GitPython adds to os.environ, so secrets are overwritten with empty values.
-        secrets = (name for name, value in os.environ.items() if is_secret(name, value))
-        self._git.git.update_environment(**{**dict.fromkeys(secrets, ""), **env})
-        if "GIT_DIR" in os.environ:  # as in a hook: GitPython passes it on
-            self._git.git.update_environment(GIT_DIR=str(self._git.git_dir))
         self._page = web_page(self.repo)
         self.notes: list[str] = []
 
@@ -71,25 +57,23 @@ class GitCommits:
         if first == last:
             raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:_LABEL]}")
         self._check_order(first, last, good, bad)
-        commits = list(self._between(first, last))
+        commits = self._between(first, last)
         oldest = commits[-1]
-        if self._first_parent and first not in [parent.hexsha for parent in oldest.parents[:1]]:
+        if self._first_parent and first not in oldest.parents[:1]:
             self.notes.append(
                 f"{good} is not on the line of first parents of {bad}: between it and "
-                f"{oldest.hexsha[:_LABEL]} more than that commit's own change lies"
+                f"{oldest.label} more than that commit's own change lies"
             )
-        return [self._revision(commit) for commit in (self._git.commit(first), *reversed(commits))]
+        return [self._commit(first), *reversed(commits)]
 
     def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
         """The merge base and the commits of a merged branch. Empty if it is not a merge."""
         if len(merge.parents) < parent:
             return []
-        side = list(
-            self._git.iter_commits(f"{merge.parents[0]}..{merge.parents[parent - 1]}", first_parent=True)
-        )
+        side = self._listed("--first-parent", f"{merge.parents[0]}..{merge.parents[parent - 1]}")
         if not side or not side[-1].parents:
             return []
-        return [self._revision(commit) for commit in (side[-1].parents[0], *reversed(side))]
+        return [self._commit(side[-1].parents[0]), *reversed(side)]
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
         """The files that each revision changes against the one before it; none for the first."""
@@ -115,15 +99,16 @@ class GitCommits:
             self.notes.append(f"{what} {name}: the last commit up to that day is {commit[:_LABEL]}")
         return commit
 
-    def _between(self, first: str, last: str) -> Iterable[Commit]:
+    def _between(self, first: str, last: str) -> list[Revision]:
         """The commits after `first` up to `last`, newest first."""
-        if self._first_parent:
-            return self._git.iter_commits(f"{first}..{last}", first_parent=True)
-        return self._git.iter_commits(f"{first}..{last}", topo_order=True, ancestry_path=True)
+        lines = ("--first-parent",) if self._first_parent else ("--topo-order", "--ancestry-path")
+        return self._listed(*lines, f"{first}..{last}")
 
     def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
-        bases = self._git.merge_base(first, last)
-        base = bases[0].hexsha if bases and bases[0] else None
+        try:
+            base = line("merge-base", first, last, cwd=self.repo) or None
+        except GitFailed:  # its exit code where there is none
+            base = None
         if base == first:
             return
         if base == last:
@@ -139,15 +124,24 @@ class GitCommits:
             f"Give --good {base[:_LABEL]}, if it was good there"
         )
 
-    def _revision(self, commit: Commit) -> Revision:
-        name = commit.hexsha
+    def _commit(self, name: str) -> Revision:
+        return self._listed("--max-count=1", name)[0]
+
+    def _listed(self, *arguments: str) -> list[Revision]:
+        """The commits that `git rev-list` names, in its order."""
+        text = git("rev-list", "--encoding=UTF-8", _FIELDS, *arguments, cwd=self.repo)
+        # Each is two lines, of which the first is "commit NAME".
+        return [self._revision(each) for each in text.decode(errors="replace").split("\n")[1::2]]
+
+    def _revision(self, fields: str) -> Revision:
+        name, parents, author, address, date, title = fields.split("\0", 5)
         return Revision(
             id=name,
             label=name[:_LABEL],
-            title=str(commit.summary),
-            author=str(commit.author.name or commit.author.email or ""),
-            date=commit.committed_datetime.isoformat(),
-            parents=tuple(parent.hexsha for parent in commit.parents),
+            title=title,
+            author=author or address,
+            date=datetime.fromisoformat(date).isoformat(),
+            parents=tuple(parents.split()),
             link=f"{self._page}/commit/{name}" if self._page else None,
         )
 

@@ -1,4 +1,8 @@
-"""Read a user's git repository, never write: no refreshed index, no hook, no gc."""
+"""Read a user's git repository, never write: no refreshed index, no hook, no gc.
+
+By the git command and not by GitPython. GitPython runs the same command, with all variables of this process:
+it would have to be told for each call which of them are secrets and which name another repository.
+"""
 
 from __future__ import annotations
 
