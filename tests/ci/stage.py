@@ -104,6 +104,13 @@ class Stage:
     def night(self, *words: str, **more: str) -> Night:
         return self.ended(self.start(*words, **more))
 
+    def script(self, name: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """One stage by itself, as it is called by a nightly that has its parameters in the environment."""
+        return subprocess.run(
+            [NIGHTLY.parent / "nightly" / f"{name}.sh"],
+            cwd=self.home, env={**self.env, **more}, text=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+
     def ended(self, process: subprocess.Popen[str]) -> Night:
         out, _ = process.communicate(timeout=120)
         nights = sorted((self.home / "runs" / "nightly").glob("2*"))

@@ -38,19 +38,15 @@ def test_a_wrong_option_ends_the_night_before_it_begins(stage):
         assert not (stage.home / "runs").exists()
 
 
-def test_cell_minutes_are_kept_and_are_no_option_of_a_run(stage):
-    done = stage.night("--cell-minutes", "30")
+def test_options_of_a_run_pass_and_parameters_are_kept(stage):
+    done = stage.night(
+        "--cell-minutes", "30", "--wait", "2h", "--batch-size", "1,8", "--retries=3", "--strict"
+    )
     assert done.code == 0, done.out
     (run,) = stage.calls("run")
+    assert run.endswith("--wait 2h --batch-size 1,8 --retries=3 --strict")
     assert "cell-minutes" not in run
     assert "CELL_MINUTES=30" in done.text("settings")
-
-
-def test_options_of_a_run_pass(stage):
-    done = stage.night("--wait", "2h", "--batch-size", "1,8", "--retries=3", "--strict")
-    assert done.code == 0, done.out
-    (run,) = stage.calls("run")
-    assert "--wait 2h" in run
 
 
 def test_a_dry_run_in_a_fresh_clone_installs_nothing(stage):

@@ -64,8 +64,11 @@ def test_as_it_was_before_there_were_nights(stage):
 
 
 def test_a_model_of_ones_own_needs_no_suite(stage):
-    assert stage.night("--model", "net.py:make").code == 0
-    assert "--suite" not in stage.calls("run")[0]
+    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), "RUN_ARGUMENTS": "--model net.py:make"}
+    assert stage.script("measure", **more).returncode == 0
+    (run,) = stage.calls("run")
+    assert "--suite" not in run
+    assert run.endswith("--model net.py:make")
 
 
 def test_paths_are_meant_where_the_command_is_typed(stage):

@@ -38,7 +38,8 @@ def script(stage: Stage, name: str, *words: str, **more: str) -> subprocess.Comp
 def test_a_number_that_is_a_command_is_refused_and_not_run(stage, name, words, parameter):
     """Bash runs what stands in brackets of an arithmetic expression."""
     marker = stage.home / "ran"
-    more = {"BISECT": "yes", "BISECT_RECIPE": "nightly", parameter: f"PATH[$(touch {marker})]"}
+    more = {"STAGE": "measure", "BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    more[parameter] = f"PATH[$(touch {marker})]"
     done = script(stage, name, *words, **more)
     assert not marker.exists()
     assert done.returncode == 2, done.stderr
