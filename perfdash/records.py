@@ -22,6 +22,7 @@ Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
+NOT_TONIGHT = "not tonight: "  # begins the reason of a case of that status
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -45,6 +46,7 @@ class Status(str, enum.Enum):
     CRASH = "crash"
     INFRA_ERROR = "infra_error"
     SKIPPED = "skipped"
+    NOT_TONIGHT = "not_tonight"  # the run's budget of hours went to other cases
 
     def __str__(self) -> str:
         return self.value

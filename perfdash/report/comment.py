@@ -36,7 +36,7 @@ _SHOWN = (
     *((members, _CAUSES, _SUITES) for members in (30, 15, 8, 4, 2, 0)),
     (0, _CAUSES, 10), (0, 5, 10), (0, 3, 3),
 )  # fmt: skip
-_NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED)}
+_NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED, Status.NOT_TONIGHT)}
 
 
 def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
