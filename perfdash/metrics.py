@@ -185,7 +185,9 @@ _REGISTRY: tuple[Metric, ...] = (
     _memory("weights_bytes", "weights"),
     Metric("graphs", "graphs", "count", more_is_worse=None, methods=("capture",)),
     Metric("graph_breaks", "graph breaks", "count", "graph-breaks", threshold=0.0, methods=("capture",)),
-    Metric("calls_captured", "captured calls", "count", more_is_worse=None, methods=("capture",)),
+    Metric(
+        "calls_captured", "captured calls", "count", more_is_worse=False, threshold=0.0, methods=("capture",)
+    ),
     Metric("fallbacks", "fallbacks to eager kernels", "count", threshold=0.0, methods=("capture",)),
     Metric("recompiles", "recompiles", "count", "recompiles", threshold=0.0, methods=("capture",)),
     Metric("accuracy", "accuracy", "status", "accuracy", more_is_worse=None, methods=("accuracy",)),

@@ -22,6 +22,9 @@ from perfdash.bisection.metrics import comparable, plain
 from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
 from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Confirmation, Progress, Stage
+from perfdash.explain.case_sides import side_of_record
+from perfdash.explain.explanation_text import sentence
+from perfdash.explain.structure_comparison import compare
 from perfdash.files import finite, now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection
@@ -58,7 +61,7 @@ class Culprit:
     probability: that it is one of `revisions`. confirmed: confirmed, not confirmed, cannot tell, more, or
     empty if not asked for. confirmed_wanted: pairs in all that would tell, if it cannot tell. eager: how
     eager changed, if compiled was bisected. reverted: the verdict on the bad end against it with the culprit
-    reverted. more: further remarks.
+    reverted. more: further remarks. why: what differs in the generated code, in a sentence.
     """
 
     recipe: str
@@ -76,6 +79,7 @@ class Culprit:
     reverted: str = ""
     reverted_change: MetricChange = MetricChange()
     more: tuple[str, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -313,7 +317,23 @@ def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culpr
         reverted=revert_outcome.verdict if revert_outcome else "",
         reverted_change=_change(reverted, revert_outcome) if reverted and revert_outcome else MetricChange(),
         more=tuple(remarks),
+        why=_why(stage, outcome),
     )
+
+
+def _why(stage: Stage, outcome: RangeOutcome) -> str:
+    """What differs between the measured builds around a culprit; empty where their structure is unknown."""
+    before = max((place for place in stage.records if place < outcome.first), default=None)
+    after = min((place for place in stage.records if place >= outcome.last), default=None)
+    if before is None or after is None:
+        return ""
+    try:
+        sides = [
+            side_of_record(stage.records[place], stage.revisions[place].label) for place in (before, after)
+        ]
+    except ValueError:  # of a newer perfdash
+        return ""
+    return sentence(compare(*sides), stage.metric.column)
 
 
 def _confirmed(metric: Metric, judged: Confirmation | None) -> MetricChange:

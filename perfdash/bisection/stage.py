@@ -118,6 +118,7 @@ class Stage:
         self.broken: dict[int, str] = {}
         self.logs: dict[int, str] = {}  # of failed builds
         self.measurements: list[RevisionMeasurement] = []
+        self.records: dict[int, Mapping[str, Any]] = {}  # the first of each place that has a structure
         self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
         self.confirming: dict[tuple[int, int], list[RevisionMeasurement]] = {}
@@ -229,6 +230,9 @@ class Stage:
             raise ValueError(f"{self.revisions[place].label} was measured in another environment, {key}")
         measurement = self._measurement(place, event)
         self.measurements.append(measurement)
+        record = event.get("record")
+        if isinstance(record, Mapping) and record.get("structure"):
+            self.records.setdefault(place, record)
         observation = self._observation(measurement)
         if observation is not None:
             self._strikes[place] = 0

@@ -472,7 +472,8 @@ def _observed(alert: Alert, panel: Panel, net: NetLogs, found_again: bool) -> st
     if not math.isfinite(value):
         return UNKNOWN
     if alert.kind == "count":
-        return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
+        before, after = alert.before or 0.0, alert.after or 0.0
+        return BACK if (value - before) * (after - before) <= 0 else AGAIN
     places = {run.id: place for place, run in enumerate(panel.runs)}
     if alert.state == NEW and alert.kind == "metric":
         return _new_observed(alert, _later_nights(alert, panel, net))

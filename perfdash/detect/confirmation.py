@@ -90,7 +90,7 @@ def decide(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]],
         before, after = (side.values.get(str(finding.metric)) for side in (old, new))
         if before is None or after is None:
             return NOTHING, None
-        stands = (after - before) * finding.direction > 0
+        stands = (after - before) * ((finding.after or 0.0) - (finding.before or 0.0)) > 0
         return (STANDS if stands else DISMISSED), {"old": before, "new": after}
     # If both builds fail, or both pass, the build is not the cause.
     stands = old.passed != new.passed and new.passed == (finding.direction != WORSE)

@@ -24,8 +24,7 @@ from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 
-READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
-        "calls_captured")  # fmt: skip
+READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high")
 NIGHTS = 200  # that the drift test uses, on the first night of a week
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
 # The parts that add up to a latency. They explain its change and raise no second alert.
@@ -303,7 +302,10 @@ def _begun(recent: Array, change: float) -> tuple[int, float]:
 
 
 def _of_count(panel: Panel, name: str) -> list[Finding]:
-    values = np.where(_passed(panel), panel.values[name], np.nan)
+    # Captured calls are read by every method, for statuses.
+    same = np.array([alike(run.method, panel.runs[-1].method, name) for run in panel.runs])
+    values = np.where(_passed(panel) & same, panel.values[name], np.nan)
+    more_is_worse = JUDGED_COUNTS[name].more_is_worse
     findings = []
     for row, good in _last_before(np.isfinite(values)):
         before, after = float(values[row, good]), float(values[row, -1])
@@ -313,7 +315,7 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
                     "count",
                     panel.case_ids[row],
                     name,
-                    WORSE if after > before else BETTER,
+                    WORSE if (after > before) == more_is_worse else BETTER,
                     good,
                     len(panel.runs) - 1,
                     before=before,

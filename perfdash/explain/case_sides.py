@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,8 +15,8 @@ from perfdash.explain.explanation_text import sentence
 from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, rows_of
-from perfdash.history.results import Imported, Row, case_digest
-from perfdash.records import Case
+from perfdash.history.results import Imported, Row, RunRow, case_digest, from_result
+from perfdash.records import Case, result_from_json
 
 _TRIED = 3  # members of a cause whose structure is looked for
 
@@ -89,6 +91,13 @@ def why_of_cause(connection: sa.Connection, cause: Cause) -> str:
     """Why a cause changed its models, in a sentence; empty where nothing of it is stored."""
     explanation = explain_cause(connection, cause)
     return sentence_of_cause(cause, explanation) if explanation else ""
+
+
+def side_of_record(record: Mapping[str, Any], name: str) -> Side:
+    """A case of a build from its record; `name`: of the build. Raises ValueError for a broken record."""
+    result = result_from_json(dict(record))
+    run = RunRow(name, result.started, "perfdash", "", "", "")
+    return side_of(run, from_result(result))
 
 
 def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> Side:

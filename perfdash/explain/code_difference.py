@@ -42,10 +42,10 @@ def _file_name(kernel: Kernel, with_graph: bool) -> str:
 
 def kernel_source(kernel: Kernel) -> str:
     """The text between the quotes of the wrapper."""
-    start = kernel.source.find("'''")
+    start, end = kernel.source.find("'''"), kernel.source.rfind("'''")
     if start < 0:
         return kernel.source
-    return kernel.source[start + 3 :].removesuffix("''')").strip("\n") + "\n"
+    return kernel.source[start + 3 : end if end > start else None].strip("\n") + "\n"
 
 
 def code_difference(

@@ -32,6 +32,7 @@ _MOST_NAMED = 3  # kernels, calls or files that a sentence names
 _MOST_LINES = 12  # of one part in the text
 _REASON_CHARS = 160
 
+_OWN = "perfdash (Python)"
 _OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
 
 
@@ -244,11 +245,18 @@ def _nothing(explanation: Explanation) -> str:
         if missing:
             return f"nothing is known of the generated code of {_and(missing)}"
         return "the counts are the same, and whether the generated code is the same is not known"
+    if not explanation.same_code and None in (explanation.before.kernels, explanation.after.kernels):
+        return "the generated code differs, and it is not known in what"
     if not explanation.same_code:
         return "the kernels are the same, and only the order or the wrapper around them differs"
     if explanation.same_files:
         return f"the generated code and all loaded files are the same: {_host(explanation)}"
     if loaded := explanation.of(LOADED):
+        if [item.what for item in loaded] == [_OWN]:
+            return (
+                "the generated code and all loaded files but perfdash's own are the same: the cause is the "
+                "host, or how another perfdash measures"
+            )
         files = _named([item.what for item in loaded])
         return f"the generated code is the same and {files} differ{'s' if len(loaded) == 1 else ''}: " + (
             f"the cause lies {_OUTSIDE}, or is the host"

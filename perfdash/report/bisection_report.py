@@ -18,6 +18,7 @@ from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.number_format import with_unit
 
+_WHY = 600  # characters
 _SKIPPED = 50  # revisions that the report lists at most
 
 
@@ -99,6 +100,7 @@ def _culprit(result: BisectionResult, culprit: Culprit) -> str:
         lines.append(f"- eager beside it: {_ratio(culprit.eager)}" + _blame(culprit))
     if culprit.reverted:
         lines.append(f"- {_reverted(result, culprit)}")
+    lines += [f"- why: {escaped(culprit.why, _WHY)}"] if culprit.why else []
     lines += [f"- {escaped(more)}" for more in culprit.more]
     return "\n".join(lines)
 

@@ -34,11 +34,10 @@ def write(run: Path, case: Case, graphs: Sequence[str]) -> None:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
         for number, packed in enumerate(graphs):
-            text = (
-                zlib.decompressobj()
-                .decompress(base64.b64decode(packed), _MOST_BYTES)
-                .decode("utf-8", "replace")
-            )
+            inflater = zlib.decompressobj()
+            text = inflater.decompress(base64.b64decode(packed), _MOST_BYTES).decode("utf-8", "replace")
+            if not inflater.eof:
+                raise zlib.error(f"the text of graph {number} is cut short or too large")
             file.writestr(zipfile.ZipInfo(f"graph{number}.py", _EPOCH), encoded(text), zipfile.ZIP_DEFLATED)
     with replaced(folder / f"{case.name}.zip") as part:
         part.write_bytes(data.getvalue())

@@ -16,6 +16,7 @@ from typing import Any, Iterable, Iterator, Optional
 
 _MOST_BYTES = 8 << 30  # of files that are read in one process
 _CHUNK = 1 << 20
+_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _KEPT = "loaded_files.json"
 
 
@@ -66,7 +67,9 @@ def _files() -> Iterator[tuple[str, str]]:
     for module_name, module in sorted(sys.modules.items()):
         source = getattr(module, "__file__", None)
         if isinstance(source, str) and source.endswith(".py") and os.path.isabs(source):
-            yield name_of(source, f"{module_name.partition('.')[0]} (Python)"), source
+            # The worker's own main module has no name that tells where it is from.
+            package = "perfdash" if source.startswith(_OWN) else module_name.partition(".")[0]
+            yield name_of(source, f"{package} (Python)"), source
 
 
 def _digest(path: str) -> str:

@@ -33,6 +33,12 @@ _LIBRARY_CALL = re.compile(
     r"(?:= |^\s*|\()((?:extern_kernels|torch\.ops\.[a-z]\w*|aten|inductor_ops|_quantized)\.\w+(?:\.\w+)?)\(",
     re.M,
 )
+_CPP_WRAPPER, _CPP_SOURCE = "CppWrapperCodeCache", "cpp_wrapper_src"
+# A definition ends with a brace at the start of a line; a declaration has none.
+_CPP_KERNEL = re.compile(r'^extern "C"\s+void\s+(\w+)\([^;{}]*\)\s*\{.*?^\}', re.MULTILINE | re.DOTALL)
+_CPP_LIBRARY_CALL = re.compile(
+    r"\b(aoti_torch_(?:cpu|cuda|xpu|mps)_\w+|aoti_torch_proxy_executor_call_function)\("
+)
 _FUSED = re.compile(r"(?:^|_)fused_(\D.*?)(?:_\d+)?$")
 _CPP_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PYTHON_COMMENT = re.compile(r"(^|\s)#[^\n]*")
@@ -72,6 +78,9 @@ def parse(wrappers: Iterable[str]) -> Code:
         code.size_bytes += len(text.encode("utf-8", "replace"))
         benchmark = _BENCHMARK.search(text)
         text = text[: benchmark.start()] if benchmark else text
+        if _CPP_WRAPPER in text:
+            _add_cpp_wrapper(code, graph, text)
+            continue
         starts = list(_DEFINITION.finditer(text))
         end = _DEFINITIONS_END.search(text, starts[-1].end() if starts else 0)
         bounds = [
@@ -90,6 +99,21 @@ def parse(wrappers: Iterable[str]) -> Code:
         code.wrappers.append(body)
         code.library_calls.update(_LIBRARY_CALL.findall(_PYTHON_COMMENT.sub(r"\1", body)))
     return code
+
+
+def _add_cpp_wrapper(code: Code, graph: int, text: str) -> None:
+    """Take a wrapper in C++ apart (inductor's setting cpp_wrapper): its kernels are functions beside it."""
+    definitions = list(_CPP_KERNEL.finditer(text))
+    body = text[text.find(_CPP_SOURCE) :]
+    for match in definitions:
+        body = body.replace(match.group(), "")
+    for match in definitions:
+        name = match.group(1)
+        calls = len(re.findall(rf"^\s+{name}\(", body, re.MULTILINE))
+        code.kernels.append(Kernel(name, "cpp", match.group(), graph, calls))
+    body = _CPP_COMMENT.sub("", body)
+    code.wrappers.append(body)
+    code.library_calls.update(_CPP_LIBRARY_CALL.findall(body))
 
 
 def fingerprint(texts: Iterable[str], key: str) -> str:
@@ -197,7 +221,7 @@ def wrapper_sources(folder: str) -> Optional[list[str]]:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
         # Each kernel of Triton has a file of its own beside the wrapper.
-        if "async_compile.wait(" in text or "def call(" in text:
+        if "async_compile.wait(" in text or "def call(" in text or _CPP_WRAPPER in text:
             texts.append(text)
     return texts
 

@@ -100,6 +100,10 @@ def test_counts():
     assert decide(BREAKS, [(side(0.0), side(2.0))])[0] == STANDS
     assert decide(BREAKS, [(side(2.0), side(2.0))])[0] == DISMISSED
     assert decide(BREAKS, [(PairedResult("pass", {}), side(2.0))])[0] == NOTHING
+    fewer = Finding("count", 1, "calls_captured", 1, 0, 1, before=100.0, after=90.0)
+    captured = [PairedResult("pass", {"calls_captured": number}) for number in (100.0, 90.0)]
+    assert decide(fewer, [tuple(captured)])[0] == STANDS
+    assert decide(fewer, [tuple(reversed(captured))])[0] == DISMISSED
 
 
 def test_the_likeliest_changes_come_first():

@@ -143,14 +143,19 @@ def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(quick):
     assert alert_rows == [("model04", "status", "status", 1, ["new", "confirmed"])]
 
 
-def test_graph_breaks_that_appear_and_go(quick):
+@pytest.mark.parametrize(
+    ("count", "worse"),
+    [("graph_breaks", 3.0), ("fallbacks", 2.0), ("recompiles", 1.0), ("calls_captured", 90.0)],
+)
+def test_a_count_that_gets_worse_and_goes_back(quick, count, worse):
     def change(night, name, values):
+        values.setdefault(count, 0.0)
         if name == "model04" and 27 <= night < 29:
-            values["graph_breaks"] = 3.0
+            values[count] = worse
         return values
 
     alert_rows = judged(quick, farm(31, change=change))
-    assert alert_rows == [("model04", "count", "graph_breaks", 1, ["new", "confirmed", "fixed"])]
+    assert alert_rows == [("model04", "count", count, 1, ["new", "confirmed", "fixed"])]
 
 
 def test_a_model_that_vanishes(quick):

@@ -32,6 +32,10 @@ CHANGES = {
     ),
     "host": (PLAIN, "the cause is the host"),
     "outside": ({**PLAIN, "loaded": OTHER_TORCH}, "outside the generated code"),
+    "own": (
+        {**PLAIN, "loaded": {**LIBRARIES, "perfdash (Python)": "7" * 16}},
+        "or how another perfdash measures",
+    ),
     "files_unknown": ({**PLAIN, "loaded": None}, "not known"),
     "break": ({**PLAIN, "break_reasons": {BREAK: 1}, "graphs": 2, "fingerprint": "x"}, "graph break"),
     "fallback": ({**PLAIN, "fallbacks": {"aten.foo": 3}, "fingerprint": "x"}, "aten.foo"),
@@ -92,6 +96,15 @@ def test_of_compilation_latency_the_phase_comes_first():
     )
     told = "The C++ or Triton compiler takes 28.0 s instead of 20.0 s; 4 kernels instead of 3"
     assert sentence(found, "compilation_s").startswith(told)
+
+
+def test_of_a_side_with_counts_alone_only_the_counts_are_compared():
+    """Nights of before the history kept structures."""
+    counts = {**PLAIN, "kernels": 3, "library_calls": 2, "fingerprint": "another"}
+    assert sentence(explained(PLAIN, old=counts)) == (
+        "The generated code differs, and it is not known in what."
+    )
+    assert sentence(explained(PLAIN, old={**counts, "kernels": 9})) == "3 kernels instead of 9."
 
 
 def test_a_hostile_name_stays_on_its_line():

@@ -82,6 +82,64 @@ def test_kernels_calls_and_bytes_of_a_wrapper():
     assert figures["code_bytes"] == len(WRAPPER)
 
 
+CPP_WRAPPER = '''
+import torch
+from torch._inductor.codecache import CppWrapperCodeCache
+
+cpp_wrapper_src = (
+r"""
+#include <torch/csrc/inductor/cpp_wrapper/cpu.h>
+extern "C"  void  cpp_fused_add_relu_0(const float* in_ptr0,
+                       float* out_ptr0);
+
+void inductor_entry_impl(AtenTensorHandle* input_handles) {
+    // as aoti_torch_cpu_bmm_out() would
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, &buf0_handle));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(buf0, arg1_1, arg2_1, 1L, 1L));
+    cpp_fused_add_relu_0((const float*)(buf0.data_ptr()), (float*)(buf1.data_ptr()));
+    cpp_fused_add_relu_0((const float*)(buf1.data_ptr()), (float*)(buf2.data_ptr()));
+} // inductor_entry_impl
+
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C"  void  cpp_fused_add_relu_0(const float* in_ptr0,
+                       float* out_ptr0)
+{
+    for(int64_t x0=0; x0<8; x0+=1)
+    {
+        out_ptr0[x0] = in_ptr0[x0];  // a comment
+    }
+}
+"""
+)
+inductor_entry = CppWrapperCodeCache.load_pybinding(main_code=cpp_wrapper_src)
+call = _wrap_func(inductor_entry)
+
+def benchmark_compiled_module(args, times=10, repeat=10):
+    cpp_fused_add_relu_0(buf0)
+'''
+
+
+def test_kernels_and_calls_of_a_wrapper_in_cpp(tmp_path):
+    figures = figures_of(CPP_WRAPPER)
+    (kernel,) = figures["kernels"]
+    assert (kernel["name"], kernel["kind"], kernel["operators"]) == (
+        "cpp_fused_add_relu_0", "cpp", ["add", "relu"],
+    )  # fmt: skip
+    assert kernel["calls"] == figures["kernel_calls"] == 2
+    assert figures["library_calls"] == {"aoti_torch_cpu_addmm_out": 1}
+    prints = [
+        (
+            other["kernels"][0]["fingerprint"] == kernel["fingerprint"],
+            other["fingerprint"] == figures["fingerprint"],
+        )
+        for change in (("a comment", "x"), ("x0<8", "x0<9"), ("addmm_out", "mm_out"))
+        for other in [figures_of(CPP_WRAPPER.replace(*change))]
+    ]
+    assert prints == [(True, True), (False, False), (True, False)]
+    (tmp_path / "a.py").write_text(CPP_WRAPPER)
+    assert structure.wrapper_sources(str(tmp_path)) == [CPP_WRAPPER]
+
+
 def test_comments_paths_hashes_and_numbers_are_not_in_a_fingerprint():
     other = (
         WRAPPER.replace("somebody", "someone-else")

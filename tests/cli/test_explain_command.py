@@ -1,0 +1,116 @@
+"""perfdash explain and perfdash code, on run folders and histories that were never measured."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import replace
+
+import pytest
+
+from perfdash.history import alert_store
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from perfdash.runner import code_files
+from tests.cli.run_folders import write_run
+from tests.explain.sides import kernel, structure
+from tests.history.made import row, run
+from tests.report.results import good
+
+OLD = structure(kernel("add _softmax mul", 1), kernel("sum", 6))
+NEW = structure(kernel("add _softmax", 1), kernel("mul", 2), kernel("sum", 6))
+WRAPPER = """cpp_fused_add_0 = async_compile.cpp_pybinding(['float*'], r'''
+extern "C" void kernel(float* out) {BODY}
+''')
+
+async_compile.wait(globals())
+def call(args):
+    cpp_fused_add_0(args)
+"""
+
+
+def folder(out, name, night, of, code=None):
+    """The folder of a run of one model."""
+    result = good("vit_tiny", 1.2, "faster")
+    result.structure = of
+    path = write_run(out / name, [result])
+    plain = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**plain, "id": name, "started": f"{night}T01:00:00Z"}))
+    if code:
+        packed = base64.b64encode(zlib.compress(code.encode())).decode()
+        code_files.write(path, result.case, [packed])
+    return path
+
+
+@pytest.fixture
+def folders(called, tmp_path):
+    folder(tmp_path / "runs", "first", "2026-11-01", OLD, WRAPPER)
+    folder(tmp_path / "runs", "second", "2026-11-02", NEW)
+    return called
+
+
+def test_two_runs_are_explained(folders):
+    done = folders("explain", "second", "vit_tiny", "--against", "first")
+    assert (done.code, done.err) == (0, "")
+    told = "3 kernels instead of 2: cpp_fused_add__softmax_mul_1 is split into add + _softmax and mul."
+    assert " ".join(done.out.split()).endswith(told)
+    assert folders("explain", "second", "vit_*").out == done.out  # the previous run of the case
+    plain = json.loads(folders("explain", "second", "vit_tiny", "--json").out)
+    assert plain["sentence"].startswith("3 kernels instead of 2")
+    assert [change["how"] for change in plain["kernels"]] == ["split"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", "second"], "give the MODEL: second MODEL"),
+        (["explain", "3", "--against", "first"], "--against belongs to RUN MODEL"),
+        (["explain", "second", "resnet18"], "matches no model of second; there are: vit_tiny"),
+        (["explain", "first", "vit_tiny"], "no run before first measured"),
+        (["explain", "third", "vit_tiny"], "no run 'third'"),
+        (["code", "second", "vit_tiny"], "no generated code of timm_vit-tiny"),
+        (["code", "first", "vit_tiny", "--kernel", "x"], "matches no kernel; there are: cpp_fused_add_0"),
+        (["code", "first", "vit_tiny", "--to", "/dev/null/x"], "--to /dev/null/x"),
+    ],
+)
+def test_wrong_usage_is_one_message(folders, words, message):
+    done = folders(*words)
+    assert done.code == (3 if "--to" in words else 2)
+    assert message in done.err
+
+
+def test_code_is_printed_and_written_from_folder_and_history(folders, tmp_path):
+    whole = folders("code", "first", "vit_tiny")
+    assert whole.out == f"# graph0.py\n{WRAPPER}"
+    one = folders("code", "first", "vit_tiny", "--kernel", "cpp_fused_*", "--to", "kernels")
+    assert one.out == "kernels: cpp_fused_add_0.cpp\n"
+    text = (tmp_path / "kernels" / "cpp_fused_add_0.cpp").read_text()
+    assert text == 'extern "C" void kernel(float* out) {BODY}\n'
+    assert folders("history", "import", "runs").code == 0
+    assert folders("code", "first", "vit_tiny", "--out", "elsewhere", "--db", "runs/history.db") == whole
+    explained = folders("explain", "second", "vit_tiny", "--out", "elsewhere", "--db", "runs/history.db")
+    assert "3 kernels instead of 2" in " ".join(explained.out.split())
+
+
+def test_an_alert_is_explained_by_the_runs_around_it(called, tmp_path):
+    with open_store(str(tmp_path / "history.db")) as store:
+        nights = [("2026-11-01", 1.0, OLD), ("2026-11-02", 1.1, NEW), ("2026-11-03", 1.1, NEW)]
+        take_in(store, [run(n, [replace(row(backend_ms=ms), structure=of)]) for n, ms, of in nights])
+        with store.write() as connection:
+            first, second, third = list_runs(connection)
+            alert = alert_store.Alert(
+                "metric", first.testbed_id, 1, "backend_ms", alert_store.CONFIRMED, 1, first.id, second.id,
+                third.id, "2026-11-02", "2026-11-03", 1.0, 1.1, 0.095,
+            )  # fmt: skip
+            alert_store.save(connection, alert)
+            alert_store.save(connection, replace(alert, kind="host", case_id=None))
+            alert_store.save(connection, replace(alert, good_run_id=None))
+    done = called("explain", "1", "--db", "history.db")
+    assert done.code == 0
+    assert "3 kernels instead of 2" in " ".join(done.out.split())
+    for number, message in (("2", "is about a host"), ("3", "no longer stored"), ("9", "no alert 9")):
+        failed = called("explain", number, "--db", "history.db")
+        assert failed.code == 2
+        assert message in failed.err

@@ -1,0 +1,147 @@
+"""The sentence and the code where people look: comment, issue, page of the cause, bisection."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.causes import gather_in_causes
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.explain import case_sides
+from perfdash.history import alert_store
+from perfdash.history.generated_code import load
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from perfdash.publish.tracked_regressions import tracked_regressions
+from perfdash.report.comment import comment
+from perfdash.report.night import of_history
+from perfdash.site.build import build
+from tests.detect.simulated import farm, slower
+from tests.explain.sides import kernel, structure
+
+SLOWER_FROM, NIGHTS = 30, 34
+WRAPPER = """cpp_fused_add_relu_0 = async_compile.cpp_pybinding(['float*'], r'''
+extern "C" void kernel(float* out) { BODY }
+''')
+
+async_compile.wait(globals())
+def call(args):
+    cpp_fused_add_relu_0(args)
+"""
+SENTENCE = "Other code in 1 of 1 kernel with the same operators: cpp_fused_add_relu_0."
+
+
+def with_structure(night, row):
+    """The result of the model that gets slower, with the code of its night."""
+    if row.case.model != "model03":
+        return row
+    body = "<script>alert(1)</script>" if night >= SLOWER_FROM else "plain();"
+    made = structure(kernel("add relu", 0, body))
+    return replace(
+        row, structure=made, code={"graph0.py": zlib.compress(WRAPPER.replace("BODY", body).encode())}
+    )
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """(address, nights) of a history in which one model gets slower, and its code changes with that."""
+    runs = [
+        replace(night_run, rows=tuple(with_structure(night, row) for row in night_run.rows))
+        for night, night_run in enumerate(farm(NIGHTS, models=6, change=slower("model03", SLOWER_FROM, 1.4)))
+    ]
+    address = str(tmp_path_factory.mktemp("explained") / "history.db")
+    with open_store(address) as store:
+        take_in(store, runs)
+        judge_new(store)
+    return address, runs
+
+
+def test_the_comment_has_the_sentence_and_no_code(history):
+    address, runs = history
+    with open_store(address) as store, store.read() as connection:
+        night = of_history(connection, runs[-1])
+    (cause,) = night.causes
+    assert cause.why == SENTENCE
+    text = comment(night)
+    assert SENTENCE.replace("_", "\\_") in text or SENTENCE in text
+    assert "script" not in text
+    assert "kernel(float" not in text
+
+
+def test_an_issue_has_the_sentence_and_no_code(history):
+    address, runs = history
+    from perfdash.report.night import Night
+
+    (issue,) = tracked_regressions(Night(runs[-1]), address, None).issues
+    assert "Why: Other code in 1 of 1 kernel" in issue.body
+    assert "kernel(float" not in issue.body
+
+
+def test_the_page_of_a_cause_has_both_sides_and_the_folded_code(history, tmp_path):
+    address, _ = history
+    with open_store(address) as store:
+        build(store, tmp_path / "site", jobs=1)
+    (page,) = (tmp_path / "site").glob("causes/*.html")
+    text = page.read_text()
+    assert SENTENCE in text
+    folded = text[text.index("<details><summary>Generated code that differs") :]
+    code = folded[: folded.index("</details>")]
+    assert "-extern &#34;C&#34; void kernel(float* out) { plain(); }" in code
+    assert "+extern" in code
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in code
+    assert "<script>alert" not in text
+    assert '<tr><th scope="row">kernels</th><td class="num">1</td>' in text
+
+
+def test_an_explanation_changes_no_rank(history, monkeypatch):
+    address, runs = history
+
+    def seen():
+        with open_store(address) as store, store.read() as connection:
+            causes = of_history(connection, runs[-1]).causes
+        return [(cause.group, cause.headline, cause.evidence, cause.attribution) for cause in causes]
+
+    explained = seen()
+    monkeypatch.setattr("perfdash.report.night.why_of_cause", lambda connection, cause: "")
+    assert seen() == explained
+
+
+def test_only_two_texts_are_stored_for_all_nights(history):
+    """A structure and a graph before the change, and after it."""
+    address, _ = history
+    with open_store(address) as store, store.read() as connection:
+        lines = list_runs(connection)
+        digests = {
+            str(structure_and_code)
+            for line in lines
+            for structure_and_code in load(connection, line.id).values()
+        }
+        (alert,) = alert_store.load(connection)
+        (evidence,) = gather_in_causes(connection, [alert])
+        explanation, metric = case_sides.of_alert(connection, alert.id)
+    assert (len(lines), len(digests)) == (NIGHTS, 2)
+    assert metric == "backend_ms"
+    assert (explanation.before.run.name, explanation.after.run.name) == (
+        evidence.good.name,
+        evidence.bad.name,
+    )
+
+
+def test_sides_of_a_bisection_come_from_its_records():
+    from perfdash.explain.explanation_text import sentence
+    from perfdash.explain.structure_comparison import compare
+    from perfdash.records import to_json
+    from tests.report.results import good
+
+    records = []
+    for body in ("plain();", "other();"):
+        result = good("vit_tiny", 1.2, "faster")
+        result.structure = structure(kernel("add relu", 0, body))
+        records.append(to_json(result))
+    before, after = (
+        case_sides.side_of_record(record, name) for record, name in zip(records, "ab", strict=True)
+    )
+    assert sentence(compare(before, after), "backend_ms") == SENTENCE
