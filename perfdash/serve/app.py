@@ -62,6 +62,7 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
         *(Route(f"/{path}", page(_plain(make))) for path, make in live_pages.PAGES.items()),
         Route(f"/{site_links.COMPARE}", page(_compare_any)),
         Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live_pages.nights))),
+        Route(f"/beds/{{bed}}/{site_links.CONFIGURATIONS}", page(_below(live_pages.configurations))),
         Route("/beds/{bed}/suites/{name}", page(_below(live_pages.suite))),
         Route("/beds/{bed}/models/{name}", page(_below(live_pages.model))),
         Route("/causes/{name}", page(_below(live_pages.cause))),
