@@ -25,6 +25,7 @@ Phase = Literal[
 ]  # fmt: skip
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
+NOT_TONIGHT = "not tonight: "  # begins the reason of a case of that status
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -48,6 +49,7 @@ class Status(str, enum.Enum):
     CRASH = "crash"
     INFRA_ERROR = "infra_error"
     SKIPPED = "skipped"
+    NOT_TONIGHT = "not_tonight"  # the run's budget of hours went to other cases
 
     def __str__(self) -> str:
         return self.value

@@ -148,6 +148,10 @@ class RunOptions(CaseSelection):
         int | Literal["auto"],
         Option("Cases side by side, each on cores of its own; or auto.  [default: 1]"),
     ] = 1
+    hours: Annotated[
+        float | None,
+        Option("Measure what fits into this many hours, the cases that waited longest first.", above=0),
+    ] = None
     shard: Annotated[
         str | None, Option("i/n: only the i-th of n parts; `perfdash merge` puts them together.")
     ] = None

@@ -19,7 +19,7 @@ from perfdash.suites.suite_file import near
 
 GOOD, BAD, SKIP = "good", "bad", "skip"  # statuses of a command, by its exit code
 PASSED, WRONG = "right", "wrong"  # statuses of the accuracy check
-_NOT_THE_BUILDS_FAULT = {str(Status.INFRA_ERROR), str(Status.SKIPPED)}
+_NOT_THE_BUILDS_FAULT = {str(Status.INFRA_ERROR), str(Status.SKIPPED), str(Status.NOT_TONIGHT)}
 
 
 METRICS = {metric.name: metric for metric in metrics.METRICS.values() if metric.name}

@@ -12,7 +12,7 @@ from perfdash.run_options import run_options
 
 # Options of `perfdash run` without a meaning here: a history, other machines, gates of single runs.
 _LEFT_OUT = {"db", "no_history", "executor", "scheduler", "shard", "costs", "fail_on", "junit", "strict",
-             "processes", "retries", "retry_pause"}  # fmt: skip
+             "processes", "retries", "retry_pause", "hours"}  # fmt: skip
 
 
 @takes_settings({name: None for name in run_options() if name not in _LEFT_OUT})

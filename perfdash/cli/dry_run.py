@@ -8,7 +8,9 @@ from typing import Any
 import typer
 
 from perfdash.files import dumps
+from perfdash.runner.cores import slots_of
 from perfdash.runner.plan import forecast, make_plan
+from perfdash.runner.run import of_tonight
 
 
 def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
@@ -18,7 +20,10 @@ def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
 
     settings, _ = resolve(flags)
     check_settings(settings)
-    prediction = forecast(settings, make_plan(settings)[0])
+    plan = make_plan(settings)[0]
+    if settings.hours is not None:
+        plan = of_tonight(settings, plan, len(slots_of(settings)))
+    prediction = forecast(settings, plan)
     typer.echo(dumps(prediction, indent=1) if as_json else plan_text(prediction))
     return 0
 

@@ -54,7 +54,7 @@ AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 # Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
 _LOOKED_BACK = 10
-_NOT_MEASURED = ("", str(Status.INFRA_ERROR))
+_NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
 _LATER_P = 0.002  # chance that unchanged later nights show a suspected change, below which it is an alert

@@ -32,7 +32,7 @@ PARTS_OF = {"backend_ms": tuple(PARTS)}
 
 WORSE, BETTER, OTHER = 1, -1, 0
 # Statuses that describe the machine, not the model.
-_UNKNOWN = {"", str(Status.INFRA_ERROR)}
+_UNKNOWN = {"", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT)}
 _PASSING = {str(status) for status in PASSING}
 _FAILED_TO_RUN = {str(status) for status in FAILED_TO_RUN}
 NO_STATUS = _UNKNOWN | {str(Status.SKIPPED)}

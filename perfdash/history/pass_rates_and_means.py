@@ -23,7 +23,9 @@ from perfdash.stats.means import (
 # The columns of the setting that a summary is of.
 SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings",
            "configuration")  # fmt: skip
-_NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
+_NOT_ATTEMPTED = frozenset(
+    {Status.SKIPPED, Status.NOT_TONIGHT, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT}
+)
 
 
 @dataclass(frozen=True)

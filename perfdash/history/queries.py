@@ -25,7 +25,7 @@ from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, Case
+from perfdash.records import DISTURBED, Case, Status
 
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
@@ -476,6 +476,40 @@ def model_series(
         (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])
         for case, number in sorted(of_model.items(), key=lambda item: item[0].name)
     ]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a host has measured of a case: the nights, when last, and its seconds then."""
+
+    nights: int
+    last: str
+    wall_s: float | None
+
+
+def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, Measured]:
+    """What the latest runs of a host have measured of each case; skipped cases were not measured."""
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    latest = (
+        sa.select(runs.c.id)
+        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
+        .where(schema.hosts.c.name == host, runs.c.excluded.is_(None))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(runs_back)
+    )
+    query = (
+        sa.select(runs.c.started, results.c.wall_s, *cases.c[CASE_COLUMNS])
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .where(results.c.run_id.in_(latest))
+        .where(results.c.status.not_in([str(Status.SKIPPED), str(Status.NOT_TONIGHT)]))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+    )
+    measured: dict[Case, Measured] = {}
+    for started, wall_s, *values in connection.execute(query):
+        newest = measured.setdefault(Case(*values), Measured(0, started, wall_s))
+        measured[Case(*values)] = replace(newest, nights=newest.nights + 1)
+    return measured
 
 
 def earlier_processes(

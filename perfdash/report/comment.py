@@ -36,7 +36,7 @@ _SHOWN = (
     *((members, _CAUSES, _SUITES) for members in (30, 15, 8, 4, 2, 0)),
     (0, _CAUSES, 10), (0, 5, 10), (0, 3, 3),
 )  # fmt: skip
-_NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED)}
+_NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED, Status.NOT_TONIGHT)}
 
 
 def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
@@ -48,7 +48,8 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
     text = ""
     for shown, causes, suites in _SHOWN:
         parts = [*_head(night, site), *_causes(night, site, fold, shown, causes)]
-        parts += [*_suites(night, site, suites), *_failures(night, fold, shown)]
+        parts += [*_configurations(night, site, fold, suites), *_not_tonight(night, fold, shown)]
+        parts += _failures(night, fold, shown)
         parts.append(_more(night, site))
         text = "\n\n".join(part for part in parts if part) + "\n"
         if size(text) <= LARGEST:
@@ -221,6 +222,40 @@ def _members(members: Sequence[RunChange], night: Night, site: str | None, shown
     align = "".join("llrrrrl"[place] for place in used)
     text = table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
     return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
+
+
+def _configurations(night: Night, site: str | None, fold: bool, most: int) -> list[str]:
+    """The table of suites; of several configurations a small one, and that of suites folded below it."""
+    suites = _suites(night, site, most)
+    if not suites or not dashboard_tables.several_configurations(row.case for row in night.rows):
+        return suites
+    groups = grouped(night.rows)
+    names = dashboard_tables.compilers([setting[1:] for setting in groups])
+    columns = list(dict.fromkeys(setting[0] for setting in groups))
+    lines: dict[str, dict[str, str]] = {}
+    for (setting, rows), name in zip(groups.items(), names, strict=True):
+        summary = summarize(rows)
+        texts = [dashboard_tables.pass_rate(summary).split(",")[0]]
+        if summary.speedup is not None:
+            change = _against(night.previous, rows).partition(" ")[0]
+            texts.append(f"{summary.speedup:.3f}x" + (f" ({change})" if change else ""))
+        lines.setdefault(name, {})[setting[0]] = ", ".join(texts)
+    body = [[escaped(name), *(cells.get(suite, "") for suite in columns)] for name, cells in lines.items()]
+    page = link("beside each other", site + site_links.configurations_page(night.testbed)) if site else ""
+    head = ["pass rate, mean speedup (change)", *(escaped(short_name(suite)) for suite in columns)]
+    small = table(head, body[:most], "l" + "r" * len(columns)) + (f"\n\nModels {page}." if page else "")
+    return [small, *(_folded("Suites and configurations", text, fold) for text in suites)]
+
+
+def _not_tonight(night: Night, fold: bool, shown: int) -> list[str]:
+    """The cases that the hours of the run left out, in one line that unfolds."""
+    rows = [row for row in night.rows if row.status == Status.NOT_TONIGHT]
+    if not rows:
+        return []
+    lines = [f"- {code(model_of(row.case))}: {escaped(reason(row))}" for row in rows[:shown]]
+    lines += [f"- and {len(rows) - shown} more"] if len(rows) > shown else []
+    title = f"{len(rows)} of {len(night.rows)} cases were not measured tonight: its hours went to others"
+    return [_folded(title, "\n".join(lines), fold)]
 
 
 def _suites(night: Night, site: str | None, most: int) -> list[str]:

@@ -240,6 +240,7 @@ def _shown(value: float | None, form: str, unit: str = "", scale: float = 1.0) -
 Cell = Callable[[Summary], str]
 _APART = {
     Status.SKIPPED: "skipped",
+    Status.NOT_TONIGHT: "not tonight",
     Status.PASS_DUE_TO_SKIP: "not checked",
     Status.NO_FINITE_OUTPUT: "without a finite output",
 }

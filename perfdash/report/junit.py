@@ -24,7 +24,8 @@ _UNFIT = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 # What says nothing of the model: it was left out, or something that it needs is not there.
-_NOT_MEASURED = {Status.SKIPPED, Status.MISSING_DEPENDENCY, Status.NEEDS_NETWORK, Status.MISSING_DATA}
+_NOT_MEASURED = {Status.SKIPPED, Status.NOT_TONIGHT, Status.MISSING_DEPENDENCY, Status.NEEDS_NETWORK,
+                 Status.MISSING_DATA}  # fmt: skip
 
 
 def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvidence] = ()) -> None:

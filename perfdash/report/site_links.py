@@ -13,6 +13,7 @@ from perfdash.records import Case, variation
 OVERVIEW, COMPARE, REGRESSIONS, MACHINES, METHOD = (
     "index.html", "compare.html", "regressions.html", "machines.html", "method.html"
 )  # fmt: skip
+CONFIGURATIONS = "configurations.html"  # in the folder of a testbed
 _LONGEST = 120  # characters of a file's name that come from elsewhere
 
 
@@ -46,6 +47,11 @@ def suite_page(testbed_digest: str, case: Case) -> str:
 def compare_page(testbed_digest: str) -> str:
     """The compare page of a testbed; its data files are in `data/` beside it."""
     return f"{bed_folder(testbed_digest)}/{COMPARE}"
+
+
+def configurations_page(testbed_digest: str) -> str:
+    """The page of a testbed's configurations and back ends beside each other."""
+    return f"{bed_folder(testbed_digest)}/{CONFIGURATIONS}"
 
 
 def alert_link(number: int) -> str:

@@ -56,7 +56,7 @@ def write(folder: Path, results: Sequence[Result], dynamo_names: dict[str, str])
     """
     settings: dict[str, list[Result]] = {}
     for result in results:
-        if result.status is not Status.SKIPPED:
+        if result.status not in (Status.SKIPPED, Status.NOT_TONIGHT):
             settings.setdefault(stem(result.case, dynamo_names), []).append(result)
     written = []
     for name, rows in settings.items():

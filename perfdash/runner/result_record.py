@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from perfdash.records import Failure, Measurement, Result, Status
+from perfdash.records import NOT_TONIGHT, Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import status_of
 from perfdash.runner.gpu_monitor import fault
@@ -133,10 +133,11 @@ def _compared(planned: Planned) -> dict[str, Any]:
 
 
 def skipped(planned: Planned, started: str) -> Result:
-    """The record of a case that the suite says not to measure."""
-    reason = planned.skip_reason
-    conditions = _compared(planned)
-    return Result(planned.case, started, 0.0, Status.SKIPPED, skip_reason=reason, conditions=conditions)
+    """The record of a case that is not measured: never, or not within the hours of this run."""
+    reason = planned.skip_reason or ""
+    status = Status.NOT_TONIGHT if reason.startswith(NOT_TONIGHT) else Status.SKIPPED
+    reason = reason.removeprefix(NOT_TONIGHT)
+    return Result(planned.case, started, 0.0, status, skip_reason=reason, conditions=_compared(planned))
 
 
 def not_run_after_smaller(planned: Planned, smaller: Result, started: str) -> Result:

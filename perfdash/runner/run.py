@@ -31,6 +31,7 @@ from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
+from perfdash.runner.night_budget import as_left_out, within_hours
 from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
@@ -95,6 +96,7 @@ def new_run(
         )
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = _slots(settings, plan)
+    plan = of_tonight(settings, plan, len(slots))
     check_machine(settings, plan.cases)
     journal = RunJournal.create(settings.out)
     try:
@@ -104,6 +106,29 @@ def new_run(
         journal.discard()
         raise
     return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], words, notebook=notebook)
+
+
+def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
+    """The plan within --hours, by what the history has of its cases. Raises UsageError."""
+    if settings.hours is None:
+        return plan
+    if settings.shard:
+        raise UsageError("--hours and --shard: give each machine hours and cases of its own, without shards")
+    from perfdash.history.queries import Measured, measured_on
+    from perfdash.history.store import NoHistory, open_store
+
+    known: dict[Case, Measured] = {}
+    if not settings.no_history:
+        try:
+            with open_store(settings.history, create=False) as store, store.read() as connection:
+                known = measured_on(connection, _host())
+        except NoHistory:
+            pass  # the first night: the suites' hints of costs decide
+    return within_hours(plan, settings.hours, slots, now(), known)
+
+
+def _host() -> str:
+    return socket.gethostname().split(".")[0]
 
 
 def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
@@ -181,6 +206,7 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
             "write the function into a file, e.g. net.py with %%writefile, and measure 'net.py:FUNCTION'"
         )
     fresh, dynamo_names = make_plan(settings, uncut=True)
+    fresh = replace(fresh, cases=tuple(as_left_out(fresh.cases, plan_from_json(old).cases)))
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
@@ -370,7 +396,7 @@ def new_info(
     return RunInfo(
         id=run_id,
         started=now(),
-        host=socket.gethostname().split(".")[0],
+        host=_host(),
         command=command,
         configuration=configuration,
         environment={},

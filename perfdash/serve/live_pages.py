@@ -15,13 +15,14 @@ from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.queries import case_numbers, list_runs
+from perfdash.history.queries import case_numbers, list_runs, rows_of
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.serve.parameters import NotFound, compared
 from perfdash.site import render
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
+from perfdash.site.configurations_page import configurations_view
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import read_model_view
 from perfdash.site.overview_page import OverviewView, overview_of
@@ -86,6 +87,19 @@ def suite(connection: sa.Connection, path: str) -> str:
         if setting.page(bed.digest) == path:
             return render.render_suite(read_suite_view(connection, bed, setting))
     raise NotFound("there is no such suite on this testbed")
+
+
+def configurations(connection: sa.Connection, path: str) -> str:
+    """`path` as report.site_links.configurations_page has it. Raises NotFound."""
+    bed = _bed(connection, path)
+    runs = list_runs(connection, testbed_id=bed.id, with_excluded=False)
+    overview = overview_of(connection, bed, runs, [])
+    last_runs = {night.trend.last[0].id for night in overview.settings}
+    rows = {run_id: rows_of(connection, run_id, details=True) for run_id in last_runs}
+    view = configurations_view(bed, overview, rows)
+    if view is None:
+        raise NotFound("this testbed has one configuration and back end: nothing is beside it")
+    return render.render_configurations(view)
 
 
 def model(connection: sa.Connection, path: str) -> str:

@@ -26,6 +26,7 @@ from perfdash.site import render
 from perfdash.site.build_record import BuildRecord, files, is_as_left, read_record, sources, write_record
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
+from perfdash.site.configurations_page import ConfigurationsView, configurations_view
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import ModelContext, NewestResult, model_context, model_view, newest_results
 from perfdash.site.overview_page import OverviewView, TestbedView, overview_of
@@ -61,6 +62,7 @@ class _Bed:
     rows: dict[int, list[Row]]
     overview: TestbedView
     compare: CompareView
+    configurations: ConfigurationsView | None
     alerts_page: TestbedAlerts
     changes: dict[int, OpenChange]
 
@@ -137,14 +139,18 @@ def _gathered(
     trends = read_trends(connection, bed, history.runs)
     alerts_page = alerts_of_testbed(connection, bed, history.runs, alerts)
     last_runs = {trend.last[0].id for trend in trends}
+    rows = {run_id: rows_of(connection, run_id, details=True) for run_id in sorted(last_runs)}
+    overview = overview_of(connection, bed, history.runs, alerts.heads, trends)
+    configurations = configurations_view(bed, overview, rows)
     return _Bed(
         history,
         model_context(connection, history, alerts_page),
         newest_results(connection, history, list(history.row), trends),
         trends,
-        {run_id: rows_of(connection, run_id, details=True) for run_id in sorted(last_runs)},
-        overview_of(connection, bed, history.runs, alerts.heads, trends),
+        rows,
+        overview,
         compare_view(connection, history),
+        configurations,
         alerts_page,
         open_changes(evidence.alert for evidence in alerts.evidence),
     )
@@ -170,13 +176,15 @@ def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | Non
         folder.keep(name)
         folder.written += changed
     folder.write(testbed.compare.page, render.render_compare(testbed.compare))
+    if testbed.configurations:
+        folder.write(testbed.configurations.page, render.render_configurations(testbed.configurations))
     data = f"{site_links.bed_folder(testbed.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(testbed.history))
     for night, (_, file) in enumerate(testbed.compare.nights):
         # The file's name has a digest of its content: a complete file of that name is up to date.
         if not folder.keep(f"{data}/{file}", NIGHT_END):
             folder.write(f"{data}/{file}", night_file(testbed.history, night))
-    return len(testbed.history.row) + len(testbed.trends) + 1
+    return len(testbed.history.row) + len(testbed.trends) + 1 + bool(testbed.configurations)
 
 
 def _write_top(folder: Folder, testbeds: Sequence[_Bed], overview: OverviewView) -> int:

@@ -62,7 +62,9 @@ class ChartPoints:
         self.history = history
         weeks, statuses = history.weeks, history.statuses[:, history.daily :]
         passed = history.passed[:, history.daily :]
-        self._measured = np.hstack([weeks.tried > 0, statuses != ""])
+        self._measured = np.hstack(
+            [weeks.tried > 0, (statuses != "") & (statuses != str(Status.NOT_TONIGHT))]
+        )
         self._failed = np.hstack([(weeks.failed > 0) & (weeks.passed == 0), failed(statuses)])
         self._remarked = (np.isin(statuses, _PASSING) & ~passed) | (statuses == str(Status.SKIPPED))
         nights = history.recent[history.daily :]

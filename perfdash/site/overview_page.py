@@ -79,6 +79,12 @@ class TestbedView:
     noise_breaks: Mapping[int, str] = field(default_factory=dict)
 
     @property
+    def has_configurations(self) -> bool:
+        """Whether there are several configurations or back ends, which a page has beside each other."""
+        settings = [setting_night.trend.setting for setting_night in self.settings]
+        return len({(one.backend, one.dynamic, one.settings, one.configuration) for one in settings}) > 1
+
+    @property
     def common(self) -> list[str]:
         """The words that all settings share: they are told once."""
         each = [setting_night.trend.setting.words for setting_night in self.settings]

@@ -29,6 +29,7 @@ from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
 from perfdash.site.cause_page import CauseView
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
+from perfdash.site.configurations_page import ConfigurationsView
 from perfdash.site.machines_page import MachineView
 from perfdash.site.model_page import ModelView, NewestResult
 from perfdash.site.overview_page import OverviewView, SettingNight, TestbedView
@@ -303,6 +304,10 @@ def render_compare(view: CompareView) -> str:
     """One testbed's `compare.html`."""
     options = _block(night_options(view.nights, view.words))
     return _page("compare.html", view.page, view=view, options=options, most=SHOWN)
+
+
+def render_configurations(view: ConfigurationsView) -> str:
+    return _page("configurations.html", view.page, view=view)
 
 
 def render_compare_index(views: Sequence[CompareView]) -> str:

@@ -354,7 +354,7 @@ def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
 COLUMNS = 90  # nights of the heat map
 _LEAST_SPREAD = 0.005  # from night to night: what a quiet machine shows of a model that does not change
 _UP = "../../../"  # from the page to the top of the site
-_BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info"}
+_BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info", str(Status.NOT_TONIGHT): "info"}
 
 
 @dataclass(frozen=True)

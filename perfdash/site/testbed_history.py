@@ -38,7 +38,7 @@ READ = (
 _COUNTS = ("tried", "passed", "failed")  # of the nights of a week
 _AT_ONCE = 20  # runs read in one query
 _PASSING = [str(status) for status in PASSING]
-_NO_FAILURE = ["", str(Status.SKIPPED), *_PASSING]
+_NO_FAILURE = ["", str(Status.SKIPPED), str(Status.NOT_TONIGHT), *_PASSING]
 Singles = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 

@@ -133,3 +133,22 @@ def test_stored_runs_with_freezing_become_nights_of_the_configuration(of_before)
     with of_before.read() as connection:
         assert case_numbers(connection, line.testbed_id) == numbers
     assert take_in(of_before, [again]) != [REPLACED]
+
+
+def test_a_regression_between_the_gaps_of_a_budget_is_found_without_false_alerts(store):
+    """Each case is measured every second night, and skipped on the others; one becomes slower."""
+    for day in range(1, 29):
+        rows = []
+        for number in range(6):
+            factor = 1.3 if number == 0 and day > 18 else 1.0
+            if (day + number) % 2:
+                rows.append(row(f"m{number}", status="not_tonight", wall_s=0.0))
+                continue
+            rows.append(row(f"m{number}", eager_ms=20.0, backend_ms=factor * (10.0 + 0.01 * (day % 3))))
+        take_in(store, [run(f"2026-11-{day:02}", rows)])
+    judged = judge_new(store)
+    with store.read() as connection:
+        numbers = case_numbers(connection, judged[-1].run.testbed_id)
+    findings = [finding for night in judged for finding in night.findings]
+    assert {(finding.kind, finding.case_id) for finding in findings} == {("metric", numbers[case("m0")])}
+    assert any(finding.alarm or finding.suspect for finding in findings)

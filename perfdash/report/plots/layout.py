@@ -195,7 +195,7 @@ def draw_missing(
                 continue
             who = f"{shown(backend, 20)}: " if len(backends) > 1 else ""
             if row is not None:
-                skipped = row.status in ("skipped", "pass_due_to_skip")
+                skipped = row.status in ("skipped", "not_tonight", "pass_due_to_skip")
                 draw_text(axis, y, who + why_not(row, name), failed=not skipped)
             elif len(model_row.slots) < len(backends):
                 draw_text(axis, y, f"{who}no such case", failed=False)

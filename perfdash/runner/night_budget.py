@@ -1,0 +1,102 @@
+"""Choose the cases of a night that has a budget in hours: by age, and by how much is known of each.
+
+Pure: what was measured before comes from the history, and the choice depends on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from perfdash.errors import UsageError
+from perfdash.history.queries import Measured
+from perfdash.records import NOT_TONIGHT, Case
+from perfdash.runner import schedule
+from perfdash.runner.plan import Plan, cut
+from perfdash.suites.case_selection import Planned
+
+# From so many nights on the noise of a series is known well enough to judge it (stats.nightly_test).
+ENOUGH = 10
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A case that may be measured. `days`: since it was measured last; None: never."""
+
+    cost_s: float
+    nights: int = 0
+    days: float | None = None
+
+    @property
+    def urgency(self) -> float:
+        """Days since the last measurement, up to twice as many where few nights are known."""
+        if self.days is None:
+            return float("inf")
+        return self.days * (2.0 - min(self.nights, ENOUGH) / ENOUGH)
+
+
+def choose(candidates: Sequence[Candidate], budget_s: float) -> list[int]:
+    """The indices of the candidates that fit into the budget, the most urgent first; in order.
+
+    Of equal urgency the earlier one comes first, and a case too long for the rest gives way to shorter ones.
+    Since urgency grows with age, each case that fits into the budget alone has its turn: nothing older may
+    pass it for ever.
+    """
+    order = sorted(range(len(candidates)), key=lambda index: (-candidates[index].urgency, index))
+    chosen, left = [], budget_s
+    for index in order:
+        if candidates[index].cost_s <= left:
+            chosen.append(index)
+            left -= candidates[index].cost_s
+    return sorted(chosen)
+
+
+def within_hours(plan: Plan, hours: float, slots: int, now: str, known: Mapping[Case, Measured]) -> Plan:
+    """The plan with the cases that a night of so many hours leaves out as skipped, with the reason.
+
+    `slots` measure side by side; `known`: what the history has of each case. Raises UsageError where no case
+    fits.
+    """
+    budget_s = 3600 * hours * max(1, slots)
+    durations = {case.name: measured.wall_s for case, measured in known.items() if measured.wall_s}
+    costs = schedule.costs(plan.cases, durations)
+    open_cases = [index for index, case in enumerate(plan.cases) if case.skip_reason is None]
+    candidates = [_candidate(known.get(plan.cases[index].case), costs[index], now) for index in open_cases]
+    chosen = {open_cases[place] for place in choose(candidates, budget_s)}
+    if open_cases and not chosen:
+        shortest = min(candidates, key=lambda candidate: candidate.cost_s).cost_s
+        raise UsageError(
+            f"--hours {hours:g}: no case fits; the shortest takes about {schedule.duration(shortest)}"
+        )
+    cases = [
+        replace(case, skip_reason=_reason(costs[index], budget_s, hours))
+        if index in open_cases and index not in chosen
+        else case
+        for index, case in enumerate(plan.cases)
+    ]
+    left = [0.0 if case.skip_reason else cost for case, cost in zip(cases, costs, strict=True)]
+    return cut(cases, left, None)
+
+
+def _candidate(measured: Measured | None, cost_s: float, now: str) -> Candidate:
+    if measured is None:
+        return Candidate(cost_s)
+    age = datetime.fromisoformat(now) - datetime.fromisoformat(measured.last)
+    return Candidate(cost_s, measured.nights, max(0.0, age.total_seconds() / 86400))
+
+
+def _reason(cost_s: float, budget_s: float, hours: float) -> str:
+    if cost_s > budget_s:
+        return f"{NOT_TONIGHT}it takes {schedule.duration(cost_s)}, more than the budget of {hours:g} hours"
+    return f"{NOT_TONIGHT}other cases waited longer for the {hours:g} hours of this run"
+
+
+def as_left_out(cases: Sequence[Planned], before: Sequence[Planned]) -> list[Planned]:
+    """The cases of a plan, left out where the run left them out when it began."""
+    reasons = {
+        case.case: case.skip_reason
+        for case in before
+        if case.skip_reason and case.skip_reason.startswith(NOT_TONIGHT)
+    }
+    return [replace(case, skip_reason=reasons.get(case.case, case.skip_reason)) for case in cases]

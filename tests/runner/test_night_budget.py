@@ -1,0 +1,89 @@
+"""A budget in hours: which cases a night measures, and that each has its turn."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.history.queries import Measured
+from perfdash.records import NOT_TONIGHT, Case
+from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours
+from perfdash.runner.plan import cut
+from perfdash.suites.case_selection import Planned
+
+NEVER = Candidate(100.0)
+NOW = "2026-11-10T01:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "budget_s", "chosen"),
+    [
+        ([], 100.0, []),
+        ([NEVER, NEVER, NEVER], 250.0, [0, 1]),
+        ([Candidate(100.0, 20, 1.0), Candidate(100.0, 20, 3.0)], 100.0, [1]),  # the older one
+        ([Candidate(100.0, 20, 3.0), NEVER], 100.0, [1]),  # what was never measured
+        ([Candidate(100.0, 20, 1.0), Candidate(100.0, 2, 1.0)], 100.0, [1]),  # the less known of equal age
+        ([Candidate(100.0, 20, 5.0), Candidate(100.0, 2, 1.0)], 100.0, [0]),  # age before knowledge
+        ([Candidate(300.0, 20, 9.0), Candidate(100.0, 20, 1.0)], 200.0, [1]),  # too long gives way
+        ([Candidate(100.0, 20, 1.0)] * 3, 300.0, [0, 1, 2]),
+    ],
+)
+def test_the_most_urgent_cases_that_fit(candidates, budget_s, chosen):
+    assert choose(candidates, budget_s) == chosen
+
+
+def test_every_case_has_its_turn_within_the_nights_that_all_of_them_take():
+    costs = [30.0 + 7 * number % 50 for number in range(24)]
+    budget_s = 300.0
+    last = dict.fromkeys(range(len(costs)), -1)
+    nights = dict.fromkeys(last, 0)
+    gaps = []
+    for night in range(60):
+        candidates = [
+            Candidate(cost, nights[k], float(night - last[k]) if nights[k] else None)
+            for k, cost in enumerate(costs)
+        ]
+        for number in choose(candidates, budget_s):
+            gaps.append(night - last[number])
+            last[number], nights[number] = night, nights[number] + 1
+    everything = sum(costs) / budget_s
+    assert min(nights.values()) >= 60 / everything / 2
+    assert max(gaps) <= 3 * everything
+    assert Candidate(1.0, ENOUGH, 4.0).urgency == Candidate(1.0, 10 * ENOUGH, 4.0).urgency == 4.0
+
+
+def plan(*models: str):
+    cases = [Planned(Case("timm", model), "timm", model, cost_s=1800.0) for model in models]
+    return cut(cases, [1800.0] * len(cases), None)
+
+
+def test_what_is_left_out_is_a_skipped_case_with_the_reason():
+    known = {
+        Case("timm", "old"): Measured(20, "2026-11-01T01:00:00Z", 1800.0),
+        Case("timm", "young"): Measured(20, "2026-11-09T01:00:00Z", 1800.0),
+        Case("timm", "long"): Measured(20, "2026-11-01T01:00:00Z", 7200.0),
+    }
+    tonight = within_hours(plan("young", "old", "long", "new"), 1.0, 1, NOW, known)
+    reasons = {case.case.model: case.skip_reason for case in tonight.cases}
+    assert reasons == {
+        "new": None,
+        "old": None,
+        "young": f"{NOT_TONIGHT}other cases waited longer for the 1 hours of this run",
+        "long": f"{NOT_TONIGHT}it takes 2.0 h, more than the budget of 1 hours",
+    }
+    assert tonight.costs == (0.0, 1800.0, 0.0, 1800.0)
+    assert tonight.mine == (0, 1, 2, 3)  # each has a row
+    assert within_hours(plan("young", "old", "long", "new"), 1.0, 4, NOW, known).costs[0] == 1800.0
+
+
+def test_a_resumed_run_leaves_out_what_it_left_out_at_its_beginning():
+    whole = plan("a", "b", "c")
+    tonight = within_hours(whole, 0.5, 1, NOW, {})
+    assert as_left_out(whole.cases, tonight.cases) == list(tonight.cases)
+
+
+def test_a_budget_in_which_no_case_fits_is_refused():
+    with pytest.raises(UsageError, match=re.escape("--hours 0.1: no case fits; the shortest takes")):
+        within_hours(plan("a", "b"), 0.1, 1, NOW, {})
