@@ -145,6 +145,8 @@ def _on_this_machine(values: dict[str, Any]) -> dict[str, Any]:
     for key, wrong in (("executor", "dask"), ("device", "cuda")):
         if values.get(key) == wrong:
             raise UsageError(f"{option} is for the CPU of this machine, not for --{key} {wrong}")
+    if instances and values.get("allocator") in ("jemalloc", "tcmalloc"):
+        raise UsageError("--instances runs under perfdash's own settings of malloc: leave --allocator out")
     if str(values.get("jobs", 1)) != "1":
         raise UsageError(f"{option} measures one case at a time: leave --jobs {values['jobs']} out")
     cores = topology.available(topology.parse_cores(str(values["cores"])) if values.get("cores") else None)

@@ -106,6 +106,7 @@ def test_instances_name_the_cores_of_each(two_sockets):
         ({"threads": "socket", "executor": "dask"}, "--threads socket is for the CPU of this machine"),
         ({"instances": "2x4", "device": "cuda"}, "--instances is for the CPU .* not for --device cuda"),
         ({"instances": "2x4", "jobs": "2"}, "measures one case at a time: leave --jobs 2 out"),
+        ({"instances": "2x4", "allocator": "jemalloc"}, "leave --allocator out"),
         ({"instances": "2x4", "threads": 8}, "runs 4 threads each, --threads says 8"),
         ({"instances": "4x14", "threads": "socket", "cores": "0-9"}, "room for 0 of 14"),
         ({"threads": "sockets"}, "--threads: 'sockets'"),

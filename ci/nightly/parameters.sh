@@ -101,7 +101,7 @@ check_parameters() {
     [[ "$each" =~ ^(cpu|cuda)$ ]] || complain 2 "DEVICES: '$each' is neither cpu nor cuda"
   done
   for each in $(words_of "$THREADS"); do
-    [[ "$each" =~ ^[1-9][0-9]*$ ]] || complain 2 "THREADS: '$each' is no number of threads"
+    [[ "$each" =~ ^([1-9][0-9]*|socket)$ ]] || complain 2 "THREADS: '$each' is no number of threads, nor socket"
   done
   for each in START_COMMAND STOP_COMMAND; do
     bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""

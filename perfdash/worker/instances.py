@@ -124,6 +124,8 @@ def serve(order: Dict[str, Any]) -> None:
         with case.scenario.context(case.job):
             with case.phase("compile"):
                 case.compile()
+            if case.job.allocator == "steady":
+                linux.malloc_steady()
             answers.write(json.dumps({"ready": True}) + "\n")
             for line in sys.stdin:
                 message = json.loads(line)

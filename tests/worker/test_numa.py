@@ -86,3 +86,17 @@ def test_threads_that_an_action_starts_are_found_and_pinned():
     finally:
         done.set()
         started.join()
+
+
+def test_a_machine_that_cannot_bind_is_refused_before_anything_is_measured(monkeypatch):
+    from perfdash.errors import MachineError
+    from perfdash.runner import compatibility
+    from perfdash.settings import RunSettings
+
+    def refuse(cores) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(compatibility.numa, "bind_memory", refuse)
+    with pytest.raises(MachineError, match=r"--bind-memory: Operation not permitted.*cap-add SYS_NICE"):
+        compatibility.check_machine(RunSettings(bind_memory=True), [])
+    compatibility.check_machine(RunSettings(), [])

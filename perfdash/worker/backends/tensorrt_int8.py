@@ -31,7 +31,14 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     from modelopt.torch.quantization.utils import export_torch_mode
 
     from perfdash.worker.int8_calibration import calibration_batches
-    from perfdash.worker.model_export import ConvertedModel, flattened, root_cause, shapes_of
+    from perfdash.worker.model_export import (
+        ConvertedModel,
+        ExportRefused,
+        export_static,
+        flattened,
+        root_cause,
+        shapes_of,
+    )
 
     signature, flat, tensors = flattened(copy.deepcopy(module), inputs)
     batches, remark = calibration_batches(inputs, job)
@@ -44,14 +51,15 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     try:
         with torch.no_grad():
             quantized = quantization.quantize(flat, quantization.INT8_DEFAULT_CFG, forward_loop=calibrate)
-            step = "torch.export"
             with export_torch_mode():
-                program = torch.export.export(quantized, tensors)
+                exported = export_static(quantized, tensors, "engines are built for one size")
                 step = "torch_tensorrt"
                 compiled = torch_tensorrt.dynamo.compile(
-                    program, inputs=list(tensors), enabled_precisions={torch.int8}, min_block_size=1
+                    exported.program, inputs=list(tensors), enabled_precisions={torch.int8}, min_block_size=1
                 )
-    except Exception as error:  # all three raise any type
+    except ExportRefused:
+        raise
+    except Exception as error:  # both raise any type
         raise RuntimeError(f"{step} refused this model: {root_cause(error)}") from error
     remarks = [remark, f"engines for batch size {job.case.batch_size} only"]
     return ConvertedModel(signature, compiled, remarks, shapes_of(tensors))

@@ -33,9 +33,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     step = "torch.jit.trace"
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # that tracing is deprecated, and what it fixes of Python's values
+            warnings.simplefilter("ignore")  # of tracing: it is deprecated, and fixes values
             script = torch.jit.trace(flat, tensors, check_trace=False)
         step = "torch_tensorrt"
         compiled = torch_tensorrt.compile(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from perfdash.worker.norm_activation import activation_named
 
-# (width, depth) multipliers of the compound scaling.
-SCALES = {"b0": (1.0, 1.0), "b1": (1.0, 1.1)}
+# Multipliers of the number of layers by the compound scaling; the width of both is the same.
+DEPTHS = {"b0": 1.0, "b1": 1.1}
 # Expansion, channels, layers, stride, kernel size of each stage of B0.
 STAGES = (
     (1, 16, 1, 1, 3),
@@ -44,6 +44,17 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
     """A convolution without bias, and its normalisation with the original's constants."""
     layer = SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=False)
     return [layer, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)]
+
+
+class Activation(nn.Module):
+    """An activation of norm_activation.py as a layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.activate = activation_named(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activate(x)
 
 
 class SqueezeExcitation(nn.Module):
@@ -88,9 +99,9 @@ def build(
 
     Images (batch, 3, size, size) -> (batch, classes).
     """
-    if variant not in SCALES:
-        raise ValueError(f"variant {variant!r} is unknown; known are {', '.join(SCALES)}")
-    depth, swish = SCALES[variant][1], activation_named(activation)
+    if variant not in DEPTHS:
+        raise ValueError(f"variant {variant!r} is unknown; known are {', '.join(DEPTHS)}")
+    depth, swish = DEPTHS[variant], Activation(activation)
     layers: list[nn.Module] = [*convolution(3, STEM, 3, 2), swish]
     channels = STEM
     for expansion, outputs, repeats, stride, kernel in STAGES:
