@@ -17,7 +17,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Day:
             self.state = {
                 "device": device,
                 "minutes": minutes,
-                "started": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+                "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
                 "host": socket.gethostname().split(".")[0],
                 "spent_s": 0.0,
                 "cuts": [],

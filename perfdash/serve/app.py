@@ -65,9 +65,7 @@ def _pages() -> APIRouter:
         router.add_api_route(f"/{path}", _page(make))
     router.add_api_route(f"/{site_links.COMPARE}", _compare_any)
     router.add_api_route(f"/beds/{{bed}}/{site_links.COMPARE}", _page_below(live_pages.nights))
-    router.add_api_route(
-        f"/beds/{{bed}}/{site_links.CONFIGURATIONS}", _page_below(live_pages.configurations)
-    )
+    router.add_api_route(f"/beds/{{bed}}/{site_links.CONFIGURATIONS}", _page_below(live_pages.configurations))
     router.add_api_route("/beds/{bed}/suites/{name}", _page_below(live_pages.suite))
     router.add_api_route("/beds/{bed}/models/{name}", _page_below(live_pages.model))
     router.add_api_route("/causes/{name}", _page_below(live_pages.cause))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.detect.nights import is_complete_beside
@@ -34,18 +33,16 @@ from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Status, varia
 from perfdash.report import dashboard_tables
 from perfdash.report.published_totals import Published, of_suite, why
 from perfdash.report.site_links import model_page, suite_page
+from perfdash.site.heat_map import HeatLine, heat_lines, heat_nights
 from perfdash.site.same_models import means_over_same_models
 from perfdash.site.testbed_history import (
     Testbed,
     TestbedHistory,
-    as_logs,
     epoch,
-    failed,
     period_of,
     read_history,
 )
 from perfdash.stats.intervals import Array
-from perfdash.stats.noise_level import noise_level
 
 
 class SuiteSetting(NamedTuple):
@@ -351,8 +348,6 @@ def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
     return (statistics.median(measured), min(measured), max(measured)) if measured else (None, None, None)
 
 
-COLUMNS = 90  # nights of the heat map
-_LEAST_SPREAD = 0.005  # from night to night: what a quiet machine shows of a model that does not change
 _UP = "../../../"  # from the page to the top of the site
 _BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info", str(Status.NOT_TONIGHT): "info"}
 
@@ -374,21 +369,6 @@ class CaseRow:
     def number(self, name: str) -> float | None:
         value = self.row.values.get(name)
         return value if value is not None and math.isfinite(value) else None
-
-
-@dataclass(frozen=True)
-class HeatLine:
-    """A case over nights: each value relative to its median, None where not measured.
-
-    `spread`: standard deviation of their logs; `open`: whether an alert is, as `OpenChange.word`.
-    """
-
-    label: str
-    href: str
-    ratios: list[float | None]
-    failed: list[int]
-    spread: float
-    open: str
 
 
 @dataclass(frozen=True)
@@ -462,11 +442,12 @@ def suite_view(
     numbers = [number for number, case in history.cases.items() if SuiteSetting.of(case) == setting]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
     numbers.sort(key=lambda number: changes[number].rank if number in changes else (9, 0.0))
-    start = _columns(history, numbers)
+    start = heat_nights(history, numbers)
     tonight = {row.case for row in rows}
     sizes = [history.cases[number].model for number in numbers]
     several = len(set(sizes)) < len(sizes)
-    heat, measure = _heat(history, numbers, start, several, changes)
+    open_words = {number: change.word for number, change in changes.items()}
+    heat, measure = heat_lines(history, numbers, start, several, open_words)
     counting = {row.case for row in of_setting if is_counted(row)}
     counted = [number for number in numbers if history.cases[number] in counting]
     return SuiteView(
@@ -507,77 +488,6 @@ def status_word(row: Row) -> tuple[str, str]:
 
 def _rank(row: CaseRow) -> tuple[bool, bool, float, str]:
     return not row.passed, not is_compiled(row.row), -(row.number("speedup") or 0.0), row.case.name
-
-
-def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
-    """The last nights on which any of these cases was measured."""
-    rows = [history.row[number] for number in numbers]
-    if not rows:
-        return []
-    measured = (history.statuses[rows] != "").any(axis=0)
-    return [int(night) for night in np.flatnonzero(measured)[-COLUMNS:]]
-
-
-def _heat(
-    history: TestbedHistory,
-    numbers: Sequence[int],
-    nights: Sequence[int],
-    several: bool,
-    changes: Mapping[int, OpenChange],
-) -> tuple[list[HeatLine], str]:
-    """The rows of the heat map: compiled latency relative to each case's own median.
-
-    The median is over nights of one method. Speedup serves where no latency is known.
-    """
-    rows = [history.row[number] for number in numbers]
-    at = np.ix_(rows, nights)
-    passed = history.passed[at]
-    logs = -as_logs(history.values["backend_ms"][at], passed)
-    measure, column = "compiled latency against the row's median", "backend_ms"
-    if not np.isfinite(logs).any():
-        logs = as_logs(history.values["speedup"][at], passed)
-        measure, column = "speedup against the row's median", "speedup"
-    crosses = failed(history.statuses[at])
-    methods = history.codes_of(column, nights)
-    spreads = _spreads(logs, methods)
-    lines = []
-    for place, number in enumerate(numbers):
-        case, values = history.cases[number], logs[place]
-        middles = _medians(values, methods)
-        label = f"{case.model} ({case.batch_size})" if several else case.model
-        ratios = [
-            float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
-            for value, middle in zip(values.tolist(), middles.tolist(), strict=True)
-        ]
-        failed_nights = np.flatnonzero(crosses[place]).tolist()
-        href = _UP + model_page(history.bed.digest, case)
-        is_open = changes[number].word if number in changes else ""
-        lines.append(HeatLine(label, href, ratios, failed_nights, float(spreads[place]), is_open))
-    return lines, measure
-
-
-def _spreads(logs: Array, methods: NDArray[np.int32]) -> Array:
-    """The standard deviation of each row's nights, moderated over the rows.
-
-    From the differences of neighbours, so that a change that lasts does not hide itself.
-    """
-    if min(logs.shape) == 0:  # of a suite that is long gone there is no night left
-        return np.full(len(logs), _LEAST_SPREAD)
-    steps = np.full(logs.shape, np.nan)
-    for place, values in enumerate(logs):
-        known = np.flatnonzero(np.isfinite(values))
-        alike = methods[known[1:]] == methods[known[:-1]]
-        steps[place, known[1:][alike]] = np.diff(values[known])[alike] / math.sqrt(2)
-    return np.nan_to_num(noise_level(steps, floor=_LEAST_SPREAD).sd, nan=_LEAST_SPREAD)
-
-
-def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
-    """For each night the median over the nights of the same method; 0 without any."""
-    middles = np.zeros(len(values))
-    for method in np.unique(methods).tolist():
-        measured = values[(methods == method) & np.isfinite(values)]
-        middles[methods == method] = float(np.median(measured)) if len(measured) else 0.0
-    return middles
 
 
 def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:

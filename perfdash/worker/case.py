@@ -51,7 +51,6 @@ from perfdash.worker.child import ChildDied, ChildFailed, in_child
 from perfdash.worker.eager_and_compiled import Comparison, Side, compiled_side, eager_side, variant_side
 
 Emit = Callable[..., None]
-_TRIED_STEPS = 2  # the optimiser allocates its state in the first step
 
 
 def run_case(job: Job, emit: Emit) -> None:
@@ -65,18 +64,16 @@ def run_case(job: Job, emit: Emit) -> None:
             capabilities.isa(job, emit)
         elif job.role == "load":
             case.begin()
-        elif job.role == "check":
-            case.check()
-        elif job.role == "try_eager":
-            case.try_eager()
-        elif job.role == "try_backend":
-            case.try_backend()
-        elif job.role == "profile":
-            case.profile()
-        elif job.role == "subgraph":
-            case.failing_subgraph()
         else:
-            case.measure()
+            roles = {
+                "check": case.check,
+                "try_eager": case.try_eager,
+                "try_backend": case.try_backend,
+                "profile": case.profile,
+                "subgraph": case.failing_subgraph,
+            }
+            roles.get(job.role, case.measure)()
+            emit("done")
     except ChildFailed as error:
         print(error.failed["traceback"], file=sys.stderr, flush=True)
         emit("failed", **error.failed)
@@ -155,7 +152,6 @@ class CaseProcess:
                 if self.frames:
                     self.count_recompiles("timing")
                     self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
-        self.emit("done")
 
     def profile(self) -> None:
         """Load, compile, then profile both sides into the job's folder; nothing is judged."""
@@ -165,17 +161,12 @@ class CaseProcess:
             with self.phase("compile"):
                 self.compile()
             with self.phase("latency"):
-                self.seed()
-                gc.collect()
-                linux.malloc_trim()
-                if job.allocator == "steady":
-                    linux.malloc_steady()
+                self.use_allocator()
                 settings = {"mode": job.compile_mode, "config": job.inductor_config}
                 notes = profiling.of_case(
                     self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
                 )
                 self.emit("profiled", notes=notes)
-        self.emit("done")
 
     def failing_subgraph(self) -> None:
         """Load, then find the smallest part of the model's graphs that is compiled wrongly."""
@@ -186,16 +177,12 @@ class CaseProcess:
             side = self.make_compiled_side()
             capabilities.prepare_backend(job)
             self.seed()
-
-            def capture(backend: Any) -> Callable[[], Any]:
-                return self.make_step(side, torch.compile(side.module, backend=backend))
-
-            def compile_module(module: Any, inputs: Any) -> Any:
-                return self.backend.prepare(module, inputs, job)
-
-            found = failing_subgraph.of_case(capture, compile_module, job)
+            found = failing_subgraph.of_case(
+                lambda backend: self.make_step(side, torch.compile(side.module, backend=backend)),
+                lambda module, inputs: self.backend.prepare(module, inputs, job),
+                job,
+            )
             self.emit("subgraph", found=found)
-        self.emit("done")
 
     def check(self) -> None:
         """Load the model and run each side once in eager; nothing is compiled or judged."""
@@ -208,7 +195,6 @@ class CaseProcess:
                 side = self.make_compiled_side()
                 self.make_step(side, side.module)()
                 self.device.synchronize()
-        self.emit("done")
 
     def try_eager(self) -> None:
         """Find out whether eager has memory for this batch size; nothing is judged."""
@@ -232,11 +218,10 @@ class CaseProcess:
             self.try_steps(self.make_step(side, self.prepare(side)))
 
     def try_steps(self, step: Callable[[], Any]) -> None:
-        """Call the step until it needs no more memory than before."""
-        for _ in range(_TRIED_STEPS):
-            step()
+        """Call the step twice: the optimiser allocates its state in the first call."""
+        step()
+        step()
         self.device.synchronize()
-        self.emit("done")
 
     def begin(self) -> None:
         """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
@@ -321,23 +306,14 @@ class CaseProcess:
         """Let torch use the case's threads; from then on the process cannot be forked."""
         torch.set_num_threads(self.job.case.threads)
 
-    @contextlib.contextmanager
-    def pinned(self) -> Iterator[bool]:
+    def pinned(self) -> contextlib.AbstractContextManager[bool]:
         """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are.
 
         Only while something is timed: the compiler's processes need all cores.
         """
-        cores = sorted(os.sched_getaffinity(0))
-        threads = [0, *self.pool]  # 0 is this thread
         if not self.job.bind_memory or self.device.kind != "cpu":
-            yield False
-            return
-        is_pinned = numa.pin(threads, cores[: self.job.case.threads])
-        try:
-            yield is_pinned
-        finally:
-            for thread in threads:
-                os.sched_setaffinity(thread, cores)
+            return contextlib.nullcontext(False)
+        return numa.pinned([0, *self.pool], self.job.case.threads)  # 0 is this thread
 
     def comparison(self) -> Comparison:
         """Both sides, once the back end's is compiled."""
@@ -521,11 +497,9 @@ class CaseProcess:
         if code:
             self.emit("code", graphs=code)
         self.count_recompiles("compile")
-        if self.job.machine_cache:
-            try:
-                figures["loaded"] = loaded_files.digests(self.job.machine_cache, without=[self.job.scratch])
-            except Exception as error:
-                notes.append(f"the loaded files are unreadable: {type(error).__name__}: {error}"[:300])
+        cache = self.job.machine_cache
+        if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
+            figures["loaded"] = loaded
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:
@@ -564,8 +538,8 @@ class CaseProcess:
         gc.collect()
         self.time_sides()
 
-    def time_sides(self) -> None:
-        """Sample pairs under the job's allocator, or the back end alone, and emit them."""
+    def use_allocator(self) -> None:
+        """Seed, return memory that is free, and take the job's allocator: from here on calls are timed."""
         self.seed()  # a step that was judged may have left parameters of any size
         gc.collect()
         linux.malloc_trim()
@@ -574,6 +548,10 @@ class CaseProcess:
             linux.malloc_steady()
         elif allocator != "default" and not linux.is_mapped(allocator):
             raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
+
+    def time_sides(self) -> None:
+        """Sample pairs under the job's allocator, or the back end alone, and emit them."""
+        self.use_allocator()
         graphs = compilation.compiled_graphs()
         before = self.device.probe()
         load, cores = os.getloadavg()[0], sorted(os.sched_getaffinity(0))
@@ -589,11 +567,10 @@ class CaseProcess:
                     self.job.seed + self.job.process,
                 )
         figures["probe_ms"] = [before, self.device.probe()]
+        steps = {"backend": self.compiled_step} | ({} if self.eager_lost else {"eager": self.eager_step})
         if self.job.role != "replica":
-            figures["accounts"] = {"backend": self.device.account(self.compiled_step)}
-            if not self.eager_lost:
-                figures["accounts"]["eager"] = self.device.account(self.eager_step)
-            for step in (self.eager_step, self.compiled_step):
+            figures["accounts"] = {side: self.device.account(step) for side, step in steps.items()}
+            for step in steps.values():
                 getattr(step, "marks", []).clear()
         figures["load"] = round(load, 2)
         figures["cores"] = cores
@@ -604,8 +581,7 @@ class CaseProcess:
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()
         if self.device.kind == "cpu" and self.job.case.threads == 1 and self.job.role != "replica":
-            sides = {} if self.eager_lost else {"eager": self.eager_step}
-            figures["instructions"] = hardware_counters.of_calls({**sides, "backend": self.compiled_step})
+            figures["instructions"] = hardware_counters.of_calls(steps)
         self.emit("latency", **figures)
 
     def memory(self) -> None:

@@ -50,6 +50,15 @@ def digests(folder: Optional[str], without: Iterable[str] = ()) -> dict[str, str
     return {name: _of_texts(sorted(texts)) for name, texts in sorted(parts.items())}
 
 
+def digests_or_note(folder: str, scratch: str, notes: list[str]) -> dict[str, str]:
+    """The digests without the case's own files; empty, with a note, where a file cannot be read."""
+    try:
+        return digests(folder, without=[scratch])
+    except Exception as error:
+        notes.append(f"the loaded files are unreadable: {type(error).__name__}: {error}"[:300])
+        return {}
+
+
 def _files() -> Iterator[tuple[str, str]]:
     """(name that it counts under, path) of every mapped library and every module."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:

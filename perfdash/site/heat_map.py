@@ -1,0 +1,105 @@
+"""The heat map of a suite: each case's nights against its own median."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdash.report.site_links import model_page
+from perfdash.site.testbed_history import TestbedHistory, as_logs, failed
+from perfdash.stats.intervals import Array
+from perfdash.stats.noise_level import noise_level
+
+COLUMNS = 90  # nights of the heat map
+_LEAST_SPREAD = 0.005  # from night to night: what a quiet machine shows of a model that does not change
+_UP = "../../../"  # from the page to the top of the site
+
+
+@dataclass(frozen=True)
+class HeatLine:
+    """A case over nights: each value relative to its median, None where not measured.
+
+    `spread`: standard deviation of their logs; `open`: whether an alert is, as `OpenChange.word`.
+    """
+
+    label: str
+    href: str
+    ratios: list[float | None]
+    failed: list[int]
+    spread: float
+    open: str
+
+
+def heat_nights(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
+    """The last nights on which any of these cases was measured."""
+    rows = [history.row[number] for number in numbers]
+    if not rows:
+        return []
+    measured = (history.statuses[rows] != "").any(axis=0)
+    return [int(night) for night in np.flatnonzero(measured)[-COLUMNS:]]
+
+
+def heat_lines(
+    history: TestbedHistory,
+    numbers: Sequence[int],
+    nights: Sequence[int],
+    several: bool,
+    open_words: Mapping[int, str],
+) -> tuple[list[HeatLine], str]:
+    """The rows of the heat map: compiled latency relative to each case's own median.
+
+    The median is over nights of one method. Speedup serves where no latency is known.
+    """
+    rows = [history.row[number] for number in numbers]
+    at = np.ix_(rows, nights)
+    passed = history.passed[at]
+    logs = -as_logs(history.values["backend_ms"][at], passed)
+    measure, column = "compiled latency against the row's median", "backend_ms"
+    if not np.isfinite(logs).any():
+        logs = as_logs(history.values["speedup"][at], passed)
+        measure, column = "speedup against the row's median", "speedup"
+    crosses = failed(history.statuses[at])
+    methods = history.codes_of(column, nights)
+    spreads = _spreads(logs, methods)
+    lines = []
+    for place, number in enumerate(numbers):
+        case, values = history.cases[number], logs[place]
+        middles = _medians(values, methods)
+        label = f"{case.model} ({case.batch_size})" if several else case.model
+        ratios = [
+            float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
+            for value, middle in zip(values.tolist(), middles.tolist(), strict=True)
+        ]
+        failed_nights = np.flatnonzero(crosses[place]).tolist()
+        href = _UP + model_page(history.bed.digest, case)
+        spread = float(spreads[place])
+        lines.append(HeatLine(label, href, ratios, failed_nights, spread, open_words.get(number, "")))
+    return lines, measure
+
+
+def _spreads(logs: Array, methods: NDArray[np.int32]) -> Array:
+    """The standard deviation of each row's nights, moderated over the rows.
+
+    From the differences of neighbours, so that a change that lasts does not hide itself.
+    """
+    if min(logs.shape) == 0:  # of a suite that is long gone there is no night left
+        return np.full(len(logs), _LEAST_SPREAD)
+    steps = np.full(logs.shape, np.nan)
+    for place, values in enumerate(logs):
+        known = np.flatnonzero(np.isfinite(values))
+        alike = methods[known[1:]] == methods[known[:-1]]
+        steps[place, known[1:][alike]] = np.diff(values[known])[alike] / math.sqrt(2)
+    return np.nan_to_num(noise_level(steps, floor=_LEAST_SPREAD).sd, nan=_LEAST_SPREAD)
+
+
+def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
+    """For each night the median over the nights of the same method; 0 without any."""
+    middles = np.zeros(len(values))
+    for method in np.unique(methods).tolist():
+        measured = values[(methods == method) & np.isfinite(values)]
+        middles[methods == method] = float(np.median(measured)) if len(measured) else 0.0
+    return middles
