@@ -57,7 +57,7 @@ def test_options_are_written_as_the_command_that_repeats_it():
         "confirm": False,
     }
     flags = api._bisect_flags({**given, "all_commits": True, "repo": "r"})
-    assert api._as_typed(flags, ["python", "ask.py"]) == [
+    assert api._as_command("bisect", flags, ["python", "ask.py"]) == [
         "bisect", "--good", "v1", "--bad", "v2", "--env", "A=1", "--repo", "r", "--set", "versions.count=3",
         "--all-commits", "--no-confirm", "--", "python", "ask.py",
     ]  # fmt: skip
