@@ -254,7 +254,8 @@ def _not_tonight(night: Night, fold: bool, shown: int) -> list[str]:
         return []
     lines = [f"- {code(model_of(row.case))}: {escaped(reason(row))}" for row in rows[:shown]]
     lines += [f"- and {len(rows) - shown} more"] if len(rows) > shown else []
-    title = f"{len(rows)} of {len(night.rows)} cases were not measured tonight: its hours went to others"
+    were = "was" if len(rows) == 1 else "were"
+    title = f"{len(rows)} of {len(night.rows)} cases {were} not measured tonight: the hours went to others"
     return [_folded(title, "\n".join(lines), fold)]
 
 

@@ -174,8 +174,29 @@ def after_a_bad_nightly():
     return replace(night, nightly=story)
 
 
+FREEZING = '{"inductor_config":{"freezing":true}}'
+
+
+def configurations():
+    """Two suites under three configurations; the run's hours left out one case, freezing crashes once."""
+    ways = ({}, {"dynamic": True, "configuration": "dynamic"},
+            {"settings": FREEZING, "configuration": "freezing"})  # fmt: skip
+    rows, before = [], []
+    for models in (TIMM, TORCHBENCH):
+        for place, way in enumerate(ways):
+            of_way = [replace(one, case=replace(one.case, **way)) for one in models]
+            before += of_way
+            if place == 1 and models is TIMM:
+                of_way[0] = replace(of_way[0], status="not_tonight", values={}, verdict=None,
+                                    details={"skip_reason": "other cases waited longer for the 2 hours of this run"})  # fmt: skip
+            if place == 2 and models is TORCHBENCH:
+                of_way[0] = replace(of_way[0], status="crash", values={}, verdict=None)
+            rows += of_way
+    return Night(imported(rows), (), "the 12 runs before it", previous=imported(before))
+
+
 NIGHTS = {
     "good_night": good_night, "bad_night": bad_night, "first_night": first_night, "all_failed": all_failed,
     "suite_missing": suite_missing, "huge": huge, "hostile": hostile,
-    "after_a_bad_nightly": after_a_bad_nightly,
+    "after_a_bad_nightly": after_a_bad_nightly, "configurations": configurations,
 }  # fmt: skip
