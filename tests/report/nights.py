@@ -187,8 +187,10 @@ def configurations():
             of_way = [replace(one, case=replace(one.case, **way)) for one in models]
             before += of_way
             if place == 1 and models is TIMM:
-                of_way[0] = replace(of_way[0], status="not_tonight", values={}, verdict=None,
-                                    details={"skip_reason": "other cases waited longer for the 2 hours of this run"})  # fmt: skip
+                why = "other cases waited longer for the 2 hours of this run"
+                of_way[0] = replace(
+                    of_way[0], status="not_tonight", values={}, verdict=None, details={"skip_reason": why}
+                )
             if place == 2 and models is TORCHBENCH:
                 of_way[0] = replace(of_way[0], status="crash", values={}, verdict=None)
             rows += of_way
