@@ -158,8 +158,6 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
     with sqlite3.connect(path) as connection:  # as 0001 left it
         connection.execute("drop table nightlies")
         connection.execute("drop table acts")
-        connection.execute("drop table result_artifacts")
-        connection.execute("drop table artifacts")
         connection.execute("alter table runs drop column excluded")
         connection.execute("alter table environments drop column commits")
         connection.execute("alter table runs drop column method")
