@@ -44,7 +44,8 @@ def night(day="2026-11-01", **other):
     return {
         "run": "r", "started": f"{day}T01:00:00Z", "testbed_id": 1, "torch": "2.15.0", "suite": "timm",
         "device": "cpu", "dtype": "float32", "threads": 1, "scenario": "inference", "backend": "inductor",
-        "dynamic": False, "settings": "", "configuration": "default", "cases": 10, "attempted": 10, "passed": 9, "speedup": 0.9, "speedup_low": 0.8,
+        "dynamic": False, "settings": "", "configuration": "default", "cases": 10, "attempted": 10,
+        "passed": 9, "speedup": 0.9, "speedup_low": 0.8,
         "speedup_high": 1.0, "speedup_clipped": 1.1, "compilation_s": 20.0, "compression_ratio": 1.2,
         "method": {},
     } | other  # fmt: skip
