@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
 from perfdash.history.results import Imported, Row
-from perfdash.records import PASSING, Status
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of, short_name
 from perfdash.report.cause_text import FAILING, ReportedCause
@@ -240,6 +240,7 @@ def _configurations(night: Night, site: str | None, fold: bool, most: int) -> li
             change = _against(night.previous, rows).partition(" ")[0]
             texts.append(f"{summary.speedup:.3f}x" + (f" ({change})" if change else ""))
         lines.setdefault(name, {})[setting[0]] = ", ".join(texts)
+    lines = dict(sorted(lines.items(), key=lambda line: (DEFAULT_CONFIGURATION not in line[0], line[0])))
     body = [[escaped(name), *(cells.get(suite, "") for suite in columns)] for name, cells in lines.items()]
     page = link("beside each other", site + site_links.configurations_page(night.testbed)) if site else ""
     head = ["pass rate, mean speedup (change)", *(escaped(short_name(suite)) for suite in columns)]

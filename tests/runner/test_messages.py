@@ -15,11 +15,13 @@ from tests.runner.planned import PLANNED, events
 
 
 def test_they_are_read_back():
-    options = Options(
-        python="python", threads=2, inductor_config={"freezing": True}, sampling=Sampling(budget_s=3)
-    )
+    options = Options(python="python", threads=2, allocator="default", sampling=Sampling(budget_s=3))
     assert options_from_text(to_text(options)) == options
-    order = Order(replace(PLANNED, env={"A": "b"}, phase_timeouts={"load": 1.0}), 3, "check")
+    order = Order(
+        replace(PLANNED, env={"A": "b"}, phase_timeouts={"load": 1.0}, inductor_config={"freezing": True}),
+        3,
+        "check",
+    )
     assert order_from_text(to_text(order)) == order
     limit = {"what": "time", "scope": "case", "limit": 1, "unit": "s"}
     answer = Answer(
