@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
 
@@ -321,23 +321,10 @@ class CaseProcess:
         """Let torch use the case's threads; from then on the process cannot be forked."""
         torch.set_num_threads(self.job.case.threads)
 
-    @contextlib.contextmanager
-    def pinned(self) -> Iterator[bool]:
-        """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are.
-
-        Only while something is timed: the compiler's processes need all cores.
-        """
-        cores = sorted(os.sched_getaffinity(0))
-        threads = [0, *self.pool]  # 0 is this thread
-        if not self.job.bind_memory or self.device.kind != "cpu":
-            yield False
-            return
-        is_pinned = numa.pin(threads, cores[: self.job.case.threads])
-        try:
-            yield is_pinned
-        finally:
-            for thread in threads:
-                os.sched_setaffinity(thread, cores)
+    def pinned(self) -> ContextManager[bool]:
+        """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are."""
+        is_wanted = self.job.bind_memory and self.device.kind == "cpu"
+        return numa.pinned(self.pool, self.job.case.threads) if is_wanted else contextlib.nullcontext(False)
 
     def comparison(self) -> Comparison:
         """Both sides, once the back end's is compiled."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
 import platform
 import re
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 _SYS = "/sys/devices/system"
 _MPOL_BIND = 2
@@ -70,6 +71,22 @@ def pin(threads: Sequence[int], cores: Sequence[int]) -> bool:
     for thread, core in zip(threads, cores):
         os.sched_setaffinity(thread, {core})
     return True
+
+
+@contextlib.contextmanager
+def pinned(pool: Sequence[int], count: int) -> Iterator[bool]:
+    """Pin this thread and those of `pool` to one of `count` cores each; whether they are.
+
+    Only for as long as something is timed: the compiler's processes need all cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    threads = [0, *pool]  # 0 is this thread
+    is_pinned = pin(threads, cores[:count])
+    try:
+        yield is_pinned
+    finally:
+        for thread in threads:
+            os.sched_setaffinity(thread, cores)
 
 
 def is_whole_socket(cores: Iterable[int], root: str = _SYS) -> Optional[bool]:
