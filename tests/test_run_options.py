@@ -157,7 +157,7 @@ def test_a_new_option_is_one_line(tmp_path):
 
 
 def test_options_of_the_process_reach_the_worker_by_their_names():
-    by_name = {"allocator": "default", "weights": "pretrained"}
+    by_name = {"allocator": "default", "bind_memory": True}
     options = options_of(RunSettings(**by_name))
     assert {name: getattr(options, name) for name in by_name} == by_name
     assert {field.name for field in fields(ProcessOptions)} <= {field.name for field in fields(Job)}

@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
 
@@ -306,14 +306,10 @@ class CaseProcess:
         """Let torch use the case's threads; from then on the process cannot be forked."""
         torch.set_num_threads(self.job.case.threads)
 
-    def pinned(self) -> contextlib.AbstractContextManager[bool]:
-        """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are.
-
-        Only while something is timed: the compiler's processes need all cores.
-        """
-        if not self.job.bind_memory or self.device.kind != "cpu":
-            return contextlib.nullcontext(False)
-        return numa.pinned([0, *self.pool], self.job.case.threads)  # 0 is this thread
+    def pinned(self) -> ContextManager[bool]:
+        """Pin this thread and OpenMP's to a core each, with Job.bind_memory; whether they are."""
+        is_wanted = self.job.bind_memory and self.device.kind == "cpu"
+        return numa.pinned(self.pool, self.job.case.threads) if is_wanted else contextlib.nullcontext(False)
 
     def comparison(self) -> Comparison:
         """Both sides, once the back end's is compiled."""

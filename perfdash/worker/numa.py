@@ -74,9 +74,13 @@ def pin(threads: Sequence[int], cores: Sequence[int]) -> bool:
 
 
 @contextlib.contextmanager
-def pinned(threads: Sequence[int], count: int) -> Iterator[bool]:
-    """Pin threads to the first `count` cores of this process for a while; whether they are."""
+def pinned(pool: Sequence[int], count: int) -> Iterator[bool]:
+    """Pin this thread and those of `pool` to one of `count` cores each; whether they are.
+
+    Only for as long as something is timed: the compiler's processes need all cores.
+    """
     cores = sorted(os.sched_getaffinity(0))
+    threads = [0, *pool]  # 0 is this thread
     is_pinned = pin(threads, cores[:count])
     try:
         yield is_pinned

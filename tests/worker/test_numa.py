@@ -100,3 +100,11 @@ def test_a_machine_that_cannot_bind_is_refused_before_anything_is_measured(monke
     with pytest.raises(MachineError, match=r"--bind-memory: Operation not permitted.*cap-add SYS_NICE"):
         compatibility.check_machine(RunSettings(bind_memory=True), [])
     compatibility.check_machine(RunSettings(), [])
+
+
+def test_this_thread_is_pinned_while_it_is_timed_and_free_afterwards():
+    before = os.sched_getaffinity(0)
+    with numa.pinned([], 1) as is_pinned:
+        assert is_pinned
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
