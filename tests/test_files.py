@@ -104,7 +104,8 @@ def test_pictures(tmp_path):
     night = {
         "run": f"run {NAME}", "started": "2026-11-01T00:00:00Z", "torch": f"2.15 {NAME}", "testbed_id": 1,
         "suite": f"suite {NAME}", "device": "cpu", "dtype": "float32", "threads": 1, "method": {},
-        "scenario": "inference", "dynamic": False, "backend": f"mine-{NAME}", "cases": 1, "attempted": 1,
+        "scenario": "inference", "dynamic": False, "settings": "",
+        "configuration": "default", "backend": f"mine-{NAME}", "cases": 1, "attempted": 1,
         "passed": 1, "measured": 1, "speedup": 1.1, "speedup_low": 1.0, "speedup_high": 1.2,
         "speedup_clipped": 1.1, "compilation_s": 30.0, "compression_ratio": 1.1,
     }  # fmt: skip

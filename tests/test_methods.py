@@ -14,7 +14,7 @@ ONES = dict.fromkeys(methods.CURRENT, 1)
 def test_every_record_says_by_which_method_it_was_measured():
     plain = json.loads(json.dumps(to_json(Result(Case("s", "m"), "", 0.0, Status.CRASH))))
     assert plain["method"] == methods.CURRENT
-    assert plain["schema"] == 3
+    assert plain["schema"] == 4
 
 
 def test_a_record_of_before_counts_as_version_1_of_every_metric(monkeypatch):

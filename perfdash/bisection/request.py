@@ -428,7 +428,8 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: C
         "threads": case.threads,
     }
     setting = options.with_options(setting, case)
-    for name in ("allocator", "weights", "compile_mode", "optimizer", "tf32"):
+    names = ("allocator", "bind_memory", "compile_mode", "optimizer", "sizes", "sizes_of", "tf32", "weights")
+    for name in names:
         flags[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):
         flags[name] = options.as_pairs(setting, name)

@@ -276,10 +276,12 @@ def uid(info: RunInfo) -> str:
 
 
 # Options of a run that change the meaning of its numbers and are no fields of a case.
-_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "tf32", "weights")
+_DEFAULTS: dict[str, Any] = {
+    "allocator": "steady", "bind_memory": False, "compile_mode": None, "env": {}, "inductor_config": {},
+    "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
+}  # fmt: skip
+_SETTINGS = tuple(_DEFAULTS)
 _OF_THE_RUN = ("allocator", "weights")  # of these: no configuration sets them
-_DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
-                             "optimizer": None, "tf32": None, "weights": "random"}  # fmt: skip
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:

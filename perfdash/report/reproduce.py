@@ -116,6 +116,7 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
     for name in sorted(setting.keys() - {*_ORDER, *_TABLES, "side_by_side", "compile_cores", "gpus"}):
         value = setting[name]
+        value = ",".join(map(str, value)) if isinstance(value, list) else value
         flag = f"--{name.replace('_', '-')}"
         parts += [flag] if value is True else [flag, str(value)]
     if setting.get("side_by_side"):

@@ -54,6 +54,15 @@ def test_other_options_stay_with_the_testbed():
     assert dict(frozen.run.setting) == {"allocator": "jemalloc"}
 
 
+@pytest.mark.parametrize(
+    "option", [{"bind_memory": True}, {"sizes": [2, 4]}, {"sizes_of": "sequence"}, {"tf32": True}], ids=str
+)
+def test_an_option_that_changes_what_is_measured_makes_another_testbed(option):
+    plain, other = taken("2026-11-01", case()), taken("2026-11-02", case(), **option)
+    assert dict(other.run.setting) == option
+    assert plain.run.testbed_digest != other.run.testbed_digest
+
+
 def test_the_name_is_no_part_of_a_series_and_the_settings_are():
     assert case_digest(case(dynamic=True)) == case_digest(case(dynamic=True, configuration="dynamic"))
     assert case_digest(case()) != case_digest(case(settings=FREEZING))

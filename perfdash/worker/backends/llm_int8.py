@@ -7,7 +7,6 @@ import warnings
 from typing import Any
 
 from perfdash.records import Job, Status
-from perfdash.worker.backends.int8_weights import with_linear_layers
 
 PACKAGES = ("bitsandbytes",)
 EXTRA = "llm-int8"
@@ -27,6 +26,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     import bitsandbytes
     from torch import nn
 
+    from perfdash.worker.backends.int8_weights import with_linear_layers
     from perfdash.worker.failures import Unmeasurable
 
     if not hasattr(module, "get_output_embeddings"):
