@@ -24,7 +24,7 @@ def test_what_is_missing_or_does_not_fit_is_refused_before_anything_is_measured(
 
     assert "--base-python is missing" in refused(*COMPARE)
     done = command(*COMPARE, "--base-python", "none")
-    assert (done.code, "is no interpreter that can be run" in done.err) == (3, True)
+    assert (done.code, "none cannot be started" in done.err) == (3, True)
     assert "--base-python belongs to a new comparison" in refused(
         *COMPARE, "--resume", "x", "--base-python", "y"
     )
