@@ -18,11 +18,11 @@ from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
-from perfdash.runner.remeasurement import settings_of_run, with_secrets
-from perfdash.runner.run_journal import read_info, read_json, read_plan
+from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
+from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites.case_selection import Planned, planned_from_json
+from perfdash.suites.case_selection import Planned
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
@@ -51,10 +51,10 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     Raises UsageError where the run did not plan the case.
     """
     info = read_info(folder)
-    plan = {planned.case: planned for planned in map(planned_from_json, read_plan(folder)["cases"])}
+    settings = settings_of_run(info.configuration, python=python, cores=cores)
+    plan = planned_of_run(folder, settings)
     if case not in plan:
         raise UsageError(f"{folder.name} has no plan of {case.name}: only what it measured can be profiled")
-    settings = settings_of_run(info.configuration, python=python, cores=cores)
     (planned,) = with_secrets([plan[case]])
     return Build(folder.name, planned, settings, info.environment.get("worker") or {})
 

@@ -23,10 +23,9 @@ FAULT = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}  # relu(x) becomes relu
 
 def build(config, scenario="inference"):
     target = f"{Path(__file__).with_name('wrong_relu.py')}:deep"
-    planned = Planned(case=Case("own", "wrong_relu.deep", scenario=scenario), loader="python", target=target)
-    return profiling.Build(
-        "r", planned, RunSettings(python=sys.executable, jobs=1, inductor_config=config), {}
-    )
+    case = Case("own", "wrong_relu.deep", scenario=scenario)
+    planned = Planned(case=case, loader="python", target=target, inductor_config=config)
+    return profiling.Build("r", planned, RunSettings(python=sys.executable, jobs=1), {})
 
 
 @pytest.mark.parametrize(("culprits", "size", "window"), [

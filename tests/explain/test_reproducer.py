@@ -122,8 +122,7 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
     target = f"{Path(__file__).with_name('heavy.py')}:heavy"
     planned = Planned(case=Case("own", "heavy.heavy"), loader="python", target=target)
     old = profiling.Build("old", planned, RunSettings(python=sys.executable, jobs=1), {})
-    plain = old.settings.model_copy(update={"inductor_config": {"cpp.simdlen": 1}})
-    new = replace(old, run="new", settings=plain)
+    new = replace(old, run="new", planned=replace(planned, inductor_config={"cpp.simdlen": 1}))
     (pair,) = profiling.profile(old, new, tmp_path / "profiles", 1, None, lambda line: None)
     side = compare([pair] * 3).compiled  # one pair has no interval, and its own numbers suffice here
     (row,) = side.named[:1]

@@ -33,7 +33,7 @@ def test_every_kind_of_page_is_let_through(site, browser):  # noqa: F811
                 seen.add(match[1])
     assert seen == {
         "index.html", "compare.html", "regressions.html", "machines.html", "method.html",
-        "causes/", "suites/", "models/",
+        "configurations.html", "causes/", "suites/", "models/",
     }  # fmt: skip
 
 
