@@ -9,6 +9,7 @@ validates the values. Nothing heavy is imported here: `perfdash --help` needs th
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from types import NoneType, UnionType
@@ -182,6 +183,7 @@ def run_options() -> dict[str, tuple[Any, Option, Any]]:
     }
 
 
+@functools.cache
 def configuration_keys() -> dict[str, tuple[Any, Option]]:
     """(type, Option) of each option that a configuration file may set."""
     return {

@@ -61,12 +61,12 @@ class Configuration(_Keys):
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     scenarios: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def values(self) -> dict[str, Any]:
         """The options that it sets, as plain values, by name."""
         return self.model_dump(mode="json", include=set(configuration_keys()), exclude_none=True)
 
-    @property
+    @functools.cached_property
     def settings(self) -> str:
         """What it sets beside the fields of a case, as JSON; empty for nothing: Case.settings."""
         options = {key: value for key, value in self.values.items() if key not in OF_A_CASE}
@@ -219,11 +219,17 @@ def settings_of_options(options: Mapping[str, Any]) -> str | None:
     A run with `--inductor-config freezing=1` measured what the configuration freezing measures. `options`:
     those of a run that differ from their defaults, without the fields of a case.
     """
-    for configuration in _shipped():
-        own = {key: value for key, value in configuration.values.items() if key not in OF_A_CASE}
-        if own and own == options:
-            return configuration.settings
-    return None
+    return next((settings for own, settings in _shipped_options() if own == options), None)
+
+
+@functools.cache
+def _shipped_options() -> tuple[tuple[dict[str, Any], str], ...]:
+    """What each shipped configuration sets beside the fields of a case, and that as Case.settings."""
+    options = [
+        ({key: value for key, value in configuration.values.items() if key not in OF_A_CASE}, configuration)
+        for configuration in _shipped()
+    ]
+    return tuple((own, configuration.settings) for own, configuration in options if own)
 
 
 def named(case: Case) -> Case:

@@ -106,12 +106,12 @@ def malloc_trim() -> None:
 
 
 def memory_status() -> dict[str, int]:
-    """VmHWM, VmRSS, VmData, RssAnon and RssFile of this process in bytes (/proc/self/status)."""
+    """VmHWM, VmRSS, VmData, RssAnon, RssFile and RssShmem of this process in bytes (/proc/self/status)."""
     figures = {}
     with open("/proc/self/status") as status:
         for line in status:
             key, _, rest = line.partition(":")
-            if key in ("VmHWM", "VmRSS", "VmData", "RssAnon", "RssFile"):
+            if key in ("VmHWM", "VmRSS", "VmData", "RssAnon", "RssFile", "RssShmem"):
                 figures[key] = int(rest.split()[0]) * 1024
     return figures
 

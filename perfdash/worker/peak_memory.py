@@ -114,11 +114,11 @@ def _reopened(make_step: Callable[[], Callable[[], Any]], context: Context) -> t
     `file_bytes` of it are pages of the back end's file, which the kernel may drop and read again.
     """
     with context():
-        before, file_before = _resident_bytes(), linux.memory_status()["RssFile"]
+        before, file_before = _resident_bytes(), _file_bytes()
         step = make_step()
         step()
         grown = _resident_bytes() - before
-        of_file = linux.memory_status()["RssFile"] - file_before
+        of_file = _file_bytes() - file_before
         figures = _transient(step, contextlib.nullcontext)
         return max(0, grown), {**figures, "file_bytes": max(0, of_file)}
 
@@ -177,3 +177,9 @@ def _gpu_peak(device: Cuda, step: Callable[[], Any]) -> Figures:
         "reserved_bytes": reserved,
         "grown_bytes": grown,
     }
+
+
+def _file_bytes() -> int:
+    """Resident pages of files; those of a file in a memory file system count as shared memory."""
+    status = linux.memory_status()
+    return status["RssFile"] + status.get("RssShmem", 0)
