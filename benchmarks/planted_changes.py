@@ -261,11 +261,11 @@ CHANGES = {
 }
 
 
-def measure(folder: Path, source: str, batch: int, options: tuple[str, ...], old_torch: str) -> None:
+def measure(folder: Path, source: str, batch: int, options: list[str]) -> None:
     """Write the model and measure it, with all that is printed in the folder's transcript."""
     (folder / "net.py").write_text(source)
     run = ("run", "--model", "net.py:make", "--batch-size", str(batch), "--processes", "1", "--out", "runs")
-    perfdash(folder, *run, *(old_torch if o == OLD_TORCH else o for o in options))
+    perfdash(folder, *run, *options)
 
 
 def perfdash(folder: Path, *words: str) -> None:
@@ -282,16 +282,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", choices=[*CHANGES, []], default=list(CHANGES))
     parser.add_argument("--old-torch", required=True, help="an interpreter with torch 2.13")
+    parser.add_argument("--cores", help="which cores to measure on")
     options = parser.parse_args()
+    cores = ["--cores", options.cores] if options.cores else []
     for name in options.names:
         folder = options.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         change = CHANGES[name]
-        measure(folder, change.before, change.batch, change.options_before, options.old_torch)
-        measure(folder, change.after, change.batch, change.options_after, options.old_torch)
+        before = [options.old_torch if word == OLD_TORCH else word for word in change.options_before]
+        measure(folder, change.before, change.batch, [*before, *cores])
+        measure(folder, change.after, change.batch, [*change.options_after, *cores])
         perfdash(folder, "explain", "last", "*", "--out", "runs")
         if change.explain:
-            perfdash(folder, "explain", "last", "*", "--out", "runs", *change.explain)
+            perfdash(folder, "explain", "last", "*", "--out", "runs", *change.explain, *cores)
 
 
 if __name__ == "__main__":
