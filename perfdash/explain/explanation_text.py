@@ -19,6 +19,7 @@ from perfdash.explain.structure_comparison import (
     OPERATORS,
     PHASE,
     RECOMPILE,
+    RUN_OPTION,
     SETTING,
     Explanation,
     Finding,
@@ -40,7 +41,7 @@ def sentence(explanation: Explanation, metric: str | None = None) -> str:
     """What is known of the cause, in one sentence. `metric`: that of the alert, where there is one."""
     described = METRICS.get(metric) if metric else None
     if described is not None and described.of_eager:
-        return _sentence(_eager_clauses(explanation))
+        return _sentence([*_option_clauses(explanation.of(RUN_OPTION)), *_eager_clauses(explanation)])
     clauses = _clauses(explanation)
     if described is not None and described.kind == "time":
         clauses = [*_phase_clauses(explanation), *clauses]
@@ -57,6 +58,7 @@ def _clauses(explanation: Explanation) -> list[str]:
     """The differences in the compiled code, the most telling first."""
     clauses = [
         *_setting_clauses(explanation.of(SETTING)),
+        *_option_clauses(explanation.of(RUN_OPTION)),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
         *_kernel_clauses(explanation),
@@ -74,6 +76,12 @@ def _setting_clauses(findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return []
     return [f"compiled with other settings ({_named([_change(item) for item in findings])})"]
+
+
+def _option_clauses(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    return [f"run with other options ({_named([_change(item) for item in findings])})"]
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
@@ -205,7 +213,8 @@ def _recompile_clauses(explanation: Explanation) -> list[str]:
 
 def _code_clauses(explanation: Explanation) -> list[str]:
     changed = explanation.kernels_of("changed")
-    if not changed:
+    # A fingerprint holds the settings: where these differ, it differs for equal code, too.
+    if not changed or explanation.of(SETTING):
         return []
     kernels = explanation.after.kernels or []
     names = _named([str(change.after[0]["name"]) for change in changed])
@@ -358,6 +367,7 @@ _TITLES = {
     GUARDS: "",
     OPERATORS: "",
     SETTING: "Settings",
+    RUN_OPTION: "Options of the run",
     LOADED: "Loaded files with other contents",
     ENVIRONMENT: "Environment",
     PHASE: "Phases of compiling, in seconds",

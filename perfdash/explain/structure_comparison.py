@@ -71,9 +71,11 @@ FALLBACK, BREAK, GRAPHS = "fallback", "graph break", "graphs"
 RECOMPILE, GIVEN_UP, LIBRARY_CALL = "recompiles", "frames given up", "library call"
 GUARDS, OPERATORS, SETTING = "guards", "graph operators", "setting"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
+RUN_OPTION = "option of the run"
+_OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 ABOUT = (
-    SETTING, BREAK, GRAPHS, FALLBACK, RECOMPILE, GIVEN_UP, LIBRARY_CALL, GUARDS, OPERATORS, LOADED,
-    ENVIRONMENT, PHASE,
+    SETTING, RUN_OPTION, BREAK, GRAPHS, FALLBACK, RECOMPILE, GIVEN_UP, LIBRARY_CALL, GUARDS, OPERATORS,
+    LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 
 
@@ -128,6 +130,7 @@ def compare(before: Side, after: Side) -> Explanation:
         *_number(GUARDS, "guards", before, after),
         *_number(OPERATORS, "graph_operators", before, after),
         *_settings(old, new),
+        *_run_options(before.run, after.run),
         *_loaded(old.get("loaded"), new.get("loaded")),
         *_environment(before.run, after.run),
         *_phases(before.phases_s, after.phases_s),
@@ -265,6 +268,24 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
     return [
         Finding(SETTING, name, flat[0].get(name), flat[1].get(name))
         for name in names
+        if flat[0].get(name) != flat[1].get(name)
+    ]
+
+
+def _run_options(old: RunRow, new: RunRow) -> list[Finding]:
+    """Options by which two runs are on different testbeds: variables, allocator, weights ..."""
+    flat = [
+        {
+            f"{name} {key}" if isinstance(value, Mapping) else name: item
+            for name, value in run.setting.items()
+            if name not in _OF_COMPILING
+            for key, item in (value.items() if isinstance(value, Mapping) else [(name, value)])
+        }
+        for run in (old, new)
+    ]
+    return [
+        Finding(RUN_OPTION, name, flat[0].get(name), flat[1].get(name))
+        for name in sorted({*flat[0], *flat[1]})
         if flat[0].get(name) != flat[1].get(name)
     ]
 

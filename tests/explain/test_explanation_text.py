@@ -111,3 +111,22 @@ def test_a_hostile_name_stays_on_its_line():
     found = explained({**PLAIN, "break_reasons": {"evil\n\n# Heading " + "x" * 500: 1}})
     assert "\n" not in sentence(found)
     assert len(sentence(found)) < 400
+
+
+def test_a_variable_of_the_run_is_named_and_the_host_is_not_blamed():
+    of = structure(kernel("relu"))
+    plain, other = side(of), side(of, BAD, setting={"env": {"ONEDNN_MAX_CPU_ISA": "SSE41"}})
+    words = sentence(compare(plain, other))
+    assert words == "Run with other options (env ONEDNN_MAX_CPU_ISA: none -> SSE41)."
+    assert "host" not in words
+    assert sentence(compare(plain, other), "eager_ms").startswith("Run with other options")
+    assert "the cause is the host" in sentence(compare(plain, side(of, BAD)))
+
+
+def test_other_settings_alone_do_not_say_that_each_kernel_has_other_code():
+    """Fingerprints hold the settings, so they differ where the code is the same."""
+    old = structure(kernel("relu"), settings={"mode": None, "config": {}})
+    new = structure(kernel("relu", source="keyed"), settings={"mode": None, "config": {"cpp.simdlen": 1}})
+    words = sentence(compare(side(old), side(new, BAD)))
+    assert "cpp.simdlen: none -> 1" in words
+    assert "other code" not in words
