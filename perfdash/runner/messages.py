@@ -112,7 +112,8 @@ def to_text(value: Any) -> str:
 def options_from_text(text: str) -> Options:
     """The inverse of to_text."""
     data = json.loads(text)
-    return Options(**{**data, "sampling": Sampling(**data["sampling"])})
+    cores = tuple(tuple(cores) for cores in data["instance_cores"])
+    return Options(**{**data, "sampling": Sampling(**data["sampling"]), "instance_cores": cores})
 
 
 def order_from_text(text: str) -> Order:
