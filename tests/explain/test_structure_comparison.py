@@ -84,7 +84,10 @@ def test_each_difference_is_a_finding():
         ("compile phase", "compiler", 20.0, 28.0),
     ]
     assert [f.what for f in found.of("environment")] == ["torch"]
-    assert {f.about for f in found.findings} == set(comparison.ABOUT) - {"graph operators", "option of the run"}
+    assert {f.about for f in found.findings} == set(comparison.ABOUT) - {
+        "graph operators",
+        "option of the run",
+    }
 
 
 def test_code_and_files_are_the_same_only_where_both_sides_say_so():
