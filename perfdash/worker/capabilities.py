@@ -49,7 +49,7 @@ def _read_loaded_files(job: Job, kept: Optional[str]) -> None:
         loaded_files.copy_kept(kept, job.machine_cache)
         loaded_files.digests(job.machine_cache, without=[job.scratch])
         loaded_files.copy_kept(job.machine_cache, kept)
-    except Exception:
+    except Exception:  # evidence only; the log has it, and each case tries for itself
         traceback.print_exc()
 
 

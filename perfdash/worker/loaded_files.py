@@ -54,7 +54,7 @@ def digests_or_note(folder: str, scratch: str, notes: list[str]) -> dict[str, st
     """The digests without the case's own files; empty, with a note, where a file cannot be read."""
     try:
         return digests(folder, without=[scratch])
-    except Exception as error:
+    except Exception as error:  # evidence only: it never costs the case its numbers
         notes.append(f"the loaded files are unreadable: {type(error).__name__}: {error}"[:300])
         return {}
 
