@@ -118,10 +118,10 @@ def test_nothing_that_a_model_starts_is_left(failures):
 @pytest.mark.parametrize("name", ["sleeps", "spins"])
 def test_known_latency_ratio(precise, name):
     result = precise.results[name]
-    # The compiled call has some 0.2 ms of its own beside the 60 ms.
-    assert result.speedup.value == pytest.approx(2.0, rel=0.01)
+    # The compiled call has some 0.2 ms of its own beside the 60 ms; a sleeper may wake 1 ms late.
+    assert result.speedup.value == pytest.approx(2.0, rel=0.03)
     assert result.speedup.ci_low <= 2.0
-    assert result.speedup.ci_high >= 2.0 * 0.99
+    assert result.speedup.ci_high >= 2.0 * 0.97
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(120, rel=0.02)
     # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
