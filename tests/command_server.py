@@ -42,7 +42,7 @@ MAX_MESSAGE = 1 << 20
 AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OMP_")
 # Libraries that commands import when they run.
 LIBRARIES = (
-    "alembic.command", "git", "hypothesis", "jinja2", "markdown_it", "matplotlib.backends.backend_agg",
+    "alembic.command", "hypothesis", "jinja2", "markdown_it", "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg", "matplotlib.figure", "pandas", "psycopg", "pyarrow.parquet",
     "requests", "ruptures", "scipy.optimize", "scipy.special", "scipy.stats", "sqlalchemy.dialects.sqlite",
     "sqlalchemy.dialects.postgresql", "uvicorn", "yaml",
@@ -88,10 +88,14 @@ class CommandServer:
             open(os.devnull, "rb") as nothing,
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
         ):
-            server.connect(self.address)
             streams = [nothing.fileno(), out.fileno(), err.fileno()]
-            socket.send_fds(server, [json.dumps(call).encode()], streams)
-            pid = int(server.recv(MAX_MESSAGE))
+            try:
+                server.connect(self.address)
+                socket.send_fds(server, [json.dumps(call).encode()], streams)
+                pid = int(server.recv(MAX_MESSAGE))
+            except ConnectionError as error:
+                errors = Path(self.address).with_name("errors").read_text()
+                raise RuntimeError(f"The command server has ended:\n{errors}") from error
             server.settimeout(timeout)
             try:
                 status = int(server.recv(MAX_MESSAGE))
@@ -109,7 +113,10 @@ class CommandServer:
         """The path of its socket."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="commands-")
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            with (
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
+                open(f"{self._folder.name}/errors", "w") as errors,
+            ):
                 listening.bind(f"{self._folder.name}/socket")
                 listening.listen(64)
                 self._process = subprocess.Popen(
@@ -117,6 +124,7 @@ class CommandServer:
                     cwd=ROOT,
                     pass_fds=[listening.fileno()],
                     stdin=subprocess.DEVNULL,
+                    stderr=errors,  # pytest-xdist would lose it
                 )
         return f"{self._folder.name}/socket"
 
@@ -178,7 +186,8 @@ def serve(listening: socket.socket) -> None:
                     return
                 for descriptor in streams:
                     os.close(descriptor)
-                connection.send(str(pid).encode())
+                with contextlib.suppress(OSError):  # its caller may be gone already; select tells below
+                    connection.send(str(pid).encode())
                 ended = os.pidfd_open(pid)
                 events.register(ended, selectors.EVENT_READ, (pid, connection))
                 events.register(connection, selectors.EVENT_READ, (pid, ended))
