@@ -149,7 +149,7 @@ def series(
 
 @ROUTER.get(
     "/compare",
-    response_model=shapes.Comparison,
+    response_model=shapes.ComparisonAnswer,
     summary="Compare two sides over their common cases: significant changes first, then by size.",
 )
 def compare(

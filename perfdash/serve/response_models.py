@@ -21,7 +21,7 @@ class Error(Shape):
     error: str
 
 
-class Case(Shape):
+class CaseFields(Shape):
     suite: str
     model: str
     device: str
@@ -36,11 +36,11 @@ class Case(Shape):
     amp_dtype: str | None
 
 
-class NumberedCase(Case):
+class NumberedCase(CaseFields):
     id: int
 
 
-class Run(Shape):
+class RunFields(Shape):
     id: int
     name: str
     started: str
@@ -69,8 +69,8 @@ class Run(Shape):
 Values = create_model("Values", __base__=Shape, **dict.fromkeys(NUMBERS, (float, 0.0)))  # type: ignore[call-overload]
 
 
-class Result(Shape):
-    case: Case
+class ResultFields(Shape):
+    case: CaseFields
     status: str
     verdict: str | None
     basis: str | None
@@ -78,7 +78,7 @@ class Result(Shape):
     values: Values  # type: ignore[valid-type]
 
 
-class Point(Shape):
+class PointFields(Shape):
     run: str
     started: str
     status: str
@@ -96,19 +96,19 @@ class AlertEnd(Shape):
     torch_git_version: str | None
 
 
-class AlertEvent(Shape):
+class AlertEventFields(Shape):
     at: str
     state: str
     run: str | None
     note: str | None
 
 
-class Alert(Shape):
+class AlertFields(Shape):
     id: int
     state: str
     kind: str
     direction: str
-    case: Case | None
+    case: CaseFields | None
     metric: str | None
     side: str | None
     before: float | None
@@ -122,10 +122,10 @@ class Alert(Shape):
     opened: str
     changed: str
     details: Open
-    events: list[AlertEvent]
+    events: list[AlertEventFields]
 
 
-class Night(Shape):
+class NightFields(Shape):
     run: str
     started: str
     torch: str | None
@@ -161,7 +161,7 @@ class Interval(Shape):
     ci_high: float | None
 
 
-class Means(Shape):
+class MeansFields(Shape):
     metric: str
     cases: int
     old: Interval
@@ -169,7 +169,7 @@ class Means(Shape):
     ratio: Interval
 
 
-class Delta(Shape):
+class DeltaFields(Shape):
     old: float
     new: float
     ratio: float
@@ -177,20 +177,20 @@ class Delta(Shape):
     significant: bool
 
 
-class ComparedCase(Shape):
-    case: Case
+class ComparedCaseFields(Shape):
+    case: CaseFields
     old_status: str
     new_status: str
     regressed: bool
-    metrics: dict[str, Delta]
+    metrics: dict[str, DeltaFields]
 
 
-class Side(Shape):
+class SideFields(Shape):
     title: str
     runs: list[str]
 
 
-class Page(Shape):
+class AnswerPage(Shape):
     """A part of a list: `total` says how long the whole is."""
 
     total: int
@@ -198,43 +198,43 @@ class Page(Shape):
     limit: int
 
 
-class Runs(Page):
-    runs: list[Run]
+class Runs(AnswerPage):
+    runs: list[RunFields]
 
 
-class RunResults(Page):
-    run: Run
-    results: list[Result]
+class RunResults(AnswerPage):
+    run: RunFields
+    results: list[ResultFields]
 
 
-class Cases(Page):
+class Cases(AnswerPage):
     testbed: int
     cases: list[NumberedCase]
 
 
-class Series(Page):
-    case: Case
+class Series(AnswerPage):
+    case: CaseFields
     metric: str
     testbed: int
-    points: list[Point]
+    points: list[PointFields]
 
 
-class Alerts(Page):
-    alerts: list[Alert]
+class Alerts(AnswerPage):
+    alerts: list[AlertFields]
 
 
-class Trend(Page):
+class Trend(AnswerPage):
     suite: str
     testbed: int
-    nights: list[Night]
+    nights: list[NightFields]
 
 
-class Comparison(Page):
-    old: Side
-    new: Side
-    means: list[Means]
-    cases: list[ComparedCase]
-    only_old: list[Case]
-    only_new: list[Case]
+class ComparisonAnswer(AnswerPage):
+    old: SideFields
+    new: SideFields
+    means: list[MeansFields]
+    cases: list[ComparedCaseFields]
+    only_old: list[CaseFields]
+    only_new: list[CaseFields]
     nothing_to_compare: str | None
     methods: list[str]

@@ -70,10 +70,10 @@ def test_a_description_that_is_wrong_would_be_seen(described):
         "method": {"latency": 1},
         "excluded": None,
     }
-    assert complaints(point, schemas["Point"], schemas) == []
+    assert complaints(point, schemas["PointFields"], schemas) == []
     for wrong in ({"value": "1"}, {"value": True}, {"run": None}, {"more": 1}):
-        assert complaints(point | wrong, schemas["Point"], schemas)
-    assert complaints({}, schemas["Point"], schemas)
+        assert complaints(point | wrong, schemas["PointFields"], schemas)
+    assert complaints({}, schemas["PointFields"], schemas)
 
 
 def test_runs_newest_first_in_pages(ask):
