@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfdash.bisection.engine import Engine
     from perfdash.bisection.result import BisectionResult
     from perfdash.detect.comparison import Comparison
-    from perfdash.runner.run import Run as PreparedRun
+    from perfdash.runner.run import OpenRun
     from perfdash.runner.session import Watcher
 
 Factory = str | os.PathLike[str] | Callable[..., Any]
@@ -374,7 +374,7 @@ class History:
         return pd.json_normalize([to_plain(alert) for alert in alerts])
 
 
-def measure_run(prepared: PreparedRun, watcher: Watcher, note: Note) -> Run:
+def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
     """Measure a prepared run to its end and record it in the history; `note` gets lines for the user."""
     from perfdash.runner.run import measure as measure_all
     from perfdash.runner.run import signals_like_ctrl_c

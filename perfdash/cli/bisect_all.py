@@ -31,9 +31,8 @@ from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import dumps
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
-from perfdash.report.all_bisections import all_to_json, markdown_of_all
 from perfdash.report.bisection_files import work
-from perfdash.report.bisection_report import headline
+from perfdash.report.bisection_report import all_to_json, headline, markdown_of_all
 from perfdash.settings import resolve
 
 REPORT = "all-alerts"

@@ -10,7 +10,7 @@ import typer
 from perfdash.cli.settings_flags import takes_settings
 
 if TYPE_CHECKING:
-    from perfdash.runner.run import Run
+    from perfdash.runner.run import OpenRun
 
 
 @takes_settings()
@@ -72,7 +72,7 @@ def run(
     raise typer.Exit(_measure(runs.new_run(settings)))
 
 
-def _measure(prepared: Run) -> int:
+def _measure(prepared: OpenRun) -> int:
     """Measure, record, show the summary; the exit code."""
     from perfdash.api import measure_run
     from perfdash.report.gates import run_gates

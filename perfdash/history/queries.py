@@ -479,7 +479,7 @@ def model_series(
 
 
 @dataclass(frozen=True)
-class Measured:
+class NightsOfCase:
     """What a host has measured of a case: the nights, when last, and its seconds then."""
 
     nights: int
@@ -487,7 +487,7 @@ class Measured:
     wall_s: float | None
 
 
-def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, Measured]:
+def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
     """What the latest runs of a host have measured of each case; skipped cases were not measured."""
     runs, results, cases = schema.runs, schema.results, schema.cases
     latest = (
@@ -505,9 +505,9 @@ def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> d
         .where(results.c.status.not_in([str(Status.SKIPPED), str(Status.NOT_TONIGHT)]))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
     )
-    measured: dict[Case, Measured] = {}
+    measured: dict[Case, NightsOfCase] = {}
     for started, wall_s, *values in connection.execute(query):
-        newest = measured.setdefault(Case(*values), Measured(0, started, wall_s))
+        newest = measured.setdefault(Case(*values), NightsOfCase(0, started, wall_s))
         measured[Case(*values)] = replace(newest, nights=newest.nights + 1)
     return measured
 

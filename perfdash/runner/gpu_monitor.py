@@ -31,7 +31,7 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 
 @dataclass(frozen=True)
-class Reading:
+class GpuReading:
     """One look at a GPU; None where it does not tell. `others`: processes on it that are not the run's."""
 
     at_s: float  # of the machine's monotonic clock
@@ -58,7 +58,7 @@ class GpuMonitor:
         self.uuid = uuid
         self._nvml, self._every_s = nvml, every_s
         self._handle = nvml.handle(uuid)
-        self._readings: list[Reading] = []
+        self._readings: list[GpuReading] = []
         self._before: dict[str, int | None] = {}
         self._events: Any = None
         self._over = threading.Event()
@@ -84,7 +84,7 @@ class GpuMonitor:
         elif event["event"] == "phase_end":
             self._pause()
 
-    def read(self) -> Reading:
+    def read(self) -> GpuReading:
         """Look at the GPU now."""
         nvml, handle, library = self._nvml, self._handle, self._nvml.library
         power = nvml.of("nvmlDeviceGetPowerUsage", handle)
@@ -92,7 +92,7 @@ class GpuMonitor:
         if reasons is None:  # its name before driver 535
             reasons = nvml.of("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         processes = nvml.of("nvmlDeviceGetComputeRunningProcesses", handle)
-        return Reading(
+        return GpuReading(
             time.monotonic(),
             nvml.of("nvmlDeviceGetClockInfo", handle, library.NVML_CLOCK_SM),
             nvml.of("nvmlDeviceGetClockInfo", handle, library.NVML_CLOCK_MEM),
@@ -207,7 +207,7 @@ def other_processes(pids: Sequence[int]) -> int:
     return len(pids) - ours if ours else max(0, len(pids) - 1)
 
 
-def summary(readings: Sequence[Reading]) -> dict[str, Any]:
+def summary(readings: Sequence[GpuReading]) -> dict[str, Any]:
     """Least, median and most of each reading, and the names of all clock event reasons."""
     facts: dict[str, Any] = {"readings": len(readings)}
     for name in ("sm_mhz", "memory_mhz", "power_w", "temperature_c"):
@@ -223,7 +223,7 @@ def summary(readings: Sequence[Reading]) -> dict[str, Any]:
     return facts
 
 
-def spans_of_trouble(readings: Sequence[Reading]) -> list[list[Any]]:
+def spans_of_trouble(readings: Sequence[GpuReading]) -> list[list[Any]]:
     """[from, to, why] of the time around each reading of trouble, up to its neighbours."""
     spans = []
     for place, reading in enumerate(readings):

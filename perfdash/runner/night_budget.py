@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from perfdash.errors import UsageError
-from perfdash.history.queries import Measured
+from perfdash.history.queries import NightsOfCase
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner import schedule
 from perfdash.runner.plan import Plan, cut
@@ -52,7 +52,7 @@ def choose(candidates: Sequence[Candidate], budget_s: float) -> list[int]:
     return sorted(chosen)
 
 
-def within_hours(plan: Plan, hours: float, slots: int, now: str, known: Mapping[Case, Measured]) -> Plan:
+def within_hours(plan: Plan, hours: float, slots: int, now: str, known: Mapping[Case, NightsOfCase]) -> Plan:
     """The plan with the cases that a night of so many hours leaves out as skipped, with the reason.
 
     `slots` measure side by side; `known`: what the history has of each case. Raises UsageError where no case
@@ -79,7 +79,7 @@ def within_hours(plan: Plan, hours: float, slots: int, now: str, known: Mapping[
     return cut(cases, left, None)
 
 
-def _candidate(measured: Measured | None, cost_s: float, now: str) -> Candidate:
+def _candidate(measured: NightsOfCase | None, cost_s: float, now: str) -> Candidate:
     if measured is None:
         return Candidate(cost_s)
     age = datetime.fromisoformat(now) - datetime.fromisoformat(measured.last)

@@ -54,7 +54,7 @@ NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of s
 
 
 @dataclass
-class Run:
+class OpenRun:
     """A run that is ready to be measured.
 
     `left` are the indices of its cases that have no result yet; `command`: the words that it was called with.
@@ -82,7 +82,7 @@ class Run:
 
 def new_run(
     settings: RunSettings, notebook: NotebookModel | None = None, command: Sequence[str] | None = None
-) -> Run:
+) -> OpenRun:
     """Plan a run and make its folder. Raises UsageError or MachineError; then no folder is left.
 
     `notebook`: a model to measure, which exists in the calling process only. `command`: the words that mean
@@ -105,7 +105,9 @@ def new_run(
     except PerfdashError:
         journal.discard()
         raise
-    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [], words, notebook=notebook)
+    return OpenRun(
+        settings, plan, plan.mine, dynamo_names, slots, journal, info, [], words, notebook=notebook
+    )
 
 
 def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
@@ -114,10 +116,10 @@ def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
         return plan
     if settings.shard:
         raise UsageError("--hours and --shard: give each machine hours and cases of its own, without shards")
-    from perfdash.history.queries import Measured, measured_on
+    from perfdash.history.queries import NightsOfCase, measured_on
     from perfdash.history.store import NoHistory, open_store
 
-    known: dict[Case, Measured] = {}
+    known: dict[Case, NightsOfCase] = {}
     if not settings.no_history:
         try:
             with open_store(settings.history, create=False) as store, store.read() as connection:
@@ -164,7 +166,7 @@ def resumed_run(
     retry: Collection[Status],
     say: Say,
     command: Sequence[str] | None = None,
-) -> Run:
+) -> OpenRun:
     """Reopen an earlier run: cases without result, and cases whose status is to be retried.
 
     Raises UsageError where the settings give another plan.
@@ -194,7 +196,7 @@ def resumed_run(
     if lost and "infra_error" not in retry:
         say(f"{lost} cases ended in infra_error; --retry infra_error measures them again")
     words = command_line(command)
-    return Run(settings, plan, left, dynamo_names, slots, journal, info, results, words)
+    return OpenRun(settings, plan, left, dynamo_names, slots, journal, info, results, words)
 
 
 def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, str]]:
@@ -217,7 +219,7 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
     return replace(then, cases=tuple(by_case[planned.case] for planned in then.cases)), dynamo_names
 
 
-def measure(run: Run, watcher: Watcher, say: Say) -> None:
+def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
     """Measure what is left of a run, and close its journal.
 
     A run in which no case was started leaves no folder. Ctrl-C ends it: then `run.interrupted` is set.
@@ -235,7 +237,7 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
         run.journal.close()
 
 
-def _by_threads(run: Run) -> list[tuple[RunSettings, list[int]]]:
+def _by_threads(run: OpenRun) -> list[tuple[RunSettings, list[int]]]:
     """The cases that are left, by number of threads: each number has slots of its own, one after another.
 
     Raises UsageError where this machine has no such slots.
@@ -259,7 +261,9 @@ def _with_threads(settings: RunSettings, threads: int) -> RunSettings:
     return settings.model_copy(update={"threads": threads, "jobs": jobs})
 
 
-def _measure_part(run: Run, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say) -> None:
+def _measure_part(
+    run: OpenRun, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say
+) -> None:
     """Measure some cases, which share the settings of the slots, as one session of the run."""
     plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(

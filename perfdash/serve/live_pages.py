@@ -122,7 +122,7 @@ def nights(connection: sa.Connection, path: str) -> str:
 
 
 @dataclass(frozen=True)
-class ComparedSides:
+class ShownComparison:
     """A comparison as the page shows it; `testbed` is the digest of both sides' testbed."""
 
     comparison: Comparison
@@ -162,10 +162,10 @@ def compare_any(connection: sa.Connection, words: Words) -> tuple[str, int]:
     return text, status
 
 
-def _compared_sides(comparison: Comparison) -> ComparedSides:
+def _compared_sides(comparison: Comparison) -> ShownComparison:
     digest = comparison.new.runs[0].run.testbed_digest
     sides = [("Old", _side_title(comparison.old)), ("New", _side_title(comparison.new))]
-    return ComparedSides(comparison, ordered(of_comparison(comparison)), digest, sides)
+    return ShownComparison(comparison, ordered(of_comparison(comparison)), digest, sides)
 
 
 def _side_title(side: ComparedRuns) -> str:

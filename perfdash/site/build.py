@@ -23,7 +23,7 @@ from perfdash.history.results import Row
 from perfdash.history.store import Store
 from perfdash.report import site_links
 from perfdash.site import render
-from perfdash.site.build_record import BuildRecord, files, is_as_left, read_record, sources, write_record
+from perfdash.site.build_record import SiteRecord, files, is_as_left, read_record, sources, write_record
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
 from perfdash.site.configurations_page import ConfigurationsView, configurations_view
@@ -116,7 +116,7 @@ def build(
         _write_assets(folder)
         removed = folder.sweep()
         cache.tidy()
-        write_record(kept, BuildRecord(made_of, files(out), len(gathered), pages_made))
+        write_record(kept, SiteRecord(made_of, files(out), len(gathered), pages_made))
         return SiteBuild(len(gathered), pages_made, folder.written, removed)
 
 

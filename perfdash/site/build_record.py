@@ -30,7 +30,7 @@ _COUNTED = (schema.cases, schema.environments, schema.alert_events, schema.acts)
 
 
 @dataclass(frozen=True)
-class BuildRecord:
+class SiteRecord:
     """A build: `sources`, a digest of what it was made from, and `files`, one of what it left."""
 
     sources: str
@@ -94,22 +94,22 @@ def _scanned(folder: Path) -> Iterable[os.DirEntry[str]]:
         return []
 
 
-def is_as_left(record: BuildRecord, made_of: str, site: Path) -> bool:
+def is_as_left(record: SiteRecord, made_of: str, site: Path) -> bool:
     """Whether a build of these sources would leave the site as the recorded one did."""
     return record.sources == made_of and record.files == files(site)
 
 
-def read_record(state: Path) -> BuildRecord | None:
+def read_record(state: Path) -> SiteRecord | None:
     """The record of the last build, None where there is none or it is damaged."""
     try:
         fields = json.loads((state / _NAME).read_text(encoding="utf-8"))
-        return BuildRecord(str(fields["sources"]), str(fields["files"]), int(fields["testbeds"]),
+        return SiteRecord(str(fields["sources"]), str(fields["files"]), int(fields["testbeds"]),
                            int(fields["pages"]))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_record(state: Path, record: BuildRecord | None) -> None:
+def write_record(state: Path, record: SiteRecord | None) -> None:
     """Keep the record of a build, or none. A full disk is no error: the next build is then a whole one."""
     path = state / _NAME
     try:

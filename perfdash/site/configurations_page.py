@@ -17,7 +17,7 @@ MOST = 300  # models that are listed
 
 
 @dataclass(frozen=True)
-class Way:
+class SettingColumn:
     """A column: how cases are run. `name`: what differs between the columns, in words.
 
     The first column is what the others are compared with. `setting`: of SuiteSetting, without the suite.
@@ -78,7 +78,7 @@ class ConfigurationsView:
 
     bed: Testbed
     page: str
-    ways: list[Way]
+    columns: list[SettingColumn]
     suites: list[tuple[str, list[SettingNight | None]]]
     lines: list[ModelLine]
     left_out: int
@@ -98,19 +98,19 @@ def configurations_view(
         return None
     keys = list(dict.fromkeys(tuple(setting)[1:] for setting in settings))
     keys.sort(key=lambda key: (key[-1] != DEFAULT_CONFIGURATION, key[4] != "inductor", str(key)))
-    ways = [Way(name, key) for name, key in zip(compilers(keys), keys, strict=True)]
+    columns = [SettingColumn(name, key) for name, key in zip(compilers(keys), keys, strict=True)]
     by_setting = {tuple(night.trend.setting): night for night in overview.settings}
     suites = [
-        (suite, [by_setting.get((suite, *way.setting)) for way in ways])
+        (suite, [by_setting.get((suite, *column.setting)) for column in columns])
         for suite in dict.fromkeys(setting.suite for setting in settings)
     ]
-    of_last: list[dict[tuple[str, str, int], Row]] = [{} for _ in ways]
+    of_last: list[dict[tuple[str, str, int], Row]] = [{} for _ in columns]
     not_tonight = 0
-    for place, way in enumerate(ways):
+    for place, column in enumerate(columns):
         for suite, nights in suites:
             night = nights[place]
             for row in rows.get(night.trend.last[0].id, ()) if night else ():
-                if setting_of(row) != (suite, *way.setting):
+                if setting_of(row) != (suite, *column.setting):
                     continue
                 not_tonight += row.status == Status.NOT_TONIGHT
                 of_last[place][suite, row.case.model, row.case.batch_size] = row
@@ -119,8 +119,8 @@ def configurations_view(
     different = [line for line in lines if line.differing]
     different.sort(key=lambda line: (-line.other_outcomes, -line.spread, line.model))
     return ConfigurationsView(
-        bed, configurations_page(bed.digest), ways, suites, different[:MOST], max(0, len(different) - MOST),
-        len(lines) - len(different), not_tonight,
+        bed, configurations_page(bed.digest), columns, suites, different[:MOST],
+        max(0, len(different) - MOST), len(lines) - len(different), not_tonight,
     )  # fmt: skip
 
 

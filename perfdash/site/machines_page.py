@@ -20,7 +20,7 @@ _OFTEN = 0.1
 
 
 @dataclass(frozen=True)
-class Period:
+class MachinePeriod:
     """Runs in a row on one machine with the same packages, but for those that change night after night.
 
     `builds`: how many environments they had; `build`: torch in the first and the last of them; `changed`:
@@ -48,7 +48,7 @@ class MachineView:
     facts: list[tuple[str, str]]
     packages: list[tuple[str, str]]
     noise: float | None
-    periods: list[Period]
+    periods: list[MachinePeriod]
     nightly: list[str]  # what changes night after night, and begins no period
     left_out: int
     excluded: list[RunLine]
@@ -79,7 +79,7 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
     )
 
 
-def _periods(runs: Sequence[RunLine]) -> tuple[list[Period], list[str]]:
+def _periods(runs: Sequence[RunLine]) -> tuple[list[MachinePeriod], list[str]]:
     """The periods, newest first, and what changes too often to begin one."""
     runs = runs[-_MOST:]
     groups: list[list[RunLine]] = []
@@ -92,17 +92,17 @@ def _periods(runs: Sequence[RunLine]) -> tuple[list[Period], list[str]]:
     changes = [[], *(environment_changes(old[-1], new[0]) for old, new in pairwise(groups))]
     names = Counter(_name(line) for lines in changes for line in lines)
     nightly = {name for name, count in names.items() if count > max(3, _OFTEN * len(runs))}
-    periods: list[Period] = []
+    periods: list[MachinePeriod] = []
     for group, lines in zip(groups, changes, strict=True):
         others = [line for line in lines if _name(line) not in nightly]
         if periods and not others:
             periods[-1] = _joined(periods[-1], group)
         else:
-            periods.append(Period(group[0], group[-1], len(group), 1, build_words(group[0]), others))
+            periods.append(MachinePeriod(group[0], group[-1], len(group), 1, build_words(group[0]), others))
     return periods[::-1], sorted(nightly)
 
 
-def _joined(period: Period, group: Sequence[RunLine]) -> Period:
+def _joined(period: MachinePeriod, group: Sequence[RunLine]) -> MachinePeriod:
     ends = [build_words(period.first), build_words(group[-1])]
     build = " to ".join(dict.fromkeys(ends))
     return replace(

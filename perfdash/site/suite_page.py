@@ -33,12 +33,12 @@ from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Status, varia
 from perfdash.report import dashboard_tables
 from perfdash.report.published_totals import Published, of_suite, why
 from perfdash.report.site_links import model_page, suite_page
-from perfdash.site.same_models import means_over_same_models
 from perfdash.site.suite_heat_map import HeatLine, heat_lines, heat_nights
 from perfdash.site.testbed_history import (
     Testbed,
     TestbedHistory,
     epoch,
+    means_over_same_models,
     period_of,
     read_history,
 )

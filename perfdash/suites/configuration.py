@@ -37,11 +37,11 @@ def _one_value(kind: Any) -> Any:
 
 if TYPE_CHECKING:
 
-    class _Keys(BaseModel): ...
+    class _ConfigurationKeys(BaseModel): ...
 
 else:
-    _Keys = create_model(
-        "_Keys",
+    _ConfigurationKeys = create_model(
+        "_ConfigurationKeys",
         __config__=ConfigDict(extra="forbid", frozen=True),
         **{
             name: (validated_type(_one_value(without_none(kind)) | None, option), None)
@@ -50,7 +50,7 @@ else:
     )
 
 
-class Configuration(_Keys):
+class Configuration(_ConfigurationKeys):
     """A configuration file. `devices`, `scenarios`: those it is for; elsewhere its cases are skipped.
 
     The other keys are options of a run, None where it leaves the run's.

@@ -16,7 +16,7 @@ import torch
 
 from perfdash.worker import compilation, failures, held_memory, linux, output_comparison, pytree
 from perfdash.worker.device import Cpu
-from perfdash.worker.eager_and_compiled import Comparison, Side
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 
 _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
 # Of a float64 copy on the CPU, where a GPU has no room for it: operations a second of a core, and how long.
@@ -30,7 +30,7 @@ Verdict = dict[str, Any]
 Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled side's
 
 
-def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
+def of_case(comparison: BothSides, eager_differs: str | None) -> Verdict:
     """The event `accuracy`. `eager_differs`: how two eager runs differ, None where they do not."""
     job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
     if not job.check_accuracy:
@@ -130,13 +130,13 @@ def observed(step: Any, follows: Any = None) -> Any:
     return pytree.detach(getattr(step, "observe", step)())
 
 
-def _model_outputs(comparison: Comparison, observation: Any) -> Any:
+def _model_outputs(comparison: BothSides, observation: Any) -> Any:
     """What the model itself returns, among everything that a step is judged by."""
     name = getattr(comparison.scenario, "OUTPUT", None)
     return observation if name is None else observation[name]
 
 
-def _float64_outputs(comparison: Comparison) -> tuple[Any, str, str]:
+def _float64_outputs(comparison: BothSides) -> tuple[Any, str, str]:
     """The outputs of a float64 copy of the model, where it ran if not beside eager, or why there are none.
 
     Where a GPU lacks the memory, the copy runs on the CPU, if that has time and memory for it.
@@ -153,7 +153,7 @@ def _float64_outputs(comparison: Comparison) -> tuple[Any, str, str]:
     return outputs, "the CPU", "" if outputs is not None else f"{why}; on the CPU: {why_not_there}"
 
 
-def _tried(comparison: Comparison, work: Callable[[], Any]) -> tuple[Any, str]:
+def _tried(comparison: BothSides, work: Callable[[], Any]) -> tuple[Any, str]:
     """What `work` returns, from the start that eager had; else None and why it failed."""
     try:
         comparison.seed()  # the parameters, where steps change them
@@ -163,14 +163,14 @@ def _tried(comparison: Comparison, work: Callable[[], Any]) -> tuple[Any, str]:
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
 
 
-def _judge_on_device(comparison: Comparison) -> Any:
+def _judge_on_device(comparison: BothSides) -> Any:
     eager = comparison.eager_side
     module = copy.deepcopy(eager.module)
     pytree.cast_module(module, pytree.double)
     return _judge(comparison, module, pytree.to_float64(eager.inputs), comparison.device)
 
 
-def _judge_on_cpu(comparison: Comparison) -> Any:
+def _judge_on_cpu(comparison: BothSides) -> Any:
     """The float64 copy in the host's memory, with as many threads as the case may compile with."""
     eager, threads = comparison.eager_side, torch.get_num_threads()
 
@@ -194,15 +194,15 @@ def _judge_on_cpu(comparison: Comparison) -> Any:
         torch.set_num_threads(threads)
 
 
-def _judge(comparison: Comparison, module: Any, inputs: Any, device: Any) -> Any:
+def _judge(comparison: BothSides, module: Any, inputs: Any, device: Any) -> Any:
     job = comparison.job
     case = replace(job.case, dtype="float64", amp_dtype=None, device=device.kind)
     comparison.seed()
-    side = Side(replace(job, case=case), module, inputs, inputs)
+    side = ModelSide(replace(job, case=case), module, inputs, inputs)
     return observed(comparison.scenario.make_step(module, side, device), follows=comparison.eager_step)
 
 
-def _cpu_refuses(comparison: Comparison) -> str | None:
+def _cpu_refuses(comparison: BothSides) -> str | None:
     """Why the float64 copy is not tried on the CPU: it would take too long, or too much of its memory."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -227,7 +227,7 @@ def _cpu_refuses(comparison: Comparison) -> str | None:
     return None
 
 
-def _perturbed_runs(comparison: Comparison, eps: float | None = None) -> Iterator[Any]:
+def _perturbed_runs(comparison: BothSides, eps: float | None = None) -> Iterator[Any]:
     """What eager returns when each parameter is moved by up to `eps`, by default in its last place.
 
     Another summation order moves gradients as much, so one run of eager shows only one chance result, and
@@ -247,7 +247,7 @@ def _perturbed_runs(comparison: Comparison, eps: float | None = None) -> Iterato
 
 
 def _judged_again(
-    comparison: Comparison,
+    comparison: BothSides,
     verdict: Verdict,
     eager: Any,
     compiled: Any,
@@ -278,7 +278,7 @@ def _judged_again(
     return {**verdict, "detail": verdict["detail"][:1000]}
 
 
-def _unless_eager_is_as_far(comparison: Comparison, verdict: Verdict, eager: Any, compiled: Any) -> Verdict:
+def _unless_eager_is_as_far(comparison: BothSides, verdict: Verdict, eager: Any, compiled: Any) -> Verdict:
     """`skipped` where rounding moves eager itself about as far as the compiled side is away.
 
     Every tensor beyond the bound counts; eager's parameters are moved by as much as the short dtype rounds.

@@ -48,7 +48,13 @@ from perfdash.worker import (
     weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
-from perfdash.worker.eager_and_compiled import Comparison, Side, compiled_side, eager_side, variant_side
+from perfdash.worker.eager_and_compiled import (
+    BothSides,
+    ModelSide,
+    compiled_side,
+    eager_side,
+    variant_side,
+)
 
 Emit = Callable[..., None]
 
@@ -92,7 +98,7 @@ class CaseProcess:
         self.job = job
         self.emit = emit
         self.phase_name = "start"
-        self.sides: list[Side] = []  # those that `seed` sets back
+        self.sides: list[ModelSide] = []  # those that `seed` sets back
         self.eager_lost = False  # out of memory, in a case that goes on without it
         self.frames: structure.Frames | None = None  # what dynamo compiles, of a back end that it serves
         self.recompiles: dict[str, int] = {}  # by phase
@@ -265,7 +271,7 @@ class CaseProcess:
             parameters=sum(p.numel() for p in module.parameters()),
         )
 
-    def make_compiled_side(self) -> Side:
+    def make_compiled_side(self) -> ModelSide:
         """The side that the back end gets; of a variant, the model in the other configuration."""
         job = self.job
         if not job.variant:
@@ -276,12 +282,12 @@ class CaseProcess:
         self.scenario.set_mode(module)
         return variant_side(self.eager_side, module, job, self.device.torch_device)
 
-    def prepare(self, side: Side) -> Any:
+    def prepare(self, side: ModelSide) -> Any:
         """What the back end makes of a side's module."""
         example = getattr(self.scenario, "example", lambda inputs: inputs)
         return self.backend.prepare(side.module, example(side.inputs), self.job)
 
-    def make_step(self, side: Side, model: Any) -> Callable[[], Any]:
+    def make_step(self, side: ModelSide, model: Any) -> Callable[[], Any]:
         """The scenario's step of a model over a side."""
         step: Callable[[], Any] = self.scenario.make_step(model, side, self.device)
         return step
@@ -311,9 +317,9 @@ class CaseProcess:
         is_wanted = self.job.bind_memory and self.device.kind == "cpu"
         return numa.pinned(self.pool, self.job.case.threads) if is_wanted else contextlib.nullcontext(False)
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> BothSides:
         """Both sides, once the back end's is compiled."""
-        return Comparison(
+        return BothSides(
             job=self.job,
             scenario=self.scenario,
             backend=self.backend,

@@ -41,7 +41,7 @@ class SavedTensor:
 
 
 @dataclass
-class Side:
+class ModelSide:
     """One side: `job` has this side's dtype, `inputs` are a tuple or a dict."""
 
     job: Job
@@ -119,7 +119,7 @@ class Side:
             if _differs(tensor, pristine)
         }
 
-    def with_inputs(self, inputs: Any) -> Side:
+    def with_inputs(self, inputs: Any) -> ModelSide:
         """The same side with other inputs."""
         return replace(self, inputs=inputs, pristine=inputs)
 
@@ -136,15 +136,15 @@ class Side:
 
 
 @dataclass
-class Comparison:
+class BothSides:
     """Both sides, ready to run."""
 
     job: Job
     scenario: Any
     backend: Any
     device: Cpu | Cuda
-    eager_side: Side
-    compiled_side: Side
+    eager_side: ModelSide
+    compiled_side: ModelSide
     compiled_model: Any  # what the back end made of compiled_side.module
     eager_step: Callable[[], Any]
     compiled_step: Callable[[], Any]
@@ -161,7 +161,7 @@ class Comparison:
             return observed(self.eager_step)
 
 
-def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> ModelSide:
     """The eager side, in the dtype that the suite names as its baseline, else in the case's."""
     dtype = job.baseline_dtype or job.case.dtype
     if dtype != job.case.dtype:
@@ -169,7 +169,7 @@ def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
     return _side(module, inputs, replace(job, variant={}), where)
 
 
-def compiled_side(eager: Side, job: Job) -> Side:
+def compiled_side(eager: ModelSide, job: Job) -> ModelSide:
     """The side that the back end gets: eager's own model, or a copy in the case's dtype."""
     if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(eager.job.case.dtype, torch.float32):
         return replace(eager, job=job)
@@ -179,7 +179,7 @@ def compiled_side(eager: Side, job: Job) -> Side:
     )
 
 
-def variant_side(eager: Side, module: Any, job: Job, where: torch.device) -> Side:
+def variant_side(eager: ModelSide, module: Any, job: Job, where: torch.device) -> ModelSide:
     """The side of a model in another configuration (job.variant), with eager's weights and inputs.
 
     Raises RuntimeError where the weights do not fit: then it is another model and no variant.
@@ -192,19 +192,19 @@ def variant_side(eager: Side, module: Any, job: Job, where: torch.device) -> Sid
     return _with_state_of(eager, side)
 
 
-def _with_state_of(eager: Side, side: Side) -> Side:
+def _with_state_of(eager: ModelSide, side: ModelSide) -> ModelSide:
     if eager.state is not None:
         side.save_state(eager.saves_parameters)
     return side
 
 
-def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> ModelSide:
     cast = _cast(job.case.dtype)
     pytree.cast_module(module, cast)
     module = module.to(where)
     inputs = pytree.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
     pristine = pytree.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
-    return Side(job, module, inputs, pristine)
+    return ModelSide(job, module, inputs, pristine)
 
 
 def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 
 from perfdash.worker import held_memory, linux, pytree
 from perfdash.worker.device import Cpu, Cuda
-from perfdash.worker.eager_and_compiled import Comparison, Side
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 
 Context = Callable[[], ContextManager[None]]
 Figures = dict[str, Optional[int]]  # bytes by name; None where they are unknown
@@ -29,7 +29,7 @@ def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> Fi
     return _gpu_peak(device, step) if isinstance(device, Cuda) else transient_bytes(step, context)
 
 
-def of_compiled(comparison: Comparison, held_bytes: int, constants_bytes: int, context: Context) -> Figures:
+def of_compiled(comparison: BothSides, held_bytes: int, constants_bytes: int, context: Context) -> Figures:
     """The event `memory`: held_bytes, constants_bytes and what of_step returns.
 
     The back end's held bytes are those of the tensors that it names; else of the module before its first
@@ -64,7 +64,7 @@ def of_compiled(comparison: Comparison, held_bytes: int, constants_bytes: int, c
     return {"held_bytes": held_bytes, "constants_bytes": constants_bytes, **figures}
 
 
-def release_eager(device: Cpu | Cuda, eager: Side, compiled: Side, eager_step: Any) -> None:
+def release_eager(device: Cpu | Cuda, eager: ModelSide, compiled: ModelSide, eager_step: Any) -> None:
     """Free what only eager needs: on a GPU the allocator's peak counts everything that is allocated."""
     release = getattr(eager_step, "release", None)
     if release:

@@ -38,7 +38,7 @@ _MOST_BUFFERS = 25
 _ALLOCATING = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty")
 
 
-class _Clock:
+class _ProfileClock:
     """The device's clock; of one thread on the CPU its CPU time, which other programs do not lengthen.
 
     A step that gives the core up itself (it sleeps, it reads) is timed by the wall's clock all the same.
@@ -94,7 +94,7 @@ def of_case(
     constants: dict[str, Any] = {}
     wrappers = generated_wrappers.loaded()
     for name, step in (("eager", eager_step), ("compiled", compiled_step)):
-        clock = _Clock(device)
+        clock = _ProfileClock(device)
         calls = Calls(clock.mark)
         kernels: dict[str, Any] = {}
         within: ContextManager[Any] = Operators(calls)
@@ -135,7 +135,7 @@ def _times(
     step: Callable[[], Any],
     calls: Calls,
     within: ContextManager[Any],
-    clock: _Clock,
+    clock: _ProfileClock,
     seed: int,
 ) -> dict[str, Any]:
     """Nanoseconds a call, plain and with clocks, in rounds; and of each kernel or operator.
@@ -209,7 +209,7 @@ def _times(
     }
 
 
-def _block(step: Callable[[], Any], repeats: int, clock: _Clock) -> list[Any]:
+def _block(step: Callable[[], Any], repeats: int, clock: _ProfileClock) -> list[Any]:
     """The marks before, between and after calls in a row."""
     marks = [clock.mark()]
     for _ in range(repeats):
@@ -219,7 +219,7 @@ def _block(step: Callable[[], Any], repeats: int, clock: _Clock) -> list[Any]:
     return marks
 
 
-def _median_call(marks: list[Any], clock: _Clock) -> float:
+def _median_call(marks: list[Any], clock: _ProfileClock) -> float:
     """Nanoseconds a call, the median: an interrupted call does not move it."""
     return statistics.median(clock.between(start, end) for start, end in zip(marks, marks[1:]))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from perfdash.records import Status
 from perfdash.worker import failures, pytree, registry
-from perfdash.worker.eager_and_compiled import Comparison, Side
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 
 # The prediction for a sample whose logits hold NaN.
 NO_CLASS = -1
@@ -31,10 +31,10 @@ class Labelled:
     notes: list[str] = field(default_factory=list)
 
 
-def of_case(comparison: Comparison) -> dict[str, Any]:
+def of_case(comparison: BothSides) -> dict[str, Any]:
     """Return the event `quality`: the scores of both sides, or why there are none."""
 
-    def caller(side: Side, model: Any) -> Callable[[Any], Any]:
+    def caller(side: ModelSide, model: Any) -> Callable[[Any], Any]:
         expected = pytree.structure(side.inputs)
 
         def call(inputs: Any) -> Any:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfdash.runner import gpu_monitor
-from perfdash.runner.gpu_monitor import GpuMonitor, Reading, fault, open_monitor, spans_of_trouble, summary
+from perfdash.runner.gpu_monitor import GpuMonitor, GpuReading, fault, open_monitor, spans_of_trouble, summary
 from perfdash.runner.gpus import Nvml
 from tests.runner.nvml import Library
 
@@ -116,12 +116,17 @@ def test_time_below_full_clock_is_counted():
 
 
 def test_trouble_lasts_from_the_reading_before_to_the_one_after():
-    readings = [Reading(1.0), Reading(2.0, reasons=0x40 | 0x4), Reading(3.0), Reading(4.0, others=2)]
+    readings = [
+        GpuReading(1.0),
+        GpuReading(2.0, reasons=0x40 | 0x4),
+        GpuReading(3.0),
+        GpuReading(4.0, others=2),
+    ]
     assert spans_of_trouble(readings) == [
         [1.0, 3.0, "the GPU ran slower (heat (hardware))"],
         [3.0, 4.0, "2 other processes on the GPU"],
     ]
-    assert spans_of_trouble([Reading(1.0, reasons=0x4 | 0x2)]) == [], "its power cap is how this GPU runs"
+    assert spans_of_trouble([GpuReading(1.0, reasons=0x4 | 0x2)]) == [], "its power cap is how this GPU runs"
     assert summary(readings)["reasons"] == ["heat (hardware)", "power cap"]
 
 

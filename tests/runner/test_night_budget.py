@@ -7,7 +7,7 @@ import re
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history.queries import Measured
+from perfdash.history.queries import NightsOfCase
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours
 from perfdash.runner.plan import cut
@@ -61,9 +61,9 @@ def plan(*models: str):
 
 def test_what_is_left_out_is_a_skipped_case_with_the_reason():
     known = {
-        Case("timm", "old"): Measured(20, "2026-11-01T01:00:00Z", 1800.0),
-        Case("timm", "young"): Measured(20, "2026-11-09T01:00:00Z", 1800.0),
-        Case("timm", "long"): Measured(20, "2026-11-01T01:00:00Z", 7200.0),
+        Case("timm", "old"): NightsOfCase(20, "2026-11-01T01:00:00Z", 1800.0),
+        Case("timm", "young"): NightsOfCase(20, "2026-11-09T01:00:00Z", 1800.0),
+        Case("timm", "long"): NightsOfCase(20, "2026-11-01T01:00:00Z", 7200.0),
     }
     tonight = within_hours(plan("young", "old", "long", "new"), 1.0, 1, NOW, known)
     reasons = {case.case.model: case.skip_reason for case in tonight.cases}

@@ -18,10 +18,9 @@ from perfdash.history.queries import panel
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
-from perfdash.site.same_models import _filled
 from perfdash.site.site_folder import ArrayCache
 from perfdash.site.suite_page import drawn, read_trends
-from perfdash.site.testbed_history import DAYS, Period, beds, period_of, read_history, three
+from perfdash.site.testbed_history import DAYS, Period, _gaps_filled, beds, period_of, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, fill, night, result
 
@@ -252,7 +251,7 @@ def test_a_night_of_other_models_only_is_a_gap(store):
 @given(st.lists(st.lists(st.sampled_from([math.nan, 1.0, 2.0, 3.0]), min_size=4, max_size=4), min_size=1))
 def test_gaps_are_filled_within_a_method(rows):
     values, methods = np.array(rows), np.array([0, 0, 1, 1])
-    filled = _filled(values, methods)
+    filled = _gaps_filled(values, methods)
     known = np.isfinite(values)
     assert (filled[known] == values[known]).all()
     for part in (slice(0, 2), slice(2, 4)):

@@ -37,7 +37,7 @@ SAME_MEMORY = 0.03  # the relative accuracy of a measured peak (docs/method.md)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MeasuredTechnique:
     """A technique at a batch size; `speed` is over the group's baseline."""
 
     technique: Technique
@@ -65,11 +65,11 @@ class Choice:
     """
 
     batch_size: int
-    fastest: Candidate | None
-    as_fast: tuple[Candidate, ...]
-    next_best: Candidate | None
-    smallest: tuple[Candidate, ...]
-    left_out: tuple[tuple[Candidate, str], ...]
+    fastest: MeasuredTechnique | None
+    as_fast: tuple[MeasuredTechnique, ...]
+    next_best: MeasuredTechnique | None
+    smallest: tuple[MeasuredTechnique, ...]
+    left_out: tuple[tuple[MeasuredTechnique, str], ...]
     eager_peak_bytes: float | None
     measured: bool  # whether any technique, eager included, is within the bound
 
@@ -82,7 +82,7 @@ class Recommendation:
     choices: tuple[Choice, ...]
     ship: Mapping[Technique | None, tuple[int, ...]]
 
-    def candidate(self, technique: Technique, size: int) -> Candidate:
+    def candidate(self, technique: Technique, size: int) -> MeasuredTechnique:
         """The result of a technique that is shipped at a batch size."""
         (choice,) = (choice for choice in self.choices if choice.batch_size == size)
         return next(candidate for candidate in _equals(choice) if candidate.technique == technique)
@@ -123,15 +123,15 @@ def quality_drop(row: Row) -> float | None:
 
 
 def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
-    within: list[Candidate] = []
-    without: list[tuple[Candidate, str]] = []
+    within: list[MeasuredTechnique] = []
+    without: list[tuple[MeasuredTechnique, str]] = []
     for row in rows:
         if not has_numbers(row):
             continue
         technique = Technique.of(row)
         speed = speed_of(row) if baseline_of(row) == baseline else None
         # Eager is as fast as itself: a measured difference is noise.
-        candidate = Candidate(
+        candidate = MeasuredTechnique(
             technique,
             row,
             Speed(1.0, 1.0, 1.0) if technique == baseline else speed,
@@ -163,11 +163,11 @@ def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
     )
 
 
-def _value(candidate: Candidate) -> float:
+def _value(candidate: MeasuredTechnique) -> float:
     return candidate.speed.value if candidate.speed else 0.0
 
 
-def _overlap(first: Candidate, second: Candidate) -> bool:
+def _overlap(first: MeasuredTechnique, second: MeasuredTechnique) -> bool:
     """Whether the intervals of two speedups overlap; an unknown interval overlaps with any."""
     a, b = first.speed, second.speed
     if a is None or b is None or a.low is None or a.high is None or b.low is None or b.high is None:
@@ -175,7 +175,7 @@ def _overlap(first: Candidate, second: Candidate) -> bool:
     return a.low <= b.high and b.low <= a.high
 
 
-def _smallest(within: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def _smallest(within: Sequence[MeasuredTechnique]) -> tuple[MeasuredTechnique, ...]:
     peaks = sorted((c.peak_bytes, place) for place, c in enumerate(within) if c.peak_bytes)
     return tuple(within[place] for peak, place in peaks if peak <= peaks[0][0] * (1 + SAME_MEMORY))
 
@@ -187,7 +187,7 @@ def _eager_peak(rows: Sequence[Row], baseline: Technique) -> float | None:
     return next((peak for peak in [*own, *beside] if peak), None)
 
 
-def _equals(choice: Choice) -> list[Candidate]:
+def _equals(choice: Choice) -> list[MeasuredTechnique]:
     """The fastest candidate, and those that beat eager and cannot be distinguished from it."""
     return [c for c in (choice.fastest, *choice.as_fast) if c and c.beats_eager]
 
@@ -261,7 +261,7 @@ def _stay(recommendation: Recommendation, sizes: Sequence[int]) -> str:
     return f"nothing within the bound beats {name} at {sizes_in_words(sizes)}: stay with it{rest}"
 
 
-def _evidence(candidate: Candidate, recommendation: Recommendation, size: int) -> str:
+def _evidence(candidate: MeasuredTechnique, recommendation: Recommendation, size: int) -> str:
     (choice,) = (choice for choice in recommendation.choices if choice.batch_size == size)
     words = [f"at {size}: {_speedup(candidate)}"]
     distance = distance_of(candidate.row)
@@ -283,7 +283,7 @@ def _smallest_line(recommendation: Recommendation) -> str:
 
 
 def _left_out(recommendation: Recommendation) -> str:
-    left_out: dict[tuple[Technique, str], list[tuple[int, Candidate]]] = {}
+    left_out: dict[tuple[Technique, str], list[tuple[int, MeasuredTechnique]]] = {}
     for choice in recommendation.choices:
         for candidate, why in choice.left_out:
             left_out.setdefault((candidate.technique, why), []).append((choice.batch_size, candidate))
@@ -330,11 +330,11 @@ def _of_choice(choice: Choice, baseline: Technique) -> list[str]:
     ]
 
 
-def _times(candidate: Candidate) -> str:
+def _times(candidate: MeasuredTechnique) -> str:
     return f"{candidate.speed.value:.2f}x" if candidate.speed else "speedup not known"
 
 
-def _speedup(candidate: Candidate) -> str:
+def _speedup(candidate: MeasuredTechnique) -> str:
     speed = candidate.speed
     if speed is None or speed.low is None or speed.high is None:
         return f"{_times(candidate)} (interval not known)"
@@ -355,7 +355,7 @@ def _metric(row: Row) -> str:
     return "F1" if name == "f1" else escaped(name, 40)
 
 
-def _peak(candidate: Candidate, choice: Choice, word: str = "") -> str:
+def _peak(candidate: MeasuredTechnique, choice: Choice, word: str = "") -> str:
     if not candidate.peak_bytes:
         return "-"
     eager = f" ({word}{digits(choice.eager_peak_bytes / 1e6)})" if choice.eager_peak_bytes else ""

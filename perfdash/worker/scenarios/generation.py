@@ -9,7 +9,7 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import greedy_decoding, pytree
-from perfdash.worker.eager_and_compiled import Side
+from perfdash.worker.eager_and_compiled import ModelSide
 from perfdash.worker.failures import Unmeasurable
 
 _KEPT_LOGITS = 1 << 24
@@ -20,7 +20,7 @@ def set_mode(module: Any) -> None:
     module.eval()
 
 
-def make_step(model: Any, side: Side, device: Any) -> GenerationStep:
+def make_step(model: Any, side: ModelSide, device: Any) -> GenerationStep:
     """One generation from the prompts of a side. Raises Unmeasurable for a model that cannot."""
     return GenerationStep(model, side, device)
 
@@ -40,7 +40,7 @@ class GenerationStep:
 
     parts = ("prefill", "decode")
 
-    def __init__(self, model: Any, side: Side, device: Any) -> None:
+    def __init__(self, model: Any, side: ModelSide, device: Any) -> None:
         job = self._job = side.job
         self._side, self._is_eager = side, model is side.module
         self._fits = False  # nothing was tried yet
@@ -51,7 +51,7 @@ class GenerationStep:
         except ValueError as error:
             raise Unmeasurable(Status.SKIPPED, str(error)) from error
         self._kind = job.case.device
-        self._clock = _Clock(device)
+        self._clock = _TokenMarks(device)
         # With the logits of all prompts the check would need more memory than the model.
         vocabulary = getattr(side.module.config, "vocab_size", 1)
         self._rows = max(1, _KEPT_LOGITS // (job.new_tokens * vocabulary))
@@ -106,7 +106,7 @@ class GenerationStep:
         self._fits = True
 
 
-class _Clock:
+class _TokenMarks:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._marks: list[Any] = []

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Callable, Iterator
 
 from perfdash.records import Job
-from perfdash.worker.eager_and_compiled import Side
+from perfdash.worker.eager_and_compiled import ModelSide
 
 
 def set_mode(module: Any) -> None:
@@ -14,7 +14,7 @@ def set_mode(module: Any) -> None:
     module.eval()
 
 
-def make_step(model: Any, side: Side, device: Any) -> Callable[[], Any]:
+def make_step(model: Any, side: ModelSide, device: Any) -> Callable[[], Any]:
     """A forward pass over the inputs, positional or by keyword; autocast is entered at every call."""
     arguments, keywords = side.arguments()
     if side.autocast_dtype() is None:

@@ -20,7 +20,7 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import compilation, latency_sampling, pytree
-from perfdash.worker.eager_and_compiled import Comparison, Side
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.scenarios import inference
 
@@ -61,7 +61,7 @@ def example(inputs: Dict[str, Any]) -> Any:
     return next(iter(inputs.values()))
 
 
-def before_compile(side: Side, step: SizedStep) -> None:
+def before_compile(side: ModelSide, step: SizedStep) -> None:
     """Mark the dimensions that differ between sizes as dynamic.
 
     A dimension of 1 is not marked: dynamo compiles for 1 by itself, whatever is marked.
@@ -78,7 +78,7 @@ def before_compile(side: Side, step: SizedStep) -> None:
     step.marked = marked
 
 
-def make_step(model: Any, side: Side, device: Any) -> SizedStep:
+def make_step(model: Any, side: ModelSide, device: Any) -> SizedStep:
     """The step of `model` over all sizes of the side's inputs."""
     steps = {
         name: inference.make_step(model, replace(side, inputs=one, pristine=one), device)
@@ -158,7 +158,7 @@ def fixed_size(error: BaseException) -> Optional[str]:
     return None
 
 
-def further(comparison: Comparison) -> Dict[str, Any]:
+def further(comparison: BothSides) -> Dict[str, Any]:
     """The event `sizes`: the first calls, and what one size alone, or no marks, would cost.
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
@@ -181,7 +181,7 @@ def further(comparison: Comparison) -> Dict[str, Any]:
     return facts
 
 
-def _beside_static(comparison: Comparison, step: SizedStep) -> Dict[str, Any]:
+def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     steps, first_s = {}, {}
     # The dynamic artefact's code may be that of one of these: its caches would hide what compiling costs.
     with _empty_caches(os.path.join(comparison.job.scratch, "static")):
@@ -205,7 +205,7 @@ def _beside_static(comparison: Comparison, step: SizedStep) -> Dict[str, Any]:
     }
 
 
-def _automatic(comparison: Comparison) -> Dict[str, Any]:
+def _automatic(comparison: BothSides) -> Dict[str, Any]:
     """Call one artefact without marks at the first sizes, from empty caches: seconds and graphs by size."""
     every = _unmarked(comparison.compiled_side.inputs)
     names = [name for name in every if not name.endswith(" 1")][:_FEW]
@@ -230,7 +230,7 @@ def _automatic(comparison: Comparison) -> Dict[str, Any]:
     return first
 
 
-def _own_step(comparison: Comparison, name: str, inputs: Any, job: Job) -> Callable[[], Any]:
+def _own_step(comparison: BothSides, name: str, inputs: Any, job: Job) -> Callable[[], Any]:
     """A step of an artefact for one size alone."""
     module = _with_own_code(comparison.compiled_side.module, name)
     alone = replace(job, sizes=(), case=replace(job.case, dynamic=False, scenario="inference"))

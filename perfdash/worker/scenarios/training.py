@@ -9,7 +9,7 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import losses
-from perfdash.worker.eager_and_compiled import Side
+from perfdash.worker.eager_and_compiled import ModelSide
 from perfdash.worker.failures import Unmeasurable
 
 CHANGES_MODULE = True
@@ -32,7 +32,7 @@ def set_mode(module: Any) -> None:
     module.train()
 
 
-def make_step(model: Any, side: Side, device: Any) -> TrainingStep:
+def make_step(model: Any, side: ModelSide, device: Any) -> TrainingStep:
     """The step of `model`, whose parameters are those of the side's module."""
     return TrainingStep(model, side, device)
 
@@ -49,7 +49,7 @@ class TrainingStep:
     what a step needs, and not of what is held between steps.
     """
 
-    def __init__(self, model: Any, side: Side, device: Any) -> None:
+    def __init__(self, model: Any, side: ModelSide, device: Any) -> None:
         self._model, self._side, self._device = model, side, device
         self._parameters = {
             name: tensor for name, tensor in side.module.named_parameters() if tensor.requires_grad
