@@ -253,7 +253,7 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
     more |= {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
     words = [NIGHTLY.parent / "nightly" / "bisect.sh"]
-    done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (call,) = stage.calls("bisect")
     out = own if "build" in where else stage.home / "runs"
@@ -261,7 +261,7 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert (out / "bisections" / "2026-11-21_x").is_dir()
     # What cannot be resumed begins anew.
     stage.fails("bisect", 2)
-    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert [call.split()[1] for call in stage.calls("bisect")] == ["--resume", "--alert"]
 
 

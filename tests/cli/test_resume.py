@@ -1,13 +1,15 @@
 """--resume, --retry, --shard and merge, as typed."""
 
 import json
+import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 
 from perfdash.records import Status
 from perfdash.runner.run_journal import RunJournal, read_all, read_results
-from tests.conftest import HERE
+from tests.conftest import HERE, Ran, perfdash
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +34,21 @@ def suite():
     return SUITE.format(models=HERE / "truth" / "models.py")
 
 
-@pytest.fixture
-def half(command, tmp_path, suite):
-    """A run of which only the first case was measured."""
-    (tmp_path / "some.toml").write_text(suite)
-    ran = command(*RUN)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, suite):
+    """A run of all three cases, in a folder that nobody changes."""
+    home = tmp_path_factory.mktemp("whole")
+    (home / "some.toml").write_text(suite)
+    ran = perfdash(*RUN, cwd=home, quickly=True)
     assert ran.code == 0, ran.err
+    return ran
+
+
+@pytest.fixture
+def half(whole, tmp_path) -> Ran:
+    """A run of which only the first case was measured."""
+    shutil.copytree(whole.runs.parent, tmp_path, dirs_exist_ok=True)
+    ran = replace(whole, runs=tmp_path / "runs")
     journal = ran.folder / "results.jsonl"
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0] + b'{"torn')
     return ran
