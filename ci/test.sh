@@ -69,13 +69,24 @@ lint() {
   return "$failed"
 }
 
+# The files that have such tests; tests/conftest.py sees to it that the words are there. To collect all others
+# takes some ten seconds a process.
+marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
+
 tests() { # PART [WORDS...]
+  local files
   case "$1" in
     quick) "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" ;;
     # Each process on a core of its own, since they measure.
-    slow) "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
-      --no-loadscope-reorder ;;
-    machine) "$bin/python" -m pytest -m "machine and not cuda" ;;
+    slow)
+      mapfile -t files < <(marked slow)
+      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
+        --no-loadscope-reorder "${files[@]}"
+      ;;
+    machine)
+      mapfile -t files < <(marked machine)
+      "$bin/python" -m pytest -m "machine and not cuda" "${files[@]}"
+      ;;
     chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;
   esac
 }

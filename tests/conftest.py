@@ -70,6 +70,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
 
     items.sort(key=order)
+    texts: dict[Path, str] = {}
+    for item in items:
+        for name in ("slow", "machine"):
+            if item.get_closest_marker(name) is not None:
+                text = texts.setdefault(item.path, item.path.read_text())
+                if f"mark.{name}" not in text:
+                    raise pytest.UsageError(
+                        f"{item.nodeid}: write mark.{name} in its file: ci/test.sh looks for it"
+                    )
 
 
 class ShowFailures:

@@ -23,10 +23,17 @@ SERVERS = "tests/test_command_server.py"
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs it with these words, in a checkout of stand-ins: (code, output, calls of pytest)."""
+    """Runs it with these words in a checkout of stand-ins: the code, the output, the calls of pytest."""
     (tmp_path / "ci").mkdir()
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     shutil.copy(CHECKOUT / "ci" / "test.sh", tmp_path / "ci")
+    for name, text in {
+        "a": "",
+        "b": "pytest.mark.slow",
+        "c": "pytest.mark.slow, pytest.mark.machine",
+    }.items():
+        (tmp_path / "tests").mkdir(exist_ok=True)
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
     programs = [*(f"ci/{name}.sh" for name in ("setup", "postgres", "browser", "groovy", "jenkins_lint"))]
     programs += [f"venv/bin/{name}" for name in ("python", "ruff", "mypy", "shellcheck")]
     for name in programs:
@@ -66,7 +73,8 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     assert servers.endswith(SERVERS)
     assert f"not cuda and not slow --ignore {SERVERS}" in quick
     assert "slow and not machine and not cuda -n 2" in slow
-    assert machine.endswith("machine and not cuda")
+    assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
+    assert machine.endswith("machine and not cuda tests/test_c.py")
 
 
 def test_quick_and_words_run_once(script):
