@@ -38,7 +38,7 @@ print("ready", flush=True)
 with open_builder(recipe, where) as builder:
     print(builder.build(revision).reused, flush=True)
 """
-# Writes many files, slowly enough to be killed among them; a second one finds a half-made folder out.
+# Writes many files, and waits after the one that count.hold names; a second one finds a half-made folder out.
 SLOW = """
 name = "slow"
 kind = "commits"
@@ -47,7 +47,10 @@ incremental = {incremental}
 command = '''
 echo began >> "{count}"
 mkdir "$PREFIX/lib"
-for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > "$PREFIX/lib/$i.txt"; sleep {pause}; done
+for i in 1 2 3 4 5 6 7 8 9 10; do
+  echo $i > "$PREFIX/lib/$i.txt"; sleep {pause}
+  if [ "$(cat "{count}.hold" 2>/dev/null)" = $i ]; then sleep {held}; fi
+done
 cp code.py "$PREFIX/lib/__init__.py"
 echo ended >> "{count}"
 '''
@@ -69,9 +72,9 @@ def repo(tmp_path) -> Repository:
     return made
 
 
-def slow(tmp_path, incremental="false", pause=0.05):
+def slow(tmp_path, incremental="false", pause=0.05, held="600"):
     path = tmp_path / "slow.toml"
-    path.write_text(SLOW.format(count=tmp_path / "count", incremental=incremental, pause=pause))
+    path.write_text(SLOW.format(count=tmp_path / "count", incremental=incremental, pause=pause, held=held))
     return path
 
 
@@ -90,12 +93,17 @@ def words(tmp_path):
 
 @pytest.mark.parametrize("incremental", ["false", "true"])
 def test_killed_at_any_moment(tmp_path, repo, incremental):
-    recipe = slow(tmp_path, incremental, pause=0.2)
+    held = {"false": "611", "true": "612"}[incremental]  # both may run at once
+    recipe = slow(tmp_path, incremental, pause=0, held=held)
     for number in (1, 4, 9):
+        (tmp_path / "count.hold").write_text(str(number))
         process = start(tmp_path, recipe, repo)
         wait_for(lambda n=number: list((tmp_path / "cache").glob(f"built/*/site/lib/{n}.txt")))
+        wait_for(lambda: sleeping(held))
         process.kill()
         process.communicate()
+        wait_for(lambda: not sleeping(held))
+    (tmp_path / "count.hold").unlink()
     assert "ended" not in words(tmp_path)
     process = start(tmp_path, recipe, repo)
     process.communicate(timeout=400)
