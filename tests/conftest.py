@@ -58,7 +58,9 @@ LATE = tuple(
 # Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
     "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
-    "tests/worker/models/", "tests/test_wheel.py", "tests/truth/", "tests/cli/",
+    "tests/worker/models/", "tests/test_wheel.py", "tests/test_notebook.py", "tests/test_python_api.py",
+    "tests/worker/backends/", "tests/truth/", "tests/cli/", "tests/worker/test_compiler_caches.py",
+    "tests/worker/test_case_structure.py", "tests/explain/", "tests/ci/",
 )  # fmt: skip
 
 
