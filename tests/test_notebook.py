@@ -19,12 +19,6 @@ from tests.few_samples import take_few_samples
 
 take_few_samples()
 """
-# Run after the cell that measures the first model: the other runs need no workers of their own.
-AFTER_THE_FIRST = """
-from tests.warm_workers import use_warm_workers
-
-use_warm_workers({address!r})
-"""
 
 
 def text_of(cell) -> str:
@@ -63,14 +57,11 @@ nbformat.write(notebook, path)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it compiles, on a machine that may be busy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_notebook_runs(tmp_path, environment, command_server):
+def test_the_notebook_runs(tmp_path, environment):
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "results belong into results/"
-    first = next(place for place, cell in enumerate(notebook.cells) if "perfdash.measure(" in cell.source)
-    ours = BEFORE, AFTER_THE_FIRST.format(address=command_server.workers.address)
-    for place, source in zip((0, first + 2), ours, strict=True):
-        notebook.cells.insert(place, nbformat.v4.new_code_cell(source))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(BEFORE))
     path = tmp_path / "executed.ipynb"
     nbformat.write(notebook, path)
     done = subprocess.run(
@@ -81,7 +72,7 @@ def test_the_notebook_runs(tmp_path, environment, command_server):
     )
     assert done.returncode == 0, done.stderr
     executed = nbformat.read(path, as_version=4)
-    cells = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source not in ours]
+    cells = [cell for cell in executed.cells if cell.cell_type == "code"][1:]
     shown = [text_of(cell) for cell in cells]
     assert "own_notebook.make_cpu_float32_bs16_t1_inference_inductor: pass" in shown[1]
     assert "<th>speedup</th>" in shown[1]
