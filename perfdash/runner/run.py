@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "wait", "suite", "model", "configuration",  # differences() compares their content
+    "wait", "no_share", "suite", "model", "configuration",  # differences() compares their content
 }  # fmt: skip
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
@@ -270,7 +270,12 @@ def _measure_part(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
     policy = Policy(
-        settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
+        settings.allocator,
+        settings.processes,
+        settings.retries,
+        settings.retry_pause,
+        settings.strict,
+        share=not settings.no_share,
     )
     planned = [plan.cases[index] for index in left]
     costs = [plan.costs[index] for index in left]
