@@ -52,7 +52,11 @@ class CaseSelection:
         ),
     ] = ()
     scenario: Annotated[
-        str | None, Option("inference, training, generation.  [default: the suite's, or inference]")
+        str | None,
+        Option(
+            "inference, training, generation, sizes.  [default: the suite's, or inference]",
+            configuration=True,
+        ),
     ] = None
     threads: Annotated[
         int,

@@ -230,7 +230,10 @@ def _plan(
     setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if settings.device in s.devices and dtype in s.dtypes]
-    refused = configuration.reason_against(case) if configuration else None
+    refused = None
+    if configuration:
+        own = suite.scenario if "scenario" in configuration.values else case.scenario
+        refused = configuration.reason_against(case, own)
     module = None if refused else registry.backend_facts(backend)
     reasons += [refused] if refused else _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
