@@ -60,9 +60,9 @@ class SharedEager:
 
         What is too large, or cannot be pickled, is not shared.
         """
-        size = sum(tensor.nbytes for tensor in pytree.tensors_in(values))
         path = self._path(kind)
         with contextlib.suppress(Exception):
+            size = sum(tensor.nbytes for tensor in pytree.tensors_in(values))
             if size > min(_MOST_BYTES, _SHARE_OF_DISK * shutil.disk_usage(self._folder).free):
                 return
             unfinished = f"{path}.part"
