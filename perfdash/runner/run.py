@@ -266,7 +266,7 @@ def _with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings
     if (threads, binds) == (settings.threads, settings.bind_memory):
         return settings
     jobs = settings.jobs if settings.jobs == "auto" else 1
-    changed = {"threads": threads, "bind_memory": binds, "jobs": jobs}
+    changed: dict[str, Any] = {"threads": threads, "bind_memory": binds, "jobs": jobs}
     if binds:
         asked = parse_cores(settings.cores) if settings.cores else None
         socket_cores = topology.one_socket(topology.available(asked))

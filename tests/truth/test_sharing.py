@@ -32,10 +32,8 @@ def results(tmp_path_factory) -> dict:
 
 
 def test_verdicts_and_values_are_those_of_a_run_without_sharing(results):
-    for (shares, *key), result in results.items():
-        if not shares:
-            continue
-        alone = results[(False, *key)]
+    for configuration in ("fixed", "free"):
+        result, alone = (results[shares, "product", configuration] for shares in (True, False))
         assert result.status is alone.status is Status.PASS, result.error
         source = result.accuracy.get("shared_from")
         assert {
