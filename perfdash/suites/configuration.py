@@ -196,7 +196,7 @@ def _checked(configuration: Configuration, path: Path) -> Configuration:
     if configuration.name == DEFAULT_CONFIGURATION and configuration.values:
         key = next(iter(configuration.values))
         raise UsageError(f"{where} '{key}': the configuration default sets nothing; give it another name")
-    own = {configuration.values.get("scenario")} - {None}
+    own = {str(value) for key, value in configuration.values.items() if key == "scenario"}
     if unknown := sorted((own | set(configuration.scenarios)) - set(registry.names("scenarios"))):
         key = "scenarios" if unknown[0] in configuration.scenarios else "scenario"
         raise UsageError(

@@ -49,13 +49,7 @@ from perfdash.worker import (
     weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
-from perfdash.worker.eager_and_compiled import (
-    BothSides,
-    ModelSide,
-    compiled_side,
-    eager_side,
-    variant_side,
-)
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide, compiled_side, eager_side, variant_side
 
 Emit = Callable[..., None]
 

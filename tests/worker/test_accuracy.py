@@ -44,7 +44,7 @@ def verdict(
         torch.manual_seed(0)
         eager_side.restore(), compiled_side.restore()
 
-    comparison = eager_and_compiled.Comparison(
+    comparison = eager_and_compiled.BothSides(
         job=job, scenario=inference, backend=backend or SimpleNamespace(), device=on,
         eager_side=eager_side, compiled_side=compiled_side, compiled_model=model,
         eager_step=inference.make_step(module, eager_side, on),
