@@ -29,9 +29,8 @@ from perfdash.files import bundled
 from perfdash.records import DEFAULT_CONFIGURATION, Case, Option
 from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
-from perfdash.settings import RunSettings, validated_type
+from perfdash.settings import RunSettings, threads_of_a_socket, validated_type
 from perfdash.suites.suite_file import near
-from perfdash.topology import available, one_socket, parse_cores
 from perfdash.worker import registry
 
 _LONGEST = 1000  # characters of a case's settings: they are part of a key in the history
@@ -138,11 +137,6 @@ class Configuration(_ConfigurationKeys):
                 )
             changed[key] = (value,) if several else value
         return settings.model_copy(update=changed)
-
-
-def threads_of_a_socket(cores: str | None) -> int:
-    """The threads of configuration `socket` on this machine, among the cores of --cores."""
-    return len(one_socket(available(parse_cores(cores) if cores else None)))
 
 
 def _as_text(options: Mapping[str, Any]) -> str:

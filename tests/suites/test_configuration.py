@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from perfdash import topology
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.settings import resolve
-from perfdash.suites import configuration
 from perfdash.suites.case_selection import select
 from perfdash.suites.configuration import (
     chosen,
@@ -106,7 +106,7 @@ def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
 def test_socket_takes_the_threads_of_a_socket_and_binds_them(model, tmp_path, monkeypatch):
     made = [PhysicalCore((core,), core // 4, core // 4) for core in range(12)]
     monkeypatch.setattr(
-        configuration, "available", lambda asked: [c for c in made if c.first in (asked or range(12))]
+        topology, "available", lambda asked: [c for c in made if c.first in (asked or range(12))]
     )
     planned = cases(model, tmp_path, configuration=["default,socket"])
     assert (planned["default"].case.threads, planned["default"].case.settings) == (1, "")
