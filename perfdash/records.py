@@ -275,6 +275,7 @@ class Job(ProcessOptions, Specification):
     # The cores that compiling for a GPU may use beside the case's own; empty: those alone.
     compile_cores: tuple[int, ...] = ()
     folder: str = ""  # of the roles profile and subgraph: where they write
+    shared: str = ""  # the folder of what cases of one eager side share (worker/shared_eager); none: nothing
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 

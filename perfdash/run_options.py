@@ -52,7 +52,11 @@ class CaseSelection:
         ),
     ] = ()
     scenario: Annotated[
-        str | None, Option("inference, training, generation.  [default: the suite's, or inference]")
+        str | None,
+        Option(
+            "inference, training, generation, sizes.  [default: the suite's, or inference]",
+            configuration=True,
+        ),
     ] = None
     threads: Annotated[
         int,
@@ -163,6 +167,9 @@ class RunOptions(CaseSelection):
     scheduler: Annotated[str | None, Option("Address of the Dask scheduler, tcp://...")] = None
     db: Annotated[str | None, Option("The history it goes into.  [default: history.db in --out]")] = None
     no_code: Annotated[bool, Option("Do not keep the generated code, of private models for example.")] = False
+    no_share: Annotated[
+        bool, Option("Measure eager's memory and outputs anew in every configuration of a model.")
+    ] = False
     no_history: Annotated[bool, Option("Keep the run out of the history: an experiment.")] = False
 
 

@@ -172,6 +172,13 @@ def _on_this_machine(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def threads_of_a_socket(cores: str | None) -> int:
+    """How many threads configuration `socket` has on this machine, among the cores of --cores."""
+    from perfdash import topology
+
+    return len(topology.one_socket(topology.available(topology.parse_cores(cores) if cores else None)))
+
+
 def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
     """The rules of [[thresholds]] in perfdash.toml. Raises UsageError for wrong ones."""
     path = (folder or Path.cwd()) / CONFIG_FILE

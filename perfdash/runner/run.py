@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfdash import __version__
+from perfdash import __version__, topology
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
@@ -38,8 +38,9 @@ from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_pl
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
-from perfdash.suites.case_selection import backend_names
+from perfdash.suites.case_selection import Planned, backend_names
 from perfdash.suites.suite_file import NOTEBOOK, near
+from perfdash.topology import parse_cores
 
 Say = Callable[[str], None]
 
@@ -47,7 +48,7 @@ Say = Callable[[str], None]
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "wait", "suite", "model", "configuration",  # differences() compares their content
+    "wait", "no_share", "suite", "model", "configuration",  # differences() compares their content
 }  # fmt: skip
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
@@ -135,15 +136,21 @@ def _host() -> str:
 
 def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
     """The slots of the run's own threads. Raises UsageError where a configuration's cannot be had."""
-    measured = {case.case.threads for case in plan.cases if case.skip_reason is None} - {settings.threads}
-    if measured and settings.executor != "local":
+    measured = {_of_slots(settings, case) for case in plan.cases if case.skip_reason is None}
+    others = measured - {(settings.threads, settings.bind_memory)}
+    if others and settings.executor != "local":
         raise UsageError(
-            f"--configuration: {', '.join(map(str, sorted(measured)))} threads are for --executor local; a "
-            f"cluster's slots have {settings.threads}"
+            f"--configuration: {', '.join(str(threads) for threads, _ in sorted(others))} threads are for "
+            f"--executor local; a cluster's slots have {settings.threads}"
         )
-    for threads in sorted(measured):
-        slots_of(_with_threads(settings, threads))
+    for threads, binds in sorted(others):
+        slots_of(_with_slots(settings, threads, binds))
     return slots_of(settings)
+
+
+def _of_slots(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
+    """The threads that a case needs, and whether they and its memory are bound."""
+    return planned.case.threads, planned.case.options.get("bind_memory", settings.bind_memory)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -240,25 +247,32 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
 def _by_threads(run: OpenRun) -> list[tuple[RunSettings, list[int]]]:
     """The cases that are left, by number of threads: each number has slots of its own, one after another.
 
-    Raises UsageError where this machine has no such slots.
+    Bound threads count as another number. Raises UsageError where this machine has no such slots.
     """
-    cases, settings = run.plan.cases, run.settings
-    numbers = list(dict.fromkeys(cases[index].case.threads for index in run.left)) or [settings.threads]
+    settings = run.settings
+    needed = {index: _of_slots(settings, run.plan.cases[index]) for index in run.left}
+    numbers = list(dict.fromkeys(needed.values())) or [(settings.threads, settings.bind_memory)]
     return [
-        (
-            _with_threads(settings, number),
-            [index for index in run.left if cases[index].case.threads == number],
-        )
+        (_with_slots(settings, *number), [index for index in run.left if needed[index] == number])
         for number in numbers
     ]
 
 
-def _with_threads(settings: RunSettings, threads: int) -> RunSettings:
-    """The settings with the threads of a configuration; --jobs N is for the run's own threads."""
-    if threads == settings.threads:
+def _with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings:
+    """The settings with a configuration's threads; --jobs N is for the run's own.
+
+    Bound threads that fill a socket get that socket's cores.
+    """
+    if (threads, binds) == (settings.threads, settings.bind_memory):
         return settings
     jobs = settings.jobs if settings.jobs == "auto" else 1
-    return settings.model_copy(update={"threads": threads, "jobs": jobs})
+    changed: dict[str, Any] = {"threads": threads, "bind_memory": binds, "jobs": jobs}
+    if binds:
+        asked = parse_cores(settings.cores) if settings.cores else None
+        socket_cores = topology.one_socket(topology.available(asked))
+        if len(socket_cores) == threads:
+            changed["cores"] = topology.format_cores(socket_cores)
+    return settings.model_copy(update=changed)
 
 
 def _measure_part(
@@ -270,11 +284,16 @@ def _measure_part(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
     policy = Policy(
-        settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
+        settings.allocator,
+        settings.processes,
+        settings.retries,
+        settings.retry_pause,
+        settings.strict,
+        share=not settings.no_share,
     )
     planned = [plan.cases[index] for index in left]
     costs = [plan.costs[index] for index in left]
-    own_slots = run.slots if settings.threads == run.settings.threads else slots_of(settings)
+    own_slots = run.slots if settings is run.settings else slots_of(settings)
     slots = own_slots if left else ()
     session = None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ class Planned(Specification):
         except LookupError:  # the file is missing: the worker reports it
             return False
         return hasattr(backend, "vector_isa") and self.skip_reason is None
+
+    @property
+    def eager_side(self) -> Case:
+        """The case without its back end and configuration: equal in cases that have the same eager side."""
+        return replace(self.case, backend="", dynamic=False, settings="", configuration=DEFAULT_CONFIGURATION)
 
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""
@@ -225,7 +230,10 @@ def _plan(
     setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if settings.device in s.devices and dtype in s.dtypes]
-    refused = configuration.reason_against(case) if configuration else None
+    refused = None
+    if configuration:
+        own = suite.scenario if "scenario" in configuration.values else case.scenario
+        refused = configuration.reason_against(case, own)
     module = None if refused else registry.backend_facts(backend)
     reasons += [refused] if refused else _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None

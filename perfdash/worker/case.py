@@ -44,17 +44,12 @@ from perfdash.worker import (
     profiling,
     quality,
     registry,
+    shared_eager,
     structure,
     weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
-from perfdash.worker.eager_and_compiled import (
-    BothSides,
-    ModelSide,
-    compiled_side,
-    eager_side,
-    variant_side,
-)
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide, compiled_side, eager_side, variant_side
 
 Emit = Callable[..., None]
 
@@ -105,6 +100,7 @@ class CaseProcess:
         self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
         self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
+        self.shared: shared_eager.SharedEager | None = None  # what configurations of the model share
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
@@ -355,8 +351,12 @@ class CaseProcess:
 
     def eager(self) -> None:
         """Does eager run, does it repeat itself, what memory does it need: in a child on the CPU."""
+        self.shared = shared_eager.open_shared(self.job, self.eager_side, self.backend)
         try:
-            facts = self.eager_facts() if self.device.kind == "cuda" else in_child("eager", self.eager_facts)
+            if self.device.kind == "cuda":
+                facts = self.eager_facts()
+            else:
+                facts = shared_eager.memory_facts(self.shared, lambda: in_child("eager", self.eager_facts))
         except (ChildFailed, RuntimeError, MemoryError) as error:  # on a GPU there is no child
             failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
             if not self.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
@@ -522,7 +522,7 @@ class CaseProcess:
 
     def check_accuracy(self) -> None:
         """Emit the verdict."""
-        self.emit("accuracy", **accuracy.of_case(self.comparison(), self.eager_differs))
+        self.emit("accuracy", **accuracy.of_case(self.comparison(), self.eager_differs, self.shared))
 
     def latency(self) -> None:
         """Time both sides. Eager may have had memory in its child and have none beside the back end."""

@@ -58,7 +58,7 @@ def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=networ
         eager_side.restore(), compiled_side.restore()
 
     cpu = device.Cpu(1)
-    return eager_and_compiled.Comparison(
+    return eager_and_compiled.BothSides(
         job=replace(JOB, distance_bound=bound), scenario=training, backend=SimpleNamespace(), device=cpu,
         eager_side=eager_side, compiled_side=compiled_side, compiled_model=moved,
         eager_step=training.make_step(module, eager_side, cpu),
