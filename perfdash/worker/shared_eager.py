@@ -6,7 +6,8 @@ is not shared: each case samples eager between its own calls.
 
 A file is named by a digest of everything that eager depends on: the job, the weights and the inputs byte by
 byte, the model's own file, torch and the packages of the back end, which may change eager where they are
-imported. The slot adds the interpreter, the environment, the cores and the allocator (runner/slot.py).
+imported. The slot adds the interpreter, the environment, the cores and the allocator (runner/slot.py). A file
+holds tensors and plain values alone and is read as such: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class SharedEager:
         A file that cannot be read counts as none: the case then measures for itself.
         """
         try:
-            values: Dict[str, Any] = torch.load(self._path(kind), map_location="cpu", weights_only=False)
+            plain = torch.load(self._path(kind), map_location="cpu", weights_only=True)
+            values: Dict[str, Any] = pytree.from_plain(plain)
         except Exception:
             return None
         return values
@@ -58,7 +60,7 @@ class SharedEager:
     def write(self, kind: str, values: Dict[str, Any]) -> None:
         """Share values with the cases that follow.
 
-        What is too large, or cannot be pickled, is not shared.
+        What is too large, or holds other objects than tensors and plain values, is not shared.
         """
         path = self._path(kind)
         with contextlib.suppress(Exception):
@@ -66,7 +68,7 @@ class SharedEager:
             if size > min(_MOST_BYTES, _SHARE_OF_DISK * shutil.disk_usage(self._folder).free):
                 return
             unfinished = f"{path}.part"
-            torch.save({**values, "shared_from": self._case}, unfinished)
+            torch.save(pytree.to_plain({**values, "shared_from": self._case}), unfinished)
             os.replace(unfinished, path)
 
     def _path(self, kind: str) -> str:

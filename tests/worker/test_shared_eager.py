@@ -101,6 +101,17 @@ def test_tensors_whose_bytes_cannot_be_read_are_not_shared(job):
     assert shared_eager.open_shared(job, side, PLAIN) is None
 
 
+def test_a_file_with_code_counts_as_none(job, tmp_path):
+    class Code:
+        def __reduce__(self):
+            return print, ("never",)
+
+    opened(job).write("memory", {"differ": None})
+    (file,) = tmp_path.iterdir()
+    torch.save({"differ": Code()}, file)
+    assert read(job) is None
+
+
 def test_a_broken_file_counts_as_none(job, tmp_path):
     opened(job).write("memory", {"differ": None})
     (file,) = tmp_path.iterdir()
@@ -108,7 +119,7 @@ def test_a_broken_file_counts_as_none(job, tmp_path):
     assert read(job) is None
 
 
-def test_what_is_too_large_or_cannot_be_pickled_is_left_out(job, tmp_path, monkeypatch):
+def test_what_is_too_large_or_is_no_plain_value_is_left_out(job, tmp_path, monkeypatch):
     opened(job).write("outputs", {"eager": lambda: None})
     assert opened(job).read("outputs") is None
     monkeypatch.setattr(shared_eager, "_MOST_BYTES", 8)
