@@ -64,7 +64,7 @@ def _ids(connection: sa.Connection, digests: list[str]) -> dict[str, int]:
     ids: dict[str, int] = {}
     for start in range(0, len(digests), 500):
         query = sa.select(table.c.digest, table.c.id).where(table.c.digest.in_(digests[start : start + 500]))
-        ids.update({digest: number for digest, number in connection.execute(query)})
+        ids |= {row.digest: row.id for row in connection.execute(query)}
     return ids
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, Case, Status
+from perfdash.records import DISTURBED, PASSING, Case, Status
 
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
@@ -34,6 +35,7 @@ CASE_COLUMNS = (
 )  # fmt: skip
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")
+_PASSING = [str(status) for status in PASSING]
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
     "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
@@ -377,6 +379,13 @@ class Panel:
     case_ids: list[int]
     values: dict[str, NDArray[np.float64]]
     statuses: NDArray[np.object_]
+
+    @cached_property
+    def passed(self) -> NDArray[np.bool_]:
+        """Where a case passed with its compiled side compiled; unknown counts as compiled."""
+        passed = np.isin(self.statuses.astype(str), _PASSING)
+        captured = self.values.get("calls_captured")
+        return passed if captured is None else passed & (captured != 0)
 
 
 def panel(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -70,6 +70,7 @@ def judge(
     *,
     start: Counts | None = None,
     within: Array | None = None,
+    machines: Array | None = None,
     minimum_change: float | Array = MINIMUM_CHANGE,
     candidates: float = CANDIDATES,
     discovery_rate: float = DISCOVERY_RATE,
@@ -79,7 +80,8 @@ def judge(
 
     `start` (S,): column of the first night that counts (the night of the last accepted change).
     `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
-    of each value within its night, NaN where unknown. Each series' last 1 to 10 nights are compared with up
+    of each value within its night, NaN where unknown. `machines` (S,): variance of the levels of the machines
+    (machine_levels), where the nights are of several. Each series' last 1 to 10 nights are compared with up
     to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
     search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
     and with a p of at most MOST_P, which does not depend on their number. `candidates`: the share of
@@ -97,6 +99,8 @@ def judge(
     old = present & (later > guard[:, None])
     shifts = host_shift(values, old, floor)
     noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
+    if machines is not None:
+        noise = replace(noise, machines=machines / noise.sd**2)
     shift = tonights_shift(shifts.night, noise, present, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
@@ -302,7 +306,7 @@ def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
 
 def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
     """All residuals of some series, scaled up because the level was fitted to them."""
-    left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
+    left = np.sqrt(np.maximum(1 - noise.fitted_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
 

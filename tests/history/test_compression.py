@@ -74,7 +74,7 @@ def test_any_json_comes_back(value):
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused(data):
     for read in (unpack, unpacked_json):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="not compressed by perfdash"):
             read(data)
 
 
