@@ -94,7 +94,7 @@ def _drawn(
 
 
 def _spread(away: Array) -> Array:
-    """The standard deviation of a night about its machine's level, (S,); the median series' for short ones."""
+    """The standard deviation of a night about its machine's level (S,); of short series the median one."""
     nights = np.isfinite(away).sum(axis=1)
     sd = _MAD * row_medians(np.abs(away))
     long = (nights >= 5) & np.isfinite(sd)
