@@ -20,7 +20,7 @@ from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_norm
 WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights in the baseline
 CLIP = 5.0  # deviations at which one night's value is clipped
-# The same in windows of LONG nights or more, if more than FREQUENT of the host's nights are OUTLYING: there the
+# The same in windows of LONG nights or more, if more than FREQUENT of the nights are OUTLYING: there the
 # number of nights makes a change certain, and outliers among them would make it doubtful.
 LONG_CLIP, LONG = 3.0, 3
 FREQUENT, OUTLYING = 0.005, 3.5
