@@ -59,6 +59,8 @@ def machine_levels(
     known[:, -1] = np.nan
     if start is not None:
         known[np.arange(width)[None, :] < np.asarray(start)[:, None]] = np.nan
+    for machine in range(len(names)):
+        known[:, of_night == machine] = _earlier(known[:, of_night == machine])
     nights = np.stack([np.isfinite(known[:, of_night == m]).sum(axis=1) for m in range(len(names))], axis=1)
     medians = np.stack([row_medians(known[:, of_night == m]) for m in range(len(names))], axis=1)
     sd = _spread(known - medians[:, of_night])
@@ -76,6 +78,17 @@ def machine_levels(
         offset[own, machine], variance[own, machine] = 0.0, 0.0
     recent = np.unique(of_night[-_WINDOW:])
     return MachineLevels(offset[:, of_night], variance[:, recent].max(axis=1))
+
+
+def _earlier(values: Array) -> Array:
+    """The nights of one machine that tell its level: the first half, or all but the last nine if more.
+
+    A change of the last nights would be taken for the machine's level otherwise.
+    """
+    present = np.isfinite(values)
+    count = present.sum(axis=1)
+    used = np.maximum(np.maximum(-(-count // 2), count - _WINDOW + 1), _FEWEST)
+    return np.where(np.cumsum(present, axis=1) <= used[:, None], values, np.nan)
 
 
 def _drawn(
