@@ -1,6 +1,6 @@
 """A history of real models on this machine, with six planted changes that the judge does not know.
 
-    python benchmarks/real_history.py measure FOLDER --core 0 [--cases 40] [--seconds 3] [--rounds 60] [--hours H]
+    python benchmarks/real_history.py measure FOLDER --core 0 [--cases 40 --seconds 3 --rounds 60 --hours 12]
     python benchmarks/real_history.py freeze FOLDER
     python benchmarks/real_history.py reveal FOLDER [--out results/real-history.md]
 
@@ -9,9 +9,9 @@ that process, round after round. A round is stored and judged by perfdash like a
 of day k. It can be ended at any time and goes on with the next round when the command is repeated; then the
 cases are prepared again, from their kept compiler caches.
 
-Six changes are planted: a slower operator, more memory, a graph break; models, rounds and sizes are drawn from
-a random seed. What was drawn is in FOLDER/planted.json, and its SHA-256 in FOLDER/planted.sha256. Nothing that
-measures a case writes down whether it is changed, and `measure` prints nothing of it. `freeze` writes the
+Six changes are planted: a slower operator, more memory, a graph break. Models and rounds are drawn from a
+random seed. What was drawn is in FOLDER/planted.json, and its SHA-256 in FOLDER/planted.sha256. The record of a
+measurement does not say whether its case is changed, and `measure` prints nothing of it. `freeze` writes the
 alerts and ends the history; `reveal` refuses to show the changes before, or if their SHA-256 differs, and
 writes the page: found, missed, false, whatever it shows.
 """
@@ -91,9 +91,6 @@ _NEAR = 10  # rounds between a planted change and the date of its alert, at most
 _CHAIN = 4  # products of the planted operator
 
 Events = list[dict[str, Any]]
-
-
-# --- the planted changes -------------------------------------------------------------------------------------
 
 
 def draw(seed: int, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
@@ -192,9 +189,6 @@ def _side(seconds: float) -> int:
         if taken > 2 * seconds:
             break
     return best
-
-
-# --- cases that are prepared once ----------------------------------------------------------------------------
 
 
 class Holder:
@@ -347,9 +341,6 @@ def _changed(load: Callable[[Any], Any], change: Mapping[str, Any]) -> Callable[
     return changed
 
 
-# --- rounds --------------------------------------------------------------------------------------------------
-
-
 def cases_of(count: int, only: Sequence[str] = ()) -> list[Planned]:
     """The first cases of the list, as `perfdash run --batch-size 1` plans them."""
     names = [(suite, model) for suite, models in MODELS.items() for model in models]
@@ -394,8 +385,8 @@ def measure(arguments: argparse.Namespace) -> None:
             write(folder / "rounds" / f"{number:04}.json", text)
             alerts = store_rounds(folder)
             print(
-                f"round {number} of {arguments.rounds}: {len(results)} cases in {time.monotonic() - begin:.0f} s,"
-                f" {alerts} alerts and suspects so far",
+                f"round {number} of {arguments.rounds}: {len(results)} cases in "
+                f"{time.monotonic() - begin:.0f} s, {alerts} alerts and suspects so far",
                 flush=True,
             )
     finally:
@@ -511,9 +502,6 @@ def store_rounds(folder: Path) -> int:
                 judge_new(store)
         with store.read() as connection:
             return len(alert_store.load(connection, states=STATES))
-
-
-# --- the verdict ---------------------------------------------------------------------------------------------
 
 
 def freeze(arguments: argparse.Namespace) -> None:
@@ -634,16 +622,16 @@ def page_of(
     lines = [
         "# A real history with planted changes",
         "",
-        f"`python benchmarks/real_history.py`, {rounds[0][2]} to {rounds[-1][2]} (UTC): {len(rounds)} rounds of "
-        f"{len({result.case for result in results})} models, each prepared once and measured in a fork of its own "
-        "every round, judged by perfdash's nightly alarm without re-measurement, a round as a night. "
+        f"`python benchmarks/real_history.py`, {rounds[0][2]} to {rounds[-1][2]} (UTC): {len(rounds)} rounds "
+        f"of {len({result.case for result in results})} models, each prepared once and measured in a fork of "
+        "its own every round, judged by perfdash's nightly alarm without re-measurement, a round as a night. "
         f"{by_cpu:.0%} of the measurements were taken by CPU time, since other programs used the core; "
         f"{disturbed:.0%} were disturbed and not judged.",
         "",
         f"Machine: {rounds[0][0].host_class}. {_hosts(rounds)}",
         "",
-        f"The changes were sealed before the first round (SHA-256 `{sealed}`) and opened after the alerts were "
-        f"frozen at {frozen['at']}. Rounds count from the first one with the change as 1.",
+        f"The changes were sealed before the first round (SHA-256 `{sealed}`) and opened after the alerts "
+        f"were frozen at {frozen['at']}. Rounds count from the first one with the change as 1.",
         "",
         "| model | planted | from round | suspected | alert | reported change | dated |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -665,8 +653,8 @@ def page_of(
     rate = 1000 * len(false) / months if months else 0.0
     lines += [
         "",
-        f"Found: {found} of {len(planted)}; missed: {len(planted) - found}. The size of a slower operator is that "
-        "of eager's latency, as a chain of products of about that time was added; the compiled side changes "
+        f"Found: {found} of {len(planted)}; missed: {len(planted) - found}. The size of a slower operator "
+        "is that of eager's latency, as a chain of products of about that time was added; the compiled side changes "
         "by more where it is faster.",
         "",
         f"False alerts: {len(false)} in {series} series over {len(rounds)} rounds ({rate:.1f} per 1,000 "
@@ -675,7 +663,8 @@ def page_of(
         *(
             f"- {alert['model'] or 'the host'}, {alert['metric']}: "
             + (f"{math.expm1(alert['change']):+.1%}, " if alert["change"] is not None else "")
-            + f"from round {alert['round']}, raised in round {first_round(alert, _RAISED)}, now {alert['state']}"
+            + f"from round {alert['round']}, raised in round {first_round(alert, _RAISED)}, "
+            + f"now {alert['state']}"
             for alert in false
         ),
         "",
