@@ -10,9 +10,9 @@ of day k. It can be ended at any time and goes on with the next round when the c
 cases are prepared again, from their kept compiler caches.
 
 Six changes are planted: a slower operator, more memory, a graph break. Models and rounds are drawn from a
-random seed. What was drawn is in FOLDER/planted.json, and its SHA-256 in FOLDER/planted.sha256. The record of a
-measurement does not say whether its case is changed, and `measure` prints nothing of it. `freeze` writes the
-alerts and ends the history; `reveal` refuses to show the changes before, or if their SHA-256 differs, and
+random seed. What was drawn is in FOLDER/planted.json, and its SHA-256 in FOLDER/planted.sha256. The record of
+a measurement does not say whether its case is changed, and `measure` prints nothing of it. `freeze` writes
+the alerts and ends the history; `reveal` refuses to show the changes before, or if their SHA-256 differs, and
 writes the page: found, missed, false, whatever it shows.
 """
 
@@ -654,8 +654,8 @@ def page_of(
     lines += [
         "",
         f"Found: {found} of {len(planted)}; missed: {len(planted) - found}. The size of a slower operator "
-        "is that of eager's latency, as a chain of products of about that time was added; the compiled side changes "
-        "by more where it is faster.",
+        "is that of eager's latency, as a chain of products of about that time was added; the compiled side "
+        "changes by more where it is faster.",
         "",
         f"False alerts: {len(false)} in {series} series over {len(rounds)} rounds ({rate:.1f} per 1,000 "
         "series-months of 30 rounds; the simulation promises 5)." + (" They are:" if false else ""),
