@@ -19,6 +19,7 @@ writes the page: found, missed, false, whatever it shows.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
@@ -248,6 +249,11 @@ def _hold(
     code = 1
     try:
         linux.die_with_parent(os.getppid())
+        # The other holders' pipes: while this process has them open too, those do not see their ends.
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and number not in (orders, answers):
+                with contextlib.suppress(OSError):
+                    os.close(number)
         linux.shift_addresses()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         log = os.open(scratch / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
