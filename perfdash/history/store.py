@@ -22,7 +22,7 @@ HEAD = "0010"
 VERSION_TABLE = "perfdash_version"  # not Alembic's default, which other programs may use here
 # PostgreSQL: the advisory lock that writers and migrations take.
 WRITERS = 7270683
-_BUSY_S = 60.0
+_BUSY_S = 300.0  # eight writers of large nights on one busy core wait over a minute for each other
 _CONNECT_S = 10
 _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
