@@ -7,7 +7,6 @@ from typing import Any
 
 from perfdash.history.results import RunRow
 
-
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
 
@@ -18,7 +17,7 @@ def environment_changes(old: RunRow, new: RunRow) -> list[str]:
 
 
 def machine_changes(old: RunRow, new: RunRow) -> list[str]:
-    """The differences between two runs' machines: another machine, microcode, kernel, governor, clock first."""
+    """The differences between two runs' machines; first what moves numbers most."""
     lines = []
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
