@@ -48,9 +48,12 @@ def unpacked_json(data: bytes) -> Any:
 def _inflated(data: bytes) -> bytes:
     try:
         reader = zlib.decompressobj(zdict=_SHARED)
-        return reader.decompress(data) + reader.flush()
+        text = reader.decompress(data) + reader.flush()
     except zlib.error as error:
         raise ValueError(f"not compressed by perfdash: {error}") from error
+    if not reader.eof:
+        raise ValueError("not compressed by perfdash: it is cut off")
+    return text
 
 
 class CompressedJson(sa.types.TypeDecorator[Any]):
