@@ -51,7 +51,7 @@ def store(connection: sa.Connection, by_result: Iterable[tuple[int, Row]]) -> No
     new = [{"digest": digest, "data": packed} for digest, packed in data.items() if digest not in ids]
     if new:
         connection.execute(sa.insert(schema.texts), new)
-        ids |= _ids(connection, [row["digest"] for row in new])
+        ids = _ids(connection, list(data))
     links = [
         {"result_id": result_id, "name": name, "text_id": ids[digest]} for result_id, name, digest in names
     ]
