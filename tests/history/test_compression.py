@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdash.history import store
 from perfdash.history.compression import pack, packed_json, unpack, unpacked_json
 from perfdash.history.generated_code import texts
 from perfdash.history.ingest import take_in
@@ -91,6 +94,8 @@ def test_typical_details_take_a_third_of_their_text():
     assert len(packed_json(details)) < len(json.dumps(details)) / 3
 
 
+MIGRATION = Path(store.__file__).with_name("migrations") / "versions" / "0010_compression.py"
+BEFORE = re.search(r'^down_revision = "(\d+)"', MIGRATION.read_text(), re.MULTILINE).group(1)
 SAMPLES = {"eager_ms": tuple(np.linspace(20.0, 21.0, 50)), "backend_ms": (10.0,) * 50}
 DETAILS = {"conditions": {"clean_fraction": 1.0}, "notes": ["caf\u00e9"]}
 
@@ -102,7 +107,7 @@ def test_a_store_of_before_keeps_details_samples_and_code(address):
     with open_store(address) as opened:
         take_in(opened, [run("2026-11-01", [made, row("vgg")])])
         with opened.write() as connection:
-            _as_0008_left_it(connection, opened.is_sqlite)
+            _as_it_was_before(connection, opened.is_sqlite)
     with open_store(address) as migrated:
         with migrated.read() as connection:
             (line,) = list_runs(connection)
@@ -117,7 +122,7 @@ def test_a_store_of_before_keeps_details_samples_and_code(address):
         take_in(migrated, [run("2026-11-02", [replace(made, samples=SAMPLES)])])
 
 
-def _as_0008_left_it(connection, of_sqlite):
+def _as_it_was_before(connection, of_sqlite):
     """Details as JSON, samples as 32-bit floats, texts under their digests."""
     number = connection.execute(sa.text("select min(id) from results")).scalar()
     for statement in (
@@ -135,7 +140,7 @@ def _as_0008_left_it(connection, of_sqlite):
         "alter table result_details drop column details",
         f"alter table result_details add column details {'JSON' if of_sqlite else 'json'} "
         "not null default '{}'",
-        "update perfdash_version set version_num = '0008'",
+        f"update perfdash_version set version_num = '{BEFORE}'",
     ):
         connection.execute(sa.text(statement))
     header = json.dumps({name: len(values) for name, values in SAMPLES.items()}).encode()
