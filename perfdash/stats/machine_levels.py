@@ -72,7 +72,9 @@ def machine_levels(
     for machine in range(len(names)):
         own = reference == machine
         raw = medians[:, machine] - level
-        error = _OF_MEDIAN * sd**2 * (1 / np.maximum(nights[:, machine], 1) + 1 / np.maximum(most, 1))
+        # The median of one or two nights is their mean.
+        worse = np.where(nights[:, machine] > 2, _OF_MEDIAN, 1.0)
+        error = sd**2 * (worse / np.maximum(nights[:, machine], 1) + _OF_MEDIAN / np.maximum(most, 1))
         tells = (nights[:, machine] > 0) & (most >= _REFERENCE) & ~own
         offset[:, machine], variance[:, machine] = _drawn(raw, error, tells, nights[:, machine] >= _FEWEST)
         offset[own, machine], variance[own, machine] = 0.0, 0.0
