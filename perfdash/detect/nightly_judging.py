@@ -12,7 +12,17 @@ import sqlalchemy as sa
 
 from perfdash.detect import alert_states
 from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
-from perfdash.detect.findings import NIGHTS, READ, Finding, Key, drifts, judge, metric_logs, with_parts
+from perfdash.detect.findings import (
+    NIGHTS,
+    READ,
+    Finding,
+    Key,
+    drifts,
+    judge,
+    metric_logs,
+    on_one_machine,
+    with_parts,
+)
 from perfdash.detect.nights import NEARBY_RUNS, has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
@@ -107,7 +117,8 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if not is_a_night(night):
         return Judged(run, night, [], unlike=len(night.runs) > 1)
     night, start, selection, alerts = _prepared(connection, run, night, rules)
-    findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
+    night, machines = on_one_machine(night, start)
+    findings = with_parts(judge(night, start, selection.minimum_changes(), machines), alerts)
     findings = _of_measured_configurations(connection, night, findings)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
@@ -206,6 +217,7 @@ def noisiest(
 ) -> list[SeriesNoise]:
     """The noisiest judged series of a run's testbed, by the nights up to the run."""
     night, start, selection, _ = _prepared(connection, run, read_night(connection, run), rules)
+    night, _ = on_one_machine(night, start)
     cases, minimum = cases_by_id(connection, night.case_ids), selection.minimum_changes()
     listed = []
     for name, metric in JUDGED.items():

@@ -13,8 +13,9 @@ from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import generated_code, schema
 from perfdash.history.acts import given_name
+from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
-from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
+from perfdash.history.queries import in_chunks, list_runs, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS

@@ -163,8 +163,8 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         connection.execute("alter table runs drop column method")
         for name in (*PARTS, "warm_compilation_s", "recompiles"):
             connection.execute(f"alter table results drop column {name}")
-        connection.execute("drop table result_artifacts")
-        connection.execute("drop table artifacts")
+        connection.execute("drop table result_texts")
+        connection.execute("drop table texts")
         for table in ("cases", "summaries"):
             connection.execute(f"alter table {table} drop column configuration")
         connection.execute("alter table cases drop column settings")
