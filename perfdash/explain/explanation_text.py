@@ -9,18 +9,27 @@ from typing import Any
 from perfdash.explain.structure_comparison import (
     ABOUT,
     BREAK,
+    EAGER_OPERATOR,
     ENVIRONMENT,
+    FAILED_GUARD,
     FALLBACK,
     GIVEN_UP,
     GRAPHS,
     GUARDS,
+    LATENCY,
     LIBRARY_CALL,
     LOADED,
+    MEMORY,
+    MODEL_FILE,
     OPERATORS,
+    PACKAGE,
     PHASE,
     RECOMPILE,
+    REGISTERED,
     RUN_OPTION,
     SETTING,
+    STATUS,
+    VARIABLE,
     Explanation,
     Finding,
     KernelChange,
@@ -37,15 +46,28 @@ _OWN = "perfdash (Python)"
 _OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
 
 
+# Operators of eager that only describe memory anew.
+_VIEWS = frozenset(
+    "alias as_strided detach expand lift_fresh permute reshape select slice split split_with_sizes squeeze t "
+    "transpose unbind unsqueeze view _unsafe_view _reshape_alias".split()
+)
+
+
 def sentence(explanation: Explanation, metric: str | None = None) -> str:
-    """What is known of the cause, in one sentence. `metric`: that of the alert, where there is one."""
+    """What was changed, and what came of it, in one sentence. `metric`: that of the alert, where there is one."""
     described = METRICS.get(metric) if metric else None
-    if described is not None and described.of_eager:
-        return _sentence([*_option_clauses(explanation.of(RUN_OPTION)), *_eager_clauses(explanation)])
-    clauses = _clauses(explanation)
-    if described is not None and described.kind == "time":
-        clauses = [*_phase_clauses(explanation), *clauses]
-    return _sentence(clauses[:_MOST_NAMED] or [_nothing(explanation)])
+    of_eager = described is not None and described.of_eager
+    changed = _changed_clauses(explanation, of_eager)
+    if of_eager:
+        effects = _eager_clauses(explanation, bool(changed))
+    else:
+        effects = _effect_clauses(explanation)
+        if described is not None and described.kind == "time":
+            effects = [*_phase_clauses(explanation), *effects]
+    effects = effects[:_MOST_NAMED]
+    if not effects and not of_eager:
+        effects = [_no_effect(explanation)] if changed else [_nothing(explanation)]
+    return _sentence([*changed, *filter(None, effects)])
 
 
 def _sentence(clauses: Sequence[str]) -> str:
@@ -54,34 +76,118 @@ def _sentence(clauses: Sequence[str]) -> str:
     return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
 
 
-def _clauses(explanation: Explanation) -> list[str]:
+def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
+    """What somebody changed between the runs: packages, settings, options, variables, the model's own files."""
+    of = explanation.of
+    return [
+        *_named_changes("other packages", of(PACKAGE)),
+        *([] if of_eager else _named_changes("compiled with other settings", of(SETTING))),
+        *_named_changes("run with other options", of(RUN_OPTION)),
+        *_named_changes("other variables", of(VARIABLE)),
+        *_model_clauses(of(MODEL_FILE)),
+        *_registered_clauses(of(REGISTERED)),
+    ]
+
+
+def _named_changes(words: str, findings: Sequence[Finding]) -> list[str]:
+    return [f"{words} ({_named([_change(item) for item in findings])})"] if findings else []
+
+
+def _model_clauses(findings: Sequence[Finding]) -> list[str]:
+    clauses = []
+    for verb, files in (
+        ("edited", [item.what for item in findings if item.before and item.after]),
+        ("new", [item.what for item in findings if not item.before]),
+        ("gone", [item.what for item in findings if not item.after]),
+    ):
+        if files:
+            noun, form = ("file", "is") if len(files) == 1 else ("files", "are")
+            state = f"{'was' if len(files) == 1 else 'were'} edited" if verb == "edited" else f"{form} {verb}"
+            clauses.append(f"the model's {noun} {_named(files)} {state}")
+    return clauses
+
+
+def _registered_clauses(findings: Sequence[Finding]) -> list[str]:
+    new, gone = ([item.what for item in findings if bool(item.after) is here] for here in (True, False))
+    clauses = [f"Python code implements {_named(new)}"] if new else []
+    return clauses + ([f"Python code no longer implements {_named(gone)}"] if gone else [])
+
+
+def _effect_clauses(explanation: Explanation) -> list[str]:
     """The differences in the compiled code, the most telling first."""
     clauses = [
-        *_setting_clauses(explanation.of(SETTING)),
-        *_option_clauses(explanation.of(RUN_OPTION)),
+        *_status_clauses(explanation.of(STATUS)),
+        *_recompile_clauses(explanation),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
+        *_memory_clauses(explanation),
+        *_operator_clauses(explanation),
         *_kernel_clauses(explanation),
         *_call_clauses(explanation.of(LIBRARY_CALL)),
-        *_recompile_clauses(explanation),
         *_code_clauses(explanation),
     ]
     guards = explanation.of(GUARDS)
     if guards and not clauses:
         clauses += [f"the same kernels, with {guards[0].after} guards instead of {guards[0].before}"]
+    if explanation.same_code and not clauses:
+        return _eager_latency_clauses(explanation)
     return clauses
 
 
-def _setting_clauses(findings: Sequence[Finding]) -> list[str]:
-    if not findings:
-        return []
-    return [f"compiled with other settings ({_named([_change(item) for item in findings])})"]
+def _status_clauses(findings: Sequence[Finding]) -> list[str]:
+    return [
+        f"the outputs are wrong ({item.after} instead of {item.before})"
+        if item.after == "fail_accuracy"
+        else f"the status is {item.after} instead of {item.before}"
+        for item in findings
+    ]
 
 
-def _option_clauses(findings: Sequence[Finding]) -> list[str]:
-    if not findings:
+def _memory_clauses(explanation: Explanation) -> list[str]:
+    return [
+        f"{item.what} peak memory {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB"
+        for item in explanation.of(MEMORY)
+    ]
+
+
+def _operator_clauses(explanation: Explanation) -> list[str]:
+    """Operators of eager that are gone, new, or called more or less often; those that compute first."""
+    found = [item for item in explanation.of(EAGER_OPERATOR) if _operator(item.what) not in _VIEWS]
+    if not found:
         return []
-    return [f"run with other options ({_named([_change(item) for item in findings])})"]
+    found.sort(key=lambda item: (item.after > 0, item.before > 0))
+    return [f"eager calls other operators ({_named([_change(item, _operator) for item in found])})"]
+
+
+def _operator(name: str) -> str:
+    """gelu of aten.gelu.default, mul.Tensor of aten.mul.Tensor."""
+    return name.removeprefix("aten.").removesuffix(".default")
+
+
+def _eager_latency_clauses(explanation: Explanation) -> list[str]:
+    """That eager's time changed while it calls the same operators: one of these is another."""
+    known = all(side.structure.get("eager_operators") for side in (explanation.before, explanation.after))
+    if not known or explanation.of(EAGER_OPERATOR):
+        return []
+    return [
+        f"eager takes {item.after:.4g} ms instead of {item.before:.4g} ms with the same operators"
+        for item in explanation.of(LATENCY)
+        if item.what == "eager"
+    ]
+
+
+def _no_effect(explanation: Explanation) -> str:
+    """What is known of the code where something was changed; empty where that is unknown."""
+    if explanation.same_code is None:
+        return ""
+    if not explanation.same_code:
+        return _nothing(explanation)
+    latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled"]
+    times = "".join(
+        f", and the compiled call takes {item.after:.4g} ms instead of {item.before:.4g} ms"
+        for item in latencies
+    )
+    return f"the generated code is the same{times}"
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
@@ -92,16 +198,29 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     clauses = []
     if more:
         number = sum(item.after - item.before for item in more)
-        words = f"{_count(number, 'more graph break')}{within} ({_reason(more[0].what)})"
-        clauses.append(words)
+        clauses.append(f"{_count(number, 'more graph break')}{within} ({_break(explanation, more[0])})")
     elif fewer:
         number = sum(item.before - item.after for item in fewer)
-        clauses.append(f"{_count(number, 'graph break')} fewer{within} ({_reason(fewer[0].what)})")
+        clauses.append(f"{_count(number, 'graph break')} fewer{within} ({_break(explanation, fewer[0])})")
     elif graphs:
         clauses.append(f"{_count(graphs[0].after, 'graph')} instead of {graphs[0].before}")
     if given_up := [item for item in explanation.of(GIVEN_UP) if item.after > item.before]:
         clauses.append(f"dynamo gave up a frame ({_reason(given_up[0].what)})")
     return clauses
+
+
+def _break(explanation: Explanation, item: Finding) -> str:
+    """Why the graph breaks, and where in the user's code; a place that both sides have is no new one."""
+    known, other = (
+        (side.structure.get("break_places") or {}).get(item.what) or []
+        for side in (
+            (explanation.after, explanation.before)
+            if item.after > item.before
+            else (explanation.before, explanation.after)
+        )
+    )
+    places = [place for place in known if place not in other] or known
+    return f"{_named([_reason(place) for place in places])}: {_reason(item.what)}" if places else _reason(item.what)
 
 
 def _fallback_clauses(findings: Sequence[Finding]) -> list[str]:
@@ -208,13 +327,19 @@ def _recompile_clauses(explanation: Explanation) -> list[str]:
     recompiles = explanation.of(RECOMPILE)
     if not recompiles:
         return []
-    return [f"{_count(int(recompiles[0].after), 'recompile')} instead of {int(recompiles[0].before)}"]
+    item = recompiles[0]
+    failed = [guard for guard in explanation.of(FAILED_GUARD) if guard.after > guard.before]
+    guards = ""
+    if failed:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        guards = f": the guard {_reason(failed[0].what)} fails{more}"
+    return [f"{_count(int(item.after), 'recompile')} instead of {int(item.before)}{guards}"]
 
 
 def _code_clauses(explanation: Explanation) -> list[str]:
     changed = explanation.kernels_of("changed")
-    # A fingerprint holds the settings: where these differ, it differs for equal code, too.
-    if not changed or explanation.of(SETTING):
+    # Without texts a fingerprint differs for equal code, too, where the settings differ.
+    if not changed or (explanation.of(SETTING) and explanation.same_code is None):
         return []
     kernels = explanation.after.kernels or []
     names = _named([str(change.after[0]["name"]) for change in changed])
@@ -236,14 +361,18 @@ def _phase(name: str) -> str:
     )
 
 
-def _eager_clauses(explanation: Explanation) -> list[str]:
-    """Of eager's latency or memory: generated code has no part in it."""
+def _eager_clauses(explanation: Explanation, is_explained: bool) -> list[str]:
+    """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
+    clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
+    clauses += [clause for clause in _memory_clauses(explanation) if clause.startswith("eager")]
+    if clauses or is_explained:
+        return clauses
     if explanation.same_files:
         return [f"eager runs the same files: {_host(explanation)}"]
     if loaded := explanation.of(LOADED):
         return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
-    packages = explanation.of(ENVIRONMENT)
-    changed = f"; environment: {_named([item.what for item in packages])}" if packages else ""
+    facts = explanation.of(ENVIRONMENT)
+    changed = f"; environment: {_named([item.what for item in facts])}" if facts else ""
     return [f"eager runs no generated code, and the contents of loaded files are not known{changed}"]
 
 
@@ -292,11 +421,13 @@ def text(explanation: Explanation, metric: str | None = None) -> str:
         f"{after.case.name}",
         f"before  {before.run.name}  {before.run.torch_build}",
         f"after   {after.run.name}  {after.run.torch_build}",
+        *_wrapped(explanation.note)[: bool(explanation.note) * _MOST_LINES],
         "",
         *_table(explanation),
     ]
     for how in ("split", "merged", "regrouped", "changed", "gone", "new"):
-        lines += _kernel_lines(how, explanation.kernels_of(how))
+        if how != "changed" or _code_clauses(explanation):
+            lines += _kernel_lines(how, explanation.kernels_of(how))
     for about in ABOUT:
         lines += _finding_lines(about, explanation.of(about))
     if explanation.unknown:
@@ -315,6 +446,8 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
         known = side.structure.get("library_calls")
         return sum(known.values()) if isinstance(known, Mapping) else known
 
+    has_text = all(side.structure.get("text") for side in sides)
+
     def number(name: str) -> Callable[[Side], Any]:
         return lambda side: side.structure.get(name, side.values.get(name))
 
@@ -328,7 +461,7 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
         ("guards", number("guards")),
         ("recompiles", number("recompiles")),
         ("bytes of code", number("code_bytes")),
-        ("fingerprint", number("fingerprint")),
+        ("fingerprint", number("text" if has_text else "fingerprint")),
     ]
     shown = [(name, of_side(sides[0]), of_side(sides[1])) for name, of_side in rows]
     return [row for row in shown if row[1:] != (None, None)]
@@ -358,6 +491,15 @@ _HOW = {
     "new": "New kernels",
 }
 _TITLES = {
+    PACKAGE: "Packages",
+    VARIABLE: "Variables",
+    MODEL_FILE: "Files of the model with other contents",
+    REGISTERED: "Operators that Python code implements",
+    STATUS: "Status",
+    FAILED_GUARD: "Guards that fail, with the number of recompiles",
+    MEMORY: "Peak memory, in bytes",
+    LATENCY: "Latency of a call, in ms",
+    EAGER_OPERATOR: "Calls of eager's operators",
     FALLBACK: "Operators that fall back to ATen",
     BREAK: "Graph breaks",
     GRAPHS: "",
@@ -412,7 +554,7 @@ def _change(item: Finding, name: Callable[[str], str] = str) -> str:
             return "none"
         return f"{value:.2f}" if isinstance(value, float) else str(value)
 
-    return f"{_reason(name(item.what))}: {shown(item.before)} -> {shown(item.after)}"
+    return f"{_reason(name(item.what))}: {_reason(shown(item.before))} -> {_reason(shown(item.after))}"
 
 
 def _short(call: str) -> str:
@@ -463,5 +605,6 @@ def to_plain(explanation: Explanation, metric: str | None = None) -> dict[str, A
         "same_code": explanation.same_code,
         "same_files": explanation.same_files,
         "unknown": list(explanation.unknown),
+        "note": explanation.note,
         "sentence": sentence(explanation, metric),
     }

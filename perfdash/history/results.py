@@ -419,7 +419,10 @@ def _whole_structure(result: Result) -> dict[str, Any]:
     """What compiling produced, with the breaks and fallbacks by name."""
     if not result.structure:
         return {}
-    names = ("graphs", "graph_breaks", "calls_captured", "break_reasons", "fallbacks")
+    names = (
+        "graphs", "graph_breaks", "calls_captured", "break_reasons", "break_places", "fallbacks",
+        "recompile_limit",
+    )  # fmt: skip
     captured = {name: result.capture[name] for name in names if name in result.capture}
     return {**result.structure, **captured}
 

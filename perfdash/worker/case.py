@@ -30,6 +30,7 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
+    eager_operators,
     failing_subgraph,
     failures,
     hardware_counters,
@@ -104,6 +105,7 @@ class CaseProcess:
         self.recompiles: dict[str, int] = {}  # by phase
         self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
         self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
+        self.registered: frozenset[str] = frozenset()  # implementations of operators, before the model
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
@@ -157,7 +159,12 @@ class CaseProcess:
                     self.memory()
                 if self.frames:
                     self.count_recompiles("timing")
-                    self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
+                    self.emit(
+                        "recompiled",
+                        by_phase=self.recompiles,
+                        given_up=self.frames.given_up(),
+                        guards=self.frames.failed_guards(),
+                    )
 
     def profile(self) -> None:
         """Load, compile, then profile both sides into the job's folder; nothing is judged."""
@@ -251,6 +258,7 @@ class CaseProcess:
         torch.set_num_threads(1)
         self.seed()
         loader = registry.find("loaders", job.loader)
+        self.registered = eager_operators.registered()
         module, inputs = loader.load(job)
         if hasattr(self.scenario, "all_inputs"):
             inputs = self.scenario.all_inputs(job, inputs, loader.load)
@@ -365,7 +373,10 @@ class CaseProcess:
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
-        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts)
+        operators = facts.pop("operators", {})
+        self.emit(
+            "eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators
+        )
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, the constants that eager's calls leave, and its memory."""
@@ -385,7 +396,18 @@ class CaseProcess:
         if not releases:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
-        return {**repeated, "constants_bytes": constants, **figures}
+        # Last: it may allocate what a plain call does not.
+        return {**repeated, "constants_bytes": constants, **figures, "operators": self.eager_operators()}
+
+    def eager_operators(self) -> dict[str, Any]:
+        """What eager calls: {calls, registered}; `calls` is None where a call cannot be watched."""
+        registered = eager_operators.registered_since(self.registered)
+        try:
+            calls: Optional[dict[str, int]] = eager_operators.of_step(self.eager_step)
+        except Exception as error:  # evidence only: it never costs the case its numbers
+            print(f"perfdash: eager's operators cannot be counted: {error}", file=sys.stderr, flush=True)
+            calls = None
+        return {"calls": calls, "registered": registered}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
@@ -502,6 +524,13 @@ class CaseProcess:
         cache = self.job.machine_cache
         if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
             figures["loaded"] = loaded
+        find_files = getattr(registry.find("loaders", self.job.loader), "files", None)
+        if find_files:  # of the user's own model
+            files: dict[str, str] = find_files(self.job)
+            figures["model_files"] = {name: loaded_files.digest_of_text(text) for name, text in files.items()}
+            if not self.job.no_code:
+                texts = {name: structure.packed_text(text) for name, text in files.items()}
+                self.emit("model_files", files=texts)
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:

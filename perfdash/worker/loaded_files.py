@@ -89,8 +89,13 @@ def _digest(path: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def digest_of_text(text: str) -> str:
+    """The digest of a file with this text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 def _of_texts(texts: list[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return digest_of_text("\n".join(texts))
 
 
 def copy_kept(source: Optional[str], target: Optional[str]) -> None:
