@@ -43,13 +43,19 @@ def measured(
     from perfdash.metrics import METRICS
 
     builds = _builds(explanation, wanted)
-    run, case = builds[1]
+    run, _ = builds[1]
     folder = profiling.new_folder(run, explanation.after.case)
+    old, case = (
+        profiling.with_kept_model(build, of, side.structure.get("model_files") or {}, folder / "models" / name)
+        for (of, build), side, name in zip(
+            builds, (explanation.before, explanation.after), ("old", "new"), strict=True
+        )
+    )
     if reproducer is not None and _is_wrong(explanation, metric):
         return _reproduce_accuracy(case, folder, reproducer, say)
-    profiling.refuse_same_build(builds[0][1], case)
+    profiling.refuse_same_build(old, case)
     count = wanted.pairs or profiling.PAIRS
-    profiles = profiling.profile(builds[0][1], case, folder, count, None, warn, tlparse)
+    profiles = profiling.profile(old, case, folder, count, None, warn, tlparse)
     comparison = compare(profiles)
     of_eager = metric in METRICS and METRICS[metric].of_eager
     report = profile_text.text(comparison, str(folder), of_eager=of_eager)
