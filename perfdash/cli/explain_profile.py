@@ -68,13 +68,15 @@ def measured(
         return plain, None
     from perfdash.errors import UsageError
     from perfdash.explain.reproducer import write
+    from perfdash.runner.host import relevant_variables
 
     sides = [comparison.compiled, comparison.eager]
     if of_eager:
         sides.reverse()
     side = next((side for side in sides if side.named), sides[0])
     try:
-        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new")
+        variables = relevant_variables(old.planned.env), relevant_variables(case.planned.env)
+        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new", variables)
     except UsageError as problem:  # the profile is printed all the same
         return plain, problem
     say(f"Reproducer: python {script}")
