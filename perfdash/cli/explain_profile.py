@@ -46,7 +46,9 @@ def measured(
     run, _ = builds[1]
     folder = profiling.new_folder(run, explanation.after.case)
     old, case = (
-        profiling.with_kept_model(build, of, side.structure.get("model_files") or {}, folder / "models" / name)
+        profiling.with_kept_model(
+            build, of, side.structure.get("model_files") or {}, folder / "models" / name
+        )
         for (of, build), side, name in zip(
             builds, (explanation.before, explanation.after), ("old", "new"), strict=True
         )

@@ -39,6 +39,7 @@ from perfdash.metrics import METRICS
 
 _WIDTH = 80
 _MOST_NAMED = 3  # kernels, calls or files that a sentence names
+_MOST_EFFECTS = 4  # clauses on what came of a change
 _MOST_LINES = 12  # of one part in the text
 _REASON_CHARS = 160
 
@@ -64,7 +65,7 @@ def sentence(explanation: Explanation, metric: str | None = None) -> str:
         effects = _effect_clauses(explanation)
         if described is not None and described.kind == "time":
             effects = [*_phase_clauses(explanation), *effects]
-    effects = effects[:_MOST_NAMED]
+    effects = effects[:_MOST_EFFECTS]
     if not effects and not of_eager:
         effects = [_no_effect(explanation)] if changed else [_nothing(explanation)]
     return _sentence([*changed, *filter(None, effects)])
@@ -129,8 +130,6 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
     guards = explanation.of(GUARDS)
     if guards and not clauses:
         clauses += [f"the same kernels, with {guards[0].after} guards instead of {guards[0].before}"]
-    if explanation.same_code and not clauses:
-        return _eager_latency_clauses(explanation)
     return clauses
 
 
@@ -144,10 +143,11 @@ def _status_clauses(findings: Sequence[Finding]) -> list[str]:
 
 
 def _memory_clauses(explanation: Explanation) -> list[str]:
-    return [
-        f"{item.what} peak memory {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB"
+    peaks = [
+        f"{item.what} {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB"
         for item in explanation.of(MEMORY)
     ]
+    return [f"peak memory: {_and(peaks)}"] if peaks else []
 
 
 def _operator_clauses(explanation: Explanation) -> list[str]:
@@ -187,7 +187,7 @@ def _no_effect(explanation: Explanation) -> str:
         f", and the compiled call takes {item.after:.4g} ms instead of {item.before:.4g} ms"
         for item in latencies
     )
-    return f"the generated code is the same{times}"
+    return "; ".join([f"the generated code is the same{times}", *_eager_latency_clauses(explanation)])
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
@@ -220,7 +220,11 @@ def _break(explanation: Explanation, item: Finding) -> str:
         )
     )
     places = [place for place in known if place not in other] or known
-    return f"{_named([_reason(place) for place in places])}: {_reason(item.what)}" if places else _reason(item.what)
+    return (
+        f"{_named([_reason(place) for place in places])}: {_reason(item.what)}"
+        if places
+        else _reason(item.what)
+    )
 
 
 def _fallback_clauses(findings: Sequence[Finding]) -> list[str]:
@@ -364,7 +368,7 @@ def _phase(name: str) -> str:
 def _eager_clauses(explanation: Explanation, is_explained: bool) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
     clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
-    clauses += [clause for clause in _memory_clauses(explanation) if clause.startswith("eager")]
+    clauses += _memory_clauses(explanation)
     if clauses or is_explained:
         return clauses
     if explanation.same_files:

@@ -83,7 +83,9 @@ def with_kept_model(build: Build, run: Path, recorded: Mapping[str, str], folder
             f"{', '.join(edited)} was edited since {build.run} measured it, and the run kept no copy of it "
             "(--no-code, or an older perfdash): put the file back, or measure both versions again"
         )
-    return replace(build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}"))
+    return replace(
+        build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
+    )
 
 
 def _digest(path: Path) -> str | None:

@@ -123,7 +123,9 @@ def largest(side: SideComparison) -> Row:
     row = next((row for row in side.named if row.old and row.new), None)
     if row is None:
         names = ", ".join(row.name for row in side.named[:3])
-        raise UsageError(f"{names}: the other build has no counterpart, so there is nothing to time beside it")
+        raise UsageError(
+            f"{names}: the other build has no counterpart, so there is nothing to time beside it"
+        )
     return row
 
 

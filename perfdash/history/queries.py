@@ -195,7 +195,9 @@ def run_before(
         .limit(1)
     )
     if other_settings:
-        named = {name: value for name, value in vars(case).items() if name not in ("settings", "configuration")}
+        named = {
+            name: value for name, value in vars(case).items() if name not in ("settings", "configuration")
+        }
         same = [cases.c[name].is_not_distinct_from(value) for name, value in named.items()]
         query = query.where(beds.c.host_class == run.host_class, *same)
     else:

@@ -374,9 +374,7 @@ class CaseProcess:
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
         operators = facts.pop("operators", {})
-        self.emit(
-            "eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators
-        )
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, the constants that eager's calls leave, and its memory."""

@@ -293,6 +293,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._uncounted = 0
+        self._uncounted_guards: Counter[str] = Counter()
         utils = _dynamo_utils()
         with contextlib.suppress(AttributeError):
             utils.set_compilation_metrics_limit(_MOST_FRAMES)
@@ -315,11 +316,12 @@ class Frames:
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
         """Leave out the recompiles of the block."""
-        before = self.recompiles() or 0
+        before, guards = self.recompiles() or 0, self._guards()
         try:
             yield
         finally:
             self._uncounted += (self.recompiles() or 0) - before
+            self._uncounted_guards += self._guards() - guards
 
     def knows_reasons(self) -> bool:
         """Whether this torch records which guard failed; True before anything was compiled."""
@@ -327,11 +329,14 @@ class Frames:
 
     def failed_guards(self) -> Optional[dict[str, int]]:
         """How often each guard failed, so that a frame was compiled again; None in a torch without reasons."""
-        records = self.records()
-        if records is None or not self.knows_reasons():
+        if self.records() is None or not self.knows_reasons():
             return None
-        reasons = (getattr(record, "recompile_reason", None) for record in records if _is_recompile(record))
-        return dict(Counter(failed_guard(str(reason)) for reason in reasons if reason).most_common(_MOST_REASONS))
+        return dict((self._guards() - self._uncounted_guards).most_common(_MOST_REASONS))
+
+    def _guards(self) -> Counter[str]:
+        records = filter(_is_recompile, self.records() or ())
+        reasons = (getattr(record, "recompile_reason", None) for record in records)
+        return Counter(failed_guard(str(reason)) for reason in reasons if reason)
 
     def given_up(self) -> Optional[dict[str, int]]:
         """The frames that dynamo gave up, by reason."""

@@ -92,7 +92,9 @@ def test_many_small_kernels_together_explain_the_change():
 
 
 def test_a_kernel_that_got_faster_meanwhile_is_named_beside_the_slower_one():
-    found = compare(pairs(OLD, {**OLD, "cpp_fused_tanh_0": 2.5, "cpp_fused_add_1": 0.1, LIBRARY: 0.4})).compiled
+    found = compare(
+        pairs(OLD, {**OLD, "cpp_fused_tanh_0": 2.5, "cpp_fused_add_1": 0.1, LIBRARY: 0.4})
+    ).compiled
     assert {row.name for row in found.named} == {"cpp_fused_tanh_0", LIBRARY, "cpp_fused_add_1"}
     assert found.share == pytest.approx(1.0, abs=0.05)
 

@@ -70,7 +70,7 @@ def test_each_side_runs_under_its_own_variables(tmp_path):
     side = compare([slower] * 3).compiled
     script = write(tmp_path, side, pair, tmp_path, ({}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}))
     text = script.read_text()
-    assert "OLD = {\"env\": {}," in text
+    assert 'OLD = {"env": {},' in text
     assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}," in text
     assert 'env = [python, os.path.abspath(__file__), "--serve", name], {**os.environ, **side["env"]}' in text
 
