@@ -49,13 +49,32 @@ _OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
 
 # Operators of eager that only describe memory anew.
 _VIEWS = frozenset(
-    "alias as_strided detach expand lift_fresh permute reshape select slice split split_with_sizes squeeze t "
-    "transpose unbind unsqueeze view _unsafe_view _reshape_alias".split()
+    [
+        "alias",
+        "as_strided",
+        "detach",
+        "expand",
+        "lift_fresh",
+        "permute",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unsqueeze",
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+    ]
 )
 
 
 def sentence(explanation: Explanation, metric: str | None = None) -> str:
-    """What was changed, and what came of it, in one sentence. `metric`: that of the alert, where there is one."""
+    """What was changed, and what came of it, in one sentence. `metric`: that of the alert, if any."""
     described = METRICS.get(metric) if metric else None
     of_eager = described is not None and described.of_eager
     changed = _changed_clauses(explanation, of_eager)
@@ -78,7 +97,7 @@ def _sentence(clauses: Sequence[str]) -> str:
 
 
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
-    """What somebody changed between the runs: packages, settings, options, variables, the model's own files."""
+    """What somebody changed: packages, settings, options, variables, the model's own files."""
     of = explanation.of
     return [
         *_named_changes("other packages", of(PACKAGE)),

@@ -101,8 +101,8 @@ def refuse_same_build(old: Build, new: Build) -> None:
         return
     raise UsageError(
         f"{old.run} and {new.run} were measured under one interpreter ({new.settings.python}) with the same "
-        "settings and the same model, so there is one build to profile. If that interpreter had another build "
-        "for the older run, give one that has it by --old-python."
+        "settings and the same model, so there is one build to profile. If that interpreter had another "
+        "build for the older run, give one that has it by --old-python."
     )
 
 

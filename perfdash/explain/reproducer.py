@@ -199,7 +199,8 @@ def _literal(side: Mapping[str, Any]) -> str:
     tensors = "".join(f"    {tensor!r},\n" for tensor in side["tensors"])
     calls = "".join(f"    {call!r},\n" for call in side["calls"])
     config = pformat(side["config"], width=_WIDTH)
-    return f'{{"env": {side["env"]!r}, "config": {config}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
+    settings = f'"env": {side["env"]!r}, "config": {config}'
+    return f'{{{settings}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
 
 
 def _raw(code: str) -> str:

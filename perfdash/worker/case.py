@@ -78,6 +78,7 @@ def run_case(job: Job, emit: Emit) -> None:
                 "try_backend": case.try_backend,
                 "profile": case.profile,
                 "subgraph": case.failing_subgraph,
+                "structure": case.compile_only,
             }
             roles.get(job.role, case.measure)()
             emit("done")
@@ -180,6 +181,12 @@ class CaseProcess:
                     self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
                 )
                 self.emit("profiled", notes=notes)
+
+    def compile_only(self) -> None:
+        """Load and compile; nothing is judged or timed."""
+        self.begin()
+        with self.scenario.context(self.job), self.phase("compile"):
+            self.compile()
 
     def failing_subgraph(self) -> None:
         """Load, then find the smallest part of the model's graphs that is compiled wrongly."""

@@ -328,7 +328,7 @@ class Frames:
         return all(hasattr(record, "recompile_reason") for record in self.records() or ())
 
     def failed_guards(self) -> Optional[dict[str, int]]:
-        """How often each guard failed, so that a frame was compiled again; None in a torch without reasons."""
+        """How often each guard failed, so that code was compiled again; None in a torch without reasons."""
         if self.records() is None or not self.knows_reasons():
             return None
         return dict((self._guards() - self._uncounted_guards).most_common(_MOST_REASONS))

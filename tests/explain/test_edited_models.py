@@ -59,6 +59,6 @@ def test_an_edited_file_is_taken_from_the_runs_copy(build, tmp_path):
 def test_without_a_copy_that_is_the_same_there_is_one_message(build, tmp_path, kept):
     run = tmp_path if kept is None else run_with_copy(tmp_path, kept)
     (tmp_path / "user" / "net.py").write_text(NEW)
-    with pytest.raises(UsageError, match="net.py was edited since old measured it, and the run kept no copy"):
+    with pytest.raises(UsageError, match=r"net\.py was edited since old measured it, and the run kept no"):
         with_kept_model(build, run, DIGESTS, tmp_path / "copy")
     assert not (tmp_path / "net.py").exists()

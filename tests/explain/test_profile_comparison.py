@@ -82,13 +82,13 @@ def test_eager_and_memory_are_explained_too():
 def test_many_small_kernels_together_explain_the_change():
     """Each of twenty-five kernels has 4 % of the change: enough of them are named, not all."""
     old = {f"cpp_fused_a{k}_{k}": 0.5 for k in range(25)}
-    found = compare(pairs(old, {name: 1.0 for name in old})).compiled
+    found = compare(pairs(old, dict.fromkeys(old, 1.0))).compiled
     assert 0.8 <= found.share <= 0.9
     assert len(found.named) in (20, 21)
     assert found.remainder_ms.estimate == pytest.approx((1 - found.share) * found.change_ms.estimate)
-    text = profile_text.text(compare(pairs(old, {name: 1.0 for name in old})))
+    text = profile_text.text(compare(pairs(old, dict.fromkeys(old, 1.0))))
     assert all(f"  {row.name} " in text for row in found.named)
-    assert "remain" in profile_text.sentence(compare(pairs(old, {name: 1.0 for name in old})))
+    assert "remain" in profile_text.sentence(compare(pairs(old, dict.fromkeys(old, 1.0))))
 
 
 def test_a_kernel_that_got_faster_meanwhile_is_named_beside_the_slower_one():

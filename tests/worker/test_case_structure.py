@@ -198,8 +198,8 @@ def test_the_fingerprint_of_the_text_is_the_same_under_other_settings():
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [
-        ("0/1: self.phase == 1     # self.phase = (self.phase + 1) % 3  # home/repo/net.py:7 in forward (HINT: "
-         "make it a tensor)\nUser stack trace:\n  File net.py", "self.phase == 1 (net.py:7 in forward)"),
+        ("0/1: self.phase == 1     # self.phase = (self.phase + 1) % 3  # home/repo/net.py:7 in forward "
+         "(HINT: make it a tensor)\nUser stack trace:\n  File net.py", "self.phase == 1 (net.py:7 in forward)"),
         ("3/0: tensor 'x' size mismatch at index 0. expected 3, actual 4",
          "tensor 'x' size mismatch at index 0. expected 3, actual 4"),
         ("\n- 0/0: ___check_obj_id(G['f'], 77)   # return f(x)  # net.py:9 in <lambda>",
