@@ -61,7 +61,8 @@ class SearchState:
     """All observations of a search, and what is left to search.
 
     broken: the reason by place. same: a place with the same code and libraries, by place.
-    places, times, values: the measurements in order. clock: now, in measurements. pending: ranges to be searched, the present one first. outcomes: of the searched ranges.
+    places, times, values: the measurements in order. clock: now, in measurements. pending: ranges to be
+    searched, the present one first. outcomes: of the searched ranges.
     second_thoughts: how often all outcomes were dropped because they did not explain the ends' difference.
     """
 

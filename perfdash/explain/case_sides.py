@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.causes import Cause, gather_in_causes
 from perfdash.errors import UsageError
-from perfdash.explain.explanation_text import sentence
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, rows_of

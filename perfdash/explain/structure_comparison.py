@@ -77,8 +77,8 @@ LIBRARY_CALL, GUARDS, OPERATORS = "library call", "guards", "graph operators"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
 ABOUT = (
     PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS, FALLBACK,
-    RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS, OPERATORS, LOADED,
-    ENVIRONMENT, PHASE,
+    RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS, OPERATORS,
+    LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding

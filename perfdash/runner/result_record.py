@@ -173,7 +173,7 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
             "recompiles": sum(by_phase.values()) if by_phase else None,
             "recompiles_by_phase": by_phase,
             "frames_given_up": recompiled["given_up"],
-            "failed_guards": recompiled["guards"],
+            "failed_guards": recompiled.get("guards"),
         }
     if result.structure and (operators := (main.find("eager") or {}).get("operators")):
         result.structure |= {

@@ -78,7 +78,7 @@ def run_case(job: Job, emit: Emit) -> None:
                 "try_backend": case.try_backend,
                 "profile": case.profile,
                 "subgraph": case.failing_subgraph,
-                "structure": case.compile_only,
+                "structure": case.profile,
             }
             roles.get(job.role, case.measure)()
             emit("done")
@@ -106,7 +106,6 @@ class CaseProcess:
         self.recompiles: dict[str, int] = {}  # by phase
         self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
         self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
-        self.registered: frozenset[str] = frozenset()  # implementations of operators, before the model
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
@@ -160,20 +159,17 @@ class CaseProcess:
                     self.memory()
                 if self.frames:
                     self.count_recompiles("timing")
-                    self.emit(
-                        "recompiled",
-                        by_phase=self.recompiles,
-                        given_up=self.frames.given_up(),
-                        guards=self.frames.failed_guards(),
-                    )
+                    self.emit("recompiled", by_phase=self.recompiles, **self.frames.failures())
 
     def profile(self) -> None:
-        """Load, compile, then profile both sides into the job's folder; nothing is judged."""
+        """Load, compile, then profile both sides unless only the structure is wanted; nothing is judged."""
         job = self.job
         self.begin()
         with self.scenario.context(job):
             with self.phase("compile"):
                 self.compile()
+            if job.role == "structure":
+                return
             with self.phase("latency"):
                 self.use_allocator()
                 settings = {"mode": job.compile_mode, "config": job.inductor_config}
@@ -181,12 +177,6 @@ class CaseProcess:
                     self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
                 )
                 self.emit("profiled", notes=notes)
-
-    def compile_only(self) -> None:
-        """Load and compile; nothing is judged or timed."""
-        self.begin()
-        with self.scenario.context(self.job), self.phase("compile"):
-            self.compile()
 
     def failing_subgraph(self) -> None:
         """Load, then find the smallest part of the model's graphs that is compiled wrongly."""
@@ -401,18 +391,8 @@ class CaseProcess:
         if not releases:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
-        # Last: it may allocate what a plain call does not.
-        return {**repeated, "constants_bytes": constants, **figures, "operators": self.eager_operators()}
-
-    def eager_operators(self) -> dict[str, Any]:
-        """What eager calls: {calls, registered}; `calls` is None where a call cannot be watched."""
-        registered = eager_operators.registered_since(self.registered)
-        try:
-            calls: Optional[dict[str, int]] = eager_operators.of_step(self.eager_step)
-        except Exception as error:  # evidence only: it never costs the case its numbers
-            print(f"perfdash: eager's operators cannot be counted: {error}", file=sys.stderr, flush=True)
-            calls = None
-        return {"calls": calls, "registered": registered}
+        operators = eager_operators.of_case(self.eager_step, self.registered)  # last: it may allocate more
+        return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
@@ -515,12 +495,7 @@ class CaseProcess:
         """
         if self.frames is None or self.job.role == "replica":
             return {}, []
-        settings = {
-            "backend": self.job.case.backend,
-            "mode": self.job.compile_mode,
-            "dynamic": self.job.case.dynamic,
-            "config": self.job.inductor_config,
-        }
+        settings = structure.settings_of(self.job)
         folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", self.job.scratch)
         figures, code, notes = structure.of_case(folder, self.frames, isa, settings, not self.job.no_code)
         if code:
@@ -529,13 +504,10 @@ class CaseProcess:
         cache = self.job.machine_cache
         if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
             figures["loaded"] = loaded
-        find_files = getattr(registry.find("loaders", self.job.loader), "files", None)
-        if find_files:  # of the user's own model
-            files: dict[str, str] = find_files(self.job)
-            figures["model_files"] = {name: loaded_files.digest_of_text(text) for name, text in files.items()}
-            if not self.job.no_code:
-                texts = {name: structure.packed_text(text) for name, text in files.items()}
-                self.emit("model_files", files=texts)
+        found, texts = loaded_files.of_model(registry.find("loaders", self.job.loader), self.job)
+        figures |= found
+        if texts:
+            self.emit("model_files", files=texts)
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:

@@ -5,6 +5,7 @@ Both are evidence for `perfdash explain`, taken from one further call that nothi
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any, Callable, FrozenSet
 
@@ -22,6 +23,16 @@ class _Count(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls[str(func)] += 1
         return func(*args, **(kwargs or {}))
+
+
+def of_case(step: Callable[[], Any], before: FrozenSet[str]) -> dict[str, Any]:
+    """What eager calls: {calls, registered since `before`}; calls is None where they cannot be watched."""
+    registered = registered_since(before)
+    try:
+        return {"calls": of_step(step), "registered": registered}
+    except Exception as error:  # evidence only: it never costs the case its numbers
+        print(f"perfdash: eager's operators cannot be counted: {error}", file=sys.stderr, flush=True)
+        return {"calls": None, "registered": registered}
 
 
 def of_step(step: Callable[[], Any]) -> dict[str, int]:

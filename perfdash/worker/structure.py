@@ -253,6 +253,16 @@ def packed(sources: Iterable[str], folder: str) -> Optional[list[str]]:
     return texts if sum(map(len, texts)) <= _MOST_KEPT else None
 
 
+def settings_of(job: Any) -> dict[str, Any]:
+    """The settings of the back end that decide which code it generates."""
+    return {
+        "backend": job.case.backend,
+        "mode": job.compile_mode,
+        "dynamic": job.case.dynamic,
+        "config": job.inductor_config,
+    }
+
+
 def of_case(
     folder: str, frames: Frames, isa: Optional[str], settings: dict[str, Any], keep_code: bool = False
 ) -> tuple[dict[str, Any], Optional[list[str]], list[str]]:
@@ -337,6 +347,10 @@ class Frames:
         records = filter(_is_recompile, self.records() or ())
         reasons = (getattr(record, "recompile_reason", None) for record in records)
         return Counter(failed_guard(str(reason)) for reason in reasons if reason)
+
+    def failures(self) -> dict[str, Any]:
+        """The frames that dynamo gave up, and the guards that failed."""
+        return {"given_up": self.given_up(), "guards": self.failed_guards()}
 
     def given_up(self) -> Optional[dict[str, int]]:
         """The frames that dynamo gave up, by reason."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.explain.explanation_text import sentence, text, to_plain
+from perfdash.explain.explanation_sentence import sentence
+from perfdash.explain.explanation_text import text, to_plain
 from perfdash.explain.structure_comparison import compare
 from perfdash.files import dumps
 from tests.explain.sides import BAD, BREAK, LIBRARIES, kernel, side, structure

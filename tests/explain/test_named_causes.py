@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.explain.explanation_text import sentence, text
+from perfdash.explain.explanation_sentence import sentence
+from perfdash.explain.explanation_text import text
 from perfdash.explain.structure_comparison import compare, side_of
 from perfdash.history.results import Row
 from tests.explain.sides import BAD, BREAK, CASE, GOOD, LIBRARIES, kernel, side, structure

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdash.explain import explanation_text
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import compare
 from tests.explain.sides import BAD, side
 from tests.lazy import lazy
@@ -198,8 +198,9 @@ def test_the_fingerprint_of_the_text_is_the_same_under_other_settings():
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [
-        ("0/1: self.phase == 1     # self.phase = (self.phase + 1) % 3  # home/repo/net.py:7 in forward "
-         "(HINT: make it a tensor)\nUser stack trace:\n  File net.py", "self.phase == 1 (net.py:7 in forward)"),
+        ("0/1: self.phase == 1     # self.phase = (self.phase + 1) % 3  # repo/net.py:7 in forward "
+         "(HINT: make it a tensor)\nUser stack trace:\n  File net.py",
+         "self.phase == 1 (net.py:7 in forward)"),
         ("3/0: tensor 'x' size mismatch at index 0. expected 3, actual 4",
          "tensor 'x' size mismatch at index 0. expected 3, actual 4"),
         ("\n- 0/0: ___check_obj_id(G['f'], 77)   # return f(x)  # net.py:9 in <lambda>",
@@ -350,9 +351,7 @@ def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
     assert {kernel["graph"] for kernel in broken["kernels"]} == {0, 1}
     # The planted changes by name; the number of graphs is of dynamo's counters in a record.
     told = [
-        explanation_text.sentence(
-            compare(side({**one, "graphs": 1}), side({**figures, "graphs": graphs}, BAD))
-        )
+        sentence(compare(side({**one, "graphs": 1}), side({**figures, "graphs": graphs}, BAD)))
         for figures, graphs in ((two, 1), (softmax, 1), (broken, 2))
     ]
     assert told[0].startswith("The generated code is the same")
