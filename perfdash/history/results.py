@@ -364,6 +364,8 @@ def from_result(result: Result) -> Row:
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
     values["recompiles"] = result.structure.get("recompiles")
+    for side, counted in result.instructions.items():
+        values[f"{side}_instructions"] = counted.get("median")
     fallbacks = result.capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {

@@ -211,7 +211,7 @@ class CaseProcess:
         self.begin()
         with self.scenario.context(self.job), self.phase("eager"):
             self.use_threads()
-            self.try_steps(self.eager_step)
+            peak_memory.try_steps(self.eager_step, self.device)
 
     def try_backend(self) -> None:
         """Find out whether the back end has memory for this batch size, without eager's own model."""
@@ -225,13 +225,7 @@ class CaseProcess:
             linux.malloc_trim()
             capabilities.prepare_backend(self.job)
             self.seed()
-            self.try_steps(self.make_step(side, self.prepare(side)))
-
-    def try_steps(self, step: Callable[[], Any]) -> None:
-        """Call the step twice: the optimiser allocates its state in the first call."""
-        step()
-        step()
-        self.device.synchronize()
+            peak_memory.try_steps(self.make_step(side, self.prepare(side)), self.device)
 
     def begin(self) -> None:
         """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
