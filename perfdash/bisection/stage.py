@@ -227,15 +227,13 @@ class Stage:
 
         Not where torch itself is what changes: each of its builds has its own commit in it.
         """
-        ends = [self._structure(end).get("loaded") or {} for end in (0, self.question.last)]
-        torch = [loaded.get(_TORCH) for loaded in ends]
-        within = 0 < place < self.question.last
-        return (
-            within
-            and place not in self.screened
-            and not self.readings(place)
-            and (torch[0] is not None and torch[0] == torch[1])
-        )
+        if not 0 < place < self.question.last or place in self.screened or self.readings(place):
+            return False
+        ends = [self._structure(end) for end in (0, self.question.last)]
+        if None in map(_identity, ends):
+            return False
+        old, new = (end["loaded"].get(_TORCH) for end in ends)
+        return old is not None and old == new
 
     def twin_of(self, place: int) -> int | None:
         """The build that has the same code and libraries as this one, which is therefore not timed."""

@@ -73,6 +73,7 @@ def test_a_build_that_differs_is_timed_after_it_was_screened_once(tmp_path, stru
         lambda number: structure("code", torch=str(number)),  # torch itself is bisected
         lambda number: {},  # a back end without generated code
         lambda number: {"text": "code", "loaded": {}},
+        lambda number: {"text": None, "loaded": {"torch (Python)": "t"}},
     ],
 )
 def test_where_no_two_builds_can_be_known_to_be_the_same_none_is_screened(tmp_path, structure_of):
