@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,5 +100,6 @@ def _of_runs(lookup: RunLookup, run: str, model: str, against: str | None) -> Ex
 
     after = lookup.run(run)
     row = row_of(after, model)
-    before = lookup.run(against) if against is not None else lookup.previous(after, row.case)
-    return compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))
+    before, note = (lookup.run(against), "") if against is not None else lookup.previous(after, row.case)
+    explanation = compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))
+    return replace(explanation, note=note)

@@ -43,13 +43,21 @@ def measured(
     from perfdash.metrics import METRICS
 
     builds = _builds(explanation, wanted)
-    run, case = builds[1]
+    run, _ = builds[1]
     folder = profiling.new_folder(run, explanation.after.case)
+    old, case = (
+        profiling.with_kept_model(
+            build, of, side.structure.get("model_files") or {}, folder / "models" / name
+        )
+        for (of, build), side, name in zip(
+            builds, (explanation.before, explanation.after), ("old", "new"), strict=True
+        )
+    )
     if reproducer is not None and _is_wrong(explanation, metric):
         return _reproduce_accuracy(case, folder, reproducer, say)
-    profiling.refuse_same_build(builds[0][1], case)
+    profiling.refuse_same_build(old, case)
     count = wanted.pairs or profiling.PAIRS
-    profiles = profiling.profile(builds[0][1], case, folder, count, None, warn, tlparse)
+    profiles = profiling.profile(old, case, folder, count, None, warn, tlparse)
     comparison = compare(profiles)
     of_eager = metric in METRICS and METRICS[metric].of_eager
     report = profile_text.text(comparison, str(folder), of_eager=of_eager)
@@ -62,13 +70,15 @@ def measured(
         return plain, None
     from perfdash.errors import UsageError
     from perfdash.explain.reproducer import write
+    from perfdash.runner.host import relevant_variables
 
     sides = [comparison.compiled, comparison.eager]
     if of_eager:
         sides.reverse()
     side = next((side for side in sides if side.named), sides[0])
     try:
-        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new")
+        variables = relevant_variables(old.planned.env), relevant_variables(case.planned.env)
+        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new", variables)
     except UsageError as problem:  # the profile is printed all the same
         return plain, problem
     say(f"Reproducer: python {script}")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.causes import Cause, gather_in_causes
 from perfdash.errors import UsageError
-from perfdash.explain.explanation_text import sentence
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, rows_of
@@ -39,13 +39,11 @@ def row_of(run: Imported, pattern: str) -> Row:
 
 
 def row_of_case(run: Imported, case: Case) -> Row:
-    """The result of a case; of another batch size where the case itself was not measured."""
-    for row in run.rows:
-        if row.case == case:
-            return row
-    alike = [row for row in run.rows if replace(row.case, batch_size=case.batch_size) == case]
-    if len(alike) == 1:
-        return alike[0]
+    """The result of a case; of other settings or another batch size where the case was not measured."""
+    for ignored in ({}, {"settings": case.settings}, {"batch_size": case.batch_size}):
+        alike = [row for row in run.rows if replace(row.case, **ignored) == case]
+        if len(alike) == 1:
+            return alike[0]
     raise UsageError(f"{run.run.name} did not measure {case.name}; give another run with --against")
 
 

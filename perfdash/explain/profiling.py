@@ -15,6 +15,7 @@ from perfdash.files import write
 from perfdash.records import Case
 from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.case_status import status_of
+from perfdash.runner.code_files import model_of_folder
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
@@ -23,6 +24,7 @@ from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
+from perfdash.worker.loaded_files import digest_of_text
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
@@ -59,13 +61,48 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     return Build(folder.name, planned, settings, info.environment.get("worker") or {})
 
 
+def with_kept_model(build: Build, run: Path, recorded: Mapping[str, str], folder: Path) -> Build:
+    """The build with the model as the run measured it: from the run's own copy where it was edited since.
+
+    `recorded`: digests of the model's files, by path below its folder. The copy goes into `folder`. Raises
+    UsageError where the file was edited and the run kept no copy.
+    """
+    planned = build.planned
+    if planned.loader != "python" or not recorded:
+        return build
+    file, _, function = planned.target.rpartition(":")
+    edited = [name for name, digest in recorded.items() if _digest(Path(file).parent / name) != digest]
+    if not edited:
+        return build
+    kept = model_of_folder(run, planned.case)
+    for name, data in kept.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, data.decode())
+    if any(_digest(folder / name) != digest for name, digest in recorded.items()):
+        raise UsageError(
+            f"{', '.join(edited)} was edited since {build.run} measured it, and the run kept no copy of it "
+            "(--no-code, or an older perfdash): put the file back, or measure both versions again"
+        )
+    return replace(
+        build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
+    )
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return digest_of_text(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def refuse_same_build(old: Build, new: Build) -> None:
     """Raise UsageError where both sides are one build with the same settings: nothing could differ."""
     if (old.options, old.planned) != (new.options, new.planned):
         return
     raise UsageError(
         f"{old.run} and {new.run} were measured under one interpreter ({new.settings.python}) with the same "
-        "settings, so there is one build to profile. Give the interpreter of the older build by --old-python."
+        "settings and the same model, so there is one build to profile. If that interpreter had another "
+        "build for the older run, give one that has it by --old-python."
     )
 
 

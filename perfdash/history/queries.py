@@ -176,19 +176,31 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
     raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
 
 
-def run_before(connection: sa.Connection, run: RunRow, case: Case) -> RunLine | None:
-    """The last run before a run that measured a case on the same testbed and is not excluded."""
+def run_before(
+    connection: sa.Connection, run: RunRow, case: Case, *, other_settings: bool = False
+) -> RunLine | None:
+    """The last run before a run that measured a case on the same testbed and is not excluded.
+
+    `other_settings`: on hosts of the same class, and whatever the settings of the run and the case were.
+    """
     runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
     query = (
         sa.select(runs.c.id)
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .join(beds, runs.c.testbed_id == beds.c.id)
-        .where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(1)
     )
+    if other_settings:
+        named = {
+            name: value for name, value in vars(case).items() if name not in ("settings", "configuration")
+        }
+        same = [cases.c[name].is_not_distinct_from(value) for name, value in named.items()]
+        query = query.where(beds.c.host_class == run.host_class, *same)
+    else:
+        query = query.where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
     number = connection.execute(query).scalar()
     return list_runs(connection, ids=[number])[0] if number is not None else None
 

@@ -368,6 +368,8 @@ def from_result(result: Result) -> Row:
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
     values["recompiles"] = result.structure.get("recompiles")
+    for side, counted in result.instructions.items():
+        values[f"{side}_instructions"] = counted.get("median")
     fallbacks = result.capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
@@ -424,7 +426,10 @@ def _whole_structure(result: Result) -> dict[str, Any]:
     """What compiling produced, with the breaks and fallbacks by name."""
     if not result.structure:
         return {}
-    names = ("graphs", "graph_breaks", "calls_captured", "break_reasons", "fallbacks")
+    names = (
+        "graphs", "graph_breaks", "calls_captured", "break_reasons", "break_places", "fallbacks",
+        "recompile_limit",
+    )  # fmt: skip
     captured = {name: result.capture[name] for name in names if name in result.capture}
     return {**result.structure, **captured}
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,10 @@ class RunJournal:
     def write_code(self, case: Case, graphs: Sequence[str]) -> None:
         """The generated code of a case: a zip file with one Python file a graph, without secrets."""
         self._guard(lambda: code_files.write(self.folder, case, graphs))
+
+    def write_model(self, case: Case, files: Mapping[str, str]) -> None:
+        """The sources of a case's model, where it is the user's own, without secrets."""
+        self._guard(lambda: code_files.write_model(self.folder, case, files))
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """Save a failed attempt at a case, so that it counts even after a kill."""

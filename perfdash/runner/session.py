@@ -375,12 +375,16 @@ class Session:
         self._measure_again_if_disturbed(index, result)
 
     def _keep_code(self, result: Result, answer: Answer) -> None:
-        """Write the generated code that the case's process sent; a full disk loses only that."""
-        if code := answer.outcomes[0].find("code"):
-            try:
+        """Write the code that the case's process sent, and its model's; a full disk loses only that."""
+        main = answer.outcomes[0]
+        code, model = main.find("code"), main.find("model_files")
+        try:
+            if code:
                 self.journal.write_code(result.case, code["graphs"])
-            except (MachineError, ValueError, zlib.error) as error:
-                result.notes.append(f"the generated code was not kept: {error}"[:300])
+            if model:
+                self.journal.write_model(result.case, model["files"])
+        except (MachineError, ValueError, zlib.error) as error:
+            result.notes.append(f"the code was not kept: {error}"[:300])
 
     def _keep_disturbed(self, kept: Result, again: Result) -> None:
         """Keep what was disturbed where measuring it again gave no speedup at all."""

@@ -269,7 +269,7 @@ class Slot:
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
             if (
-                order.role in ("full", "profile", "subgraph")
+                order.role in ("full", "profile", "subgraph", "structure")
                 and planned.needs_inductor
                 and asked not in self._prepared_for
             ):

@@ -30,6 +30,7 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
+    eager_operators,
     failing_subgraph,
     failures,
     hardware_counters,
@@ -72,6 +73,7 @@ def run_case(job: Job, emit: Emit) -> None:
                 "try_backend": case.try_backend,
                 "profile": case.profile,
                 "subgraph": case.failing_subgraph,
+                "structure": case.profile,
             }
             roles.get(job.role, case.measure)()
             emit("done")
@@ -153,15 +155,17 @@ class CaseProcess:
                     self.memory()
                 if self.frames:
                     self.count_recompiles("timing")
-                    self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
+                    self.emit("recompiled", by_phase=self.recompiles, **self.frames.failures())
 
     def profile(self) -> None:
-        """Load, compile, then profile both sides into the job's folder; nothing is judged."""
+        """Load, compile, then profile both sides unless only the structure is wanted; nothing is judged."""
         job = self.job
         self.begin()
         with self.scenario.context(job):
             with self.phase("compile"):
                 self.compile()
+            if job.role == "structure":
+                return
             with self.phase("latency"):
                 self.use_allocator()
                 settings = {"mode": job.compile_mode, "config": job.inductor_config}
@@ -203,7 +207,7 @@ class CaseProcess:
         self.begin()
         with self.scenario.context(self.job), self.phase("eager"):
             self.use_threads()
-            self.try_steps(self.eager_step)
+            peak_memory.try_steps(self.eager_step, self.device)
 
     def try_backend(self) -> None:
         """Find out whether the back end has memory for this batch size, without eager's own model."""
@@ -217,13 +221,7 @@ class CaseProcess:
             linux.malloc_trim()
             capabilities.prepare_backend(self.job)
             self.seed()
-            self.try_steps(self.make_step(side, self.prepare(side)))
-
-    def try_steps(self, step: Callable[[], Any]) -> None:
-        """Call the step twice: the optimiser allocates its state in the first call."""
-        step()
-        step()
-        self.device.synchronize()
+            peak_memory.try_steps(self.make_step(side, self.prepare(side)), self.device)
 
     def begin(self) -> None:
         """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
@@ -247,6 +245,7 @@ class CaseProcess:
         torch.set_num_threads(1)
         self.seed()
         loader = registry.find("loaders", job.loader)
+        self.registered = eager_operators.registered()
         module, inputs = loader.load(job)
         if hasattr(self.scenario, "all_inputs"):
             inputs = self.scenario.all_inputs(job, inputs, loader.load)
@@ -365,7 +364,8 @@ class CaseProcess:
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
-        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts)
+        operators = facts.pop("operators", {})
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, the constants that eager's calls leave, and its memory."""
@@ -385,7 +385,8 @@ class CaseProcess:
         if not releases:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
-        return {**repeated, "constants_bytes": constants, **figures}
+        operators = eager_operators.of_case(self.eager_step, self.registered)  # last: it may allocate more
+        return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
@@ -488,12 +489,7 @@ class CaseProcess:
         """
         if self.frames is None or self.job.role == "replica":
             return {}, []
-        settings = {
-            "backend": self.job.case.backend,
-            "mode": self.job.compile_mode,
-            "dynamic": self.job.case.dynamic,
-            "config": self.job.inductor_config,
-        }
+        settings = structure.settings_of(self.job)
         folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", self.job.scratch)
         figures, code, notes = structure.of_case(folder, self.frames, isa, settings, not self.job.no_code)
         if code:
@@ -502,6 +498,10 @@ class CaseProcess:
         cache = self.job.machine_cache
         if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
             figures["loaded"] = loaded
+        found, texts = loaded_files.of_model(registry.find("loaders", self.job.loader), self.job)
+        figures |= found
+        if texts:
+            self.emit("model_files", files=texts)
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.explain.profile_comparison import compare
-from perfdash.explain.reproducer import write
+from perfdash.explain.profile_comparison import Difference, Row, compare
+from perfdash.explain.reproducer import largest, write
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
 from tests.explain.scripts import run
@@ -61,6 +61,27 @@ def test_one_code_on_both_sides_needs_another_interpreter(tmp_path):
     done = run(script)
     assert done.returncode == 2
     assert "--against /other/python" in done.stdout
+
+
+def test_each_side_runs_under_its_own_variables(tmp_path):
+    """The calls are the same, and a variable of the run is what differs."""
+    pair = (library_call(FAST, 10_000), library_call(FAST, 10_000))
+    slower = (pair[0], library_call(FAST, 20_000))
+    side = compare([slower] * 3).compiled
+    script = write(tmp_path, side, pair, tmp_path, ({}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}))
+    text = script.read_text()
+    assert 'OLD = {"env": {},' in text
+    assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}," in text
+    assert 'env = [python, os.path.abspath(__file__), "--serve", name], {**os.environ, **side["env"]}' in text
+
+
+def test_a_kernel_without_a_counterpart_is_no_script_but_the_next_one_is():
+    side = compare([(library_call(FAST, 10_000), library_call(SLOW, 30_000))] * 3).compiled
+    gone = Row(("cpp_fused_gone_0",), (), 5.0, 0.0, Difference(-5.0, -5.1, -4.9))
+    slower = Row(("cpp_fused_a_1",), ("cpp_fused_a_0",), 1.0, 3.0, Difference(2.0, 1.9, 2.1))
+    assert largest(replace(side, named=(gone, slower))) == slower
+    with pytest.raises(UsageError, match="cpp_fused_gone_0 \\(gone\\): the other build has no counterpart"):
+        largest(replace(side, named=(gone,)))
 
 
 @pytest.mark.parametrize(("factor", "code", "words"), [

@@ -14,6 +14,7 @@ from typing import Any, Callable
 from perfdash.records import Job
 
 PRELOAD: tuple[str, ...] = ()
+_MOST_CHARS = 4 << 20  # of sources that are handed over
 
 
 def load(job: Job) -> tuple[Any, Any]:
@@ -34,6 +35,29 @@ def load(job: Job) -> tuple[Any, Any]:
     if not callable(getattr(module, function, None)):
         raise LookupError(f"{path} has no function {function!r}")
     return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+
+
+def files(job: Job) -> dict[str, str]:
+    """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
+    folder = Path(job.target.rpartition(":")[0]).absolute().parent
+    texts: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        source = getattr(module, "__file__", None)
+        path = Path(source) if isinstance(source, str) else None
+        if path is None or path.suffix != ".py" or folder not in path.parents or _is_installed(path):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
+            texts[str(path.relative_to(folder))] = text
+    return dict(sorted(texts.items()))
+
+
+def _is_installed(path: Path) -> bool:
+    own = Path(__file__).resolve().parents[2]
+    return own in path.parents or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:

@@ -37,3 +37,21 @@ def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
         env={}, capture_output=True, text=True,
     )  # fmt: skip
     assert alone.stdout.strip() == "checkout beside", alone.stderr
+
+
+def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path, monkeypatch):
+    from perfdash.worker.loaders import python
+
+    (tmp_path / "parts_of_it").mkdir()
+    (tmp_path / "parts_of_it" / "layers.py").write_text("size = 3\n")
+    (tmp_path / "unused.py").write_text("")
+    model = tmp_path / "model_of_files.py"
+    model.write_text(
+        "import json\nfrom parts_of_it import layers\n\n\ndef make(batch_size):\n    return layers, ()\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    python.load(job(model))
+    assert python.files(job(model)) == {
+        "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
+    }  # fmt: skip

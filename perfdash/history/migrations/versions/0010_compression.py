@@ -15,7 +15,7 @@ from alembic import op
 from perfdash.history.compression import pack, packed_json
 
 revision = "0010"
-down_revision = "0008"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
