@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db, warn
+from perfdash.cli.shared_options import Db, Wide, screen_width, warn
 
 
 def merge(
@@ -19,9 +19,10 @@ def merge(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Keep the run out of the history.")
     ] = False,
+    wide: Wide = False,
 ) -> None:
     """Make one run of the shards (`run --shard i/n`) of a plan."""
-    from perfdash.report.terminal_tables import summary
+    from perfdash.report.run_summary import summary
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import read_shard
     from perfdash.runner.run_journal import find_run
@@ -33,7 +34,7 @@ def merge(
     shards = [read_shard(find_run(run, below)) for run in runs]
     folder, info, results, missing = merge_runs(shards, below)
     if results:
-        typer.echo(summary(results, info))
+        typer.echo(summary(results, info, screen_width(wide)))
     typer.echo(f"Saved in {folder}")
     unkept = record(settings, info, results, folder, warn) if results and not missing else 0
     if missing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfdash.cli.settings_flags import takes_settings
+from perfdash.cli.shared_options import Wide, screen_width
 
 if TYPE_CHECKING:
     from perfdash.runner.run import OpenRun
@@ -35,6 +36,7 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run or --find-batch-size: for programs.")
     ] = False,
+    wide: Wide = False,
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     from perfdash.errors import UsageError
@@ -64,25 +66,25 @@ def run(
         check_settings(settings)
         resumed = runs.resumed_run(folder, info, settings, statuses, _note)
         typer.echo(f"{folder.name}: {len(resumed.left)} of {len(resumed.plan.mine)} cases to measure")
-        raise typer.Exit(_measure(resumed))
+        raise typer.Exit(_measure(resumed, wide))
     if retry:
         raise UsageError("--retry needs --resume RUN: it measures rows of an earlier run again")
     settings, _ = resolve(flags)
     check_settings(settings)
-    raise typer.Exit(_measure(runs.new_run(settings)))
+    raise typer.Exit(_measure(runs.new_run(settings), wide))
 
 
-def _measure(prepared: OpenRun) -> int:
+def _measure(prepared: OpenRun, wide: bool) -> int:
     """Measure, record, show the summary; the exit code."""
     from perfdash.api import measure_run
     from perfdash.report.gates import run_gates
     from perfdash.report.progress import open_progress
-    from perfdash.report.terminal_tables import summary
+    from perfdash.report.run_summary import summary
 
     with open_progress() as progress:
         run = measure_run(prepared, progress, _note)
     if run.results:
-        typer.echo(summary(run.results, run.info))
+        typer.echo(summary(run.results, run.info, screen_width(wide)))
     typer.echo(f"Saved in {run.folder}")
     if run.interrupted:
         _note(

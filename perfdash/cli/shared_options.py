@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +25,7 @@ Baseline = Annotated[
 ]
 SiteUrl = Annotated[str | None, typer.Option(help="Where the site lies: links to its pages are put in.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however wide the terminal is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")]
 
 
@@ -42,6 +45,13 @@ def lookup(db: str | None, out: Path | None) -> RunLookup:
 
     settings = resolve({"db": db, "out": out})[0]
     return RunLookup(settings.out, settings.history, warn)
+
+
+def screen_width(wide: bool = False) -> int | None:
+    """The columns that a table may take: those of the terminal; None for any number, as in a pipe or file."""
+    if wide or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def check_address(option: str, address: str | None) -> None:

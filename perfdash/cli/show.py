@@ -7,18 +7,22 @@ from typing import Annotated
 
 import typer
 
+from perfdash.cli.shared_options import Wide, screen_width
+
 
 def show(
     run: Annotated[str, typer.Argument(help="A run folder, its name, or `last`.")] = "last",
     model: Annotated[str | None, typer.Option(help="Only models that match, each in full.")] = None,
     phases: Annotated[bool, typer.Option("--phases", help="Where the time of each case went.")] = False,
+    wide: Wide = False,
     out: Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")] = None,
 ) -> None:
-    """Show a run: the summary tables, where the time went, or a model in full."""
+    """Show the results of a run again: the card or table, the time per phase, or a model in full."""
     import fnmatch
 
     from perfdash.errors import UsageError
-    from perfdash.report.terminal_tables import details, phase_table, summary
+    from perfdash.report.run_summary import summary
+    from perfdash.report.terminal_tables import details, phase_table
     from perfdash.runner.run_journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 
@@ -42,4 +46,4 @@ def show(
     if not results:
         typer.echo(f"{folder.name} ({info.state}): no case has finished")
         return
-    typer.echo(phase_table(results) if phases else summary(results, info))
+    typer.echo(phase_table(results) if phases else summary(results, info, screen_width(wide)))

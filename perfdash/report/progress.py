@@ -42,7 +42,10 @@ def _backend(case: Case) -> str:
 
 
 class Plain:
-    """One plain line per event, for a log."""
+    """One plain line per event, for a log. The phases of a run's only case are events, too."""
+
+    def __init__(self) -> None:
+        self._total = 0
 
     def say(self, text: str) -> None:
         _line(text)
@@ -51,10 +54,12 @@ class Plain:
         pass
 
     def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
+        self._total = total
         _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {_backend(case)} ...")
 
     def phase(self, case: Case, name: str) -> None:
-        pass
+        if self._total == 1:
+            _line(f"  {name}")
 
     def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
         left = "" if number >= total else f"  (about {duration(left_s)} left)"
