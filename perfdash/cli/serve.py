@@ -17,7 +17,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8337,
 ) -> None:
-    """Serve the site from the history, read-only, until Ctrl-C. It knows no users: see docs/serve.md."""
+    """Serve the site live from the history, until Ctrl-C.
+
+    Access is read-only and has no log-in: see docs/serve.md."""
     import importlib.util
 
     from perfdash.errors import UsageError

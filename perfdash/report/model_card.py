@@ -61,7 +61,8 @@ def hints(result: Result) -> list[str]:
     case, eager, verdict = result.case, result.eager_ms, result.speedup and result.speedup.verdict
     if case.scenario == "inference" and eager and eager.median < _TINY_MS and case.batch_size < _LARGER_BATCH:
         found.append(
-            f"The model takes {_milliseconds(eager.median)} per call, so the cost of the call itself dominates: "
+            f"The model takes {_milliseconds(eager.median)} per call, so "
+            "the cost of the call itself dominates: "
             f"try --batch-size {_LARGER_BATCH}"
         )
     breaks = result.capture.get("graph_breaks") or 0

@@ -38,8 +38,9 @@ from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_pl
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
+from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import backend_names
-from perfdash.suites.suite_file import NOTEBOOK, near
+from perfdash.suites.suite_file import NOTEBOOK
 
 Say = Callable[[str], None]
 
@@ -77,7 +78,7 @@ class OpenRun:
         """How the user measures what is left."""
         if self.notebook:
             return f"{NOT_RESUMED} Call perfdash.measure() again"
-        return f"To go on: perfdash run --resume {self.journal.folder}"
+        return f"To continue: perfdash run --resume {self.journal.folder}"
 
 
 def new_run(
@@ -333,8 +334,7 @@ def parse_statuses(words: Sequence[str]) -> set[Status]:
     statuses = set()
     for word in (part.strip() for item in words for part in item.split(",")):
         if word not in names:
-            hint = near(word, names)
-            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(names)}")
+            raise UsageError(not_one_of("--retry", word, names))
         statuses.add(Status(word))
     return statuses
 

@@ -157,7 +157,7 @@ def test_shards_are_merged(command, tmp_path, suite):
         ran = command(*RUN, "--shard", f"{number}/2")
         assert ran.code == 0, ran.err
         runs.append(ran.out.split("Saved in ")[1].strip())
-    merged = command("merge", runs[0], "--out", "merged", runs[1])
+    merged = command("merge-shards", runs[0], "--out", "merged", runs[1])
     assert merged.code == 0, merged.err
     assert "3 of 3 cases" in merged.out
     assert "missing" not in merged.err
@@ -172,13 +172,13 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert "cases in both" in compared.out
 
     # In the history it is one run, however often it is merged, and the shards are none.
-    assert command("merge", *runs, "--out", "merged").code == 0
+    assert command("merge-shards", *runs, "--out", "merged").code == 0
     listed = command("history", "runs", "--out", "merged", "--json")
     assert [(run["results"], run["expected"]) for run in json.loads(listed.out)] == [(3, 3)]
     assert command("history", "runs").code == 2
     left_out = command("history", "import", "runs")
     assert left_out.err.count("a shard goes in when it is merged") == 2
-    refused = command("merge", runs[0], runs[0])
+    refused = command("merge-shards", runs[0], runs[0])
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 
 

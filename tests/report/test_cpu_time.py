@@ -14,8 +14,8 @@ from perfdash.history.store import open_store
 from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv
-from perfdash.report.techniques.technique_report import technique_report
 from perfdash.report.run_summary import summary
+from perfdash.report.techniques.technique_report import technique_report
 from perfdash.report.terminal_tables import run_rows
 from tests.report.nights import imported, row
 from tests.report.results import good, info

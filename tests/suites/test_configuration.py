@@ -102,7 +102,7 @@ def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"configuration": ["dynamc"]}, "no configuration named 'dynamc' (near: dynamic"),
+        ({"configuration": ["dynamc"]}, "no configuration named 'dynamc' (did you mean dynamic"),
         (
             {"configuration": ["freezing"], "inductor_config": ["freezing=0"]},
             "--inductor-config freezing=0: configuration freezing sets freezing to true; leave one",
@@ -126,7 +126,7 @@ def test_contradictions_are_refused(model, tmp_path, flags, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dynamc = true", "unknown key 'dynamc' (near: dynamic)"),
+        ("dynamc = true", "unknown key 'dynamc' (did you mean dynamic?)"),
         ("threads = 0", "key 'threads': Input should be greater than or equal to 1"),
         ('dtype = "float8"', "key 'dtype'"),
         ('scenarios = ["infer"]', "key 'scenarios': no scenario named 'infer'; there are: "),
