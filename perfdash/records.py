@@ -405,7 +405,7 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # What came before by the machine's fault, and was measured again: {started, status, error}.
+    # Attempts that failed because of the machine and were retried: {started, status, error}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property

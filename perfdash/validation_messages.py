@@ -32,7 +32,7 @@ _BOUNDS = {
 
 
 def in_words(complaint: Mapping[str, Any]) -> str:
-    """The predicate of a sentence about the value, which begins with the value unless it is missing."""
+    """A sentence about the value, which begins with the value unless that is missing."""
     kind, given = complaint["type"], complaint.get("input")
     if kind == "missing":
         return _PLAIN[kind]
@@ -47,6 +47,12 @@ def in_words(complaint: Mapping[str, Any]) -> str:
     message = complaint["msg"].removeprefix("Value error, ")
     # A message of our own names the value where that helps; pydantic's words never do.
     return str(message) if kind == "value_error" else f"{_shown(given)}: {message}"
+
+
+def predicate(complaint: Mapping[str, Any]) -> str:
+    """What follows the name of a key: ` is missing`, or a colon and the sentence about its value."""
+    words = in_words(complaint)
+    return f" {words}" if complaint["type"] == "missing" else f": {words}"
 
 
 def _shown(value: Any) -> str:

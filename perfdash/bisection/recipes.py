@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perfdash.errors import UsageError
 from perfdash.files import bundled
 from perfdash.suggestions import did_you_mean
-from perfdash.validation_messages import in_words
+from perfdash.validation_messages import in_words, predicate
 
 _ARGUMENT = "{argument}"
 
@@ -260,6 +260,5 @@ def _complaint(errors: Sequence[Any]) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"unknown key '{key}'"
-    message = in_words(first)
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"key '{key}' {message}{more}" if key else f"{message}{more}"
+    return f"key '{key}'{predicate(first)}{more}" if key else f"{in_words(first)}{more}"

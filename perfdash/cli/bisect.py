@@ -34,7 +34,8 @@ Name = Annotated[str, typer.Argument(help="A bisection: its folder, its name, or
 
 
 @app.callback(
-    epilog="After -- stands a command of your own, run in each build: 0 good, 125 skip, 1 to 127 bad."
+    epilog="Put your own command after `--`. It runs in each build and exits with "
+    "0 for good, 125 for skip, 1 to 127 for bad."
 )
 def bisect(
     context: typer.Context,

@@ -54,7 +54,8 @@ class Column:
 def summary(results: Sequence[Result], info: RunInfo, width: int | None = None) -> str:
     """The results of a run; width None: all columns, nothing is wrapped."""
     if len(results) == 1 and info.cases == 1:
-        return "\n".join([*_warnings(info), card(results[0], _place(results[0], info), width)])
+        warnings = [wrapped(line, width) for line in _warnings(info)]
+        return "\n".join([*warnings, card(results[0], _place(results[0], info), width)])
     rows = [from_result(result) for result in results]
     case = results[0].case
     head = [

@@ -301,7 +301,7 @@ def _load(load: float) -> MachineFinding:
     if load <= _IDLE:
         return MachineFinding("ok", "load", f"{load:.2f}")
     return MachineFinding(
-        "warn", "load", f"{load:.2f} tasks want to run besides", "stop other work while measuring"
+        "warn", "load", f"{load:.2f} other tasks want to run", "stop other work while measuring"
     )
 
 

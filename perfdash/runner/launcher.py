@@ -298,7 +298,9 @@ def refuse_missing_torch(launch: Launch) -> None:
 
 
 def _not_started(python: str, error: OSError) -> MachineError:
-    return MachineError(f"{python} cannot be started: {error.strerror}; give an interpreter that has torch")
+    return MachineError(
+        f"{python} cannot be started: {error.strerror}; give an interpreter that has torch (--python)"
+    )
 
 
 def _without_torch(python: str, why: str) -> MachineError:

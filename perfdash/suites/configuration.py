@@ -23,7 +23,7 @@ from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
 from perfdash.settings import RunSettings, validated_type
 from perfdash.suggestions import did_you_mean
-from perfdash.validation_messages import in_words
+from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 _LONGEST = 1000  # characters of a case's settings: they are part of a key in the history
@@ -187,7 +187,7 @@ def _explained(error: ValidationError) -> str:
         keys = [*configuration_keys(), "title", "devices", "scenarios"]
         return f"unknown key '{key}'{did_you_mean(key, keys)}; there are: {', '.join(keys)}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"key '{key}' {in_words(first)}{more}"
+    return f"key '{key}'{predicate(first)}{more}"
 
 
 def chosen(names: Sequence[str]) -> list[Configuration]:

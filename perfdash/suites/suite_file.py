@@ -26,7 +26,7 @@ from perfdash.files import bundled
 from perfdash.records import Case, Dtype, Phase, Specification, declared_options
 from perfdash.settings import validated_type
 from perfdash.suggestions import did_you_mean
-from perfdash.validation_messages import in_words
+from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
@@ -292,7 +292,7 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
         hint = did_you_mean(str(first["loc"][-1]), allowed)
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"suite file {path}: key '{key}'{where} {in_words(first)}{more}"
+    return f"suite file {path}: key '{key}'{where}{predicate(first)}{more}"
 
 
 def tolerance(setting: Setting, case: Case, freezing: bool) -> float:

@@ -142,7 +142,7 @@ def test_what_perfdash_toml_says(typed, library):
     ("[bisect]\nsuite = 'timm'\n", "[bisect]: 'suite' needs 'model'"),
     ("[bisect]\ncommand = 'true'\nmodel = 'a.py:b'\n", "give either 'command' or 'suite' and 'model'"),
     ("[bisect]\ncommand = 'an open \"'\n", "[bisect] command: No closing quotation"),
-    ("[bisect]\nmetric = 1\n", "[bisect] metric: Input should be a valid string"),
+    ("[bisect]\nmetric = 1\n", "[bisect] metric: 1 is not a text in quotes"),
     ("bisect = 1\n", "[bisect] must be a table"),
 ])  # fmt: skip
 def test_a_wrong_table_is_one_message(typed, library, text, why):

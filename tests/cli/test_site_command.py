@@ -20,7 +20,7 @@ def test_it_says_what_it_wrote_and_where(command, tmp_path):
     assert "Open site/index.html" in done.out
     assert (tmp_path / "site/index.html").is_file()
     again = command("site", "--to", "site", "--db", "runs/history.db", "--out", "nowhere")
-    assert "nothing is new" in again.out
+    assert "nothing to update" in again.out
 
 
 def test_without_a_history(command, tmp_path):

@@ -85,7 +85,9 @@ def test_a_null_far_out_of_bounds_stands_above_all_numbers():
     assert "by at most 17.6" in text
     assert "WARNING" not in summary(a_night(), info(7))
     disturbed.cases = 1
-    assert summary([one_model()], disturbed, 80).startswith("WARNING")
+    text = summary([one_model()], disturbed, 80)
+    assert text.startswith("WARNING")
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

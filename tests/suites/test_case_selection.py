@@ -133,10 +133,10 @@ def test_freezing_has_its_own_tolerance():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("[[models]]", "[[model]]"), ["models", "required"]),
+        (("[[models]]", "[[model]]"), ["models", "is missing"]),
         (("quick = true", "quikc = true"), ["models.0.quikc", "a_small", "did you mean quick"]),
         (("batch_size = 4", 'batch_size = "four"'), ["models.1.batch_size", "b_large"]),
-        (("batch_size = 4", "batch_size = 0"), ["models.1.batch_size", "greater than or equal to 1"]),
+        (("batch_size = 4", "batch_size = 0"), ["models.1.batch_size", "0 must be at least 1"]),
         (('loader = "timm"', 'loader = "tim"'), ["key 'loader'", "'tim'", "timm"]),
         (('loader = "timm"', ""), ["key 'loader'", "required"]),
         (('name = "b_large"', 'name = "a_small"'), ["listed twice: a_small"]),
@@ -184,5 +184,5 @@ def test_own_model(tmp_path):
     assert planned.case.model == "m.make"
     with pytest.raises(UsageError, match=r"file\.py:function"):
         own_models(["just_a_name"])
-    with pytest.raises(UsageError, match="is not a file"):
+    with pytest.raises(UsageError, match=r"--model nowhere\.py:make: there is no file"):
         select([own_models(["nowhere.py:make"])], RunSettings())

@@ -115,7 +115,10 @@ def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
             {"configuration": ["default", "dynamic"], "dynamic": True},
             "with the options of this run default and dynamic measure the same (net.make)",
         ),
-        ({"configuration": ["/nowhere/mine.toml"]}, "configuration file /nowhere/mine.toml cannot be read"),
+        (
+            {"configuration": ["/nowhere/mine.toml"]},
+            "--configuration /nowhere/mine.toml: the file /nowhere/mine.toml cannot be read",
+        ),
     ],
 )
 def test_contradictions_are_refused(model, tmp_path, flags, message):
@@ -127,7 +130,7 @@ def test_contradictions_are_refused(model, tmp_path, flags, message):
     ("text", "message"),
     [
         ("dynamc = true", "unknown key 'dynamc' (did you mean dynamic?)"),
-        ("threads = 0", "key 'threads': Input should be greater than or equal to 1"),
+        ("threads = 0", "key 'threads': 0 must be at least 1"),
         ('dtype = "float8"', "key 'dtype'"),
         ('scenarios = ["infer"]', "key 'scenarios': no scenario named 'infer'; there are: "),
         ('name = "x"', "key 'name': a configuration is named by its file"),
