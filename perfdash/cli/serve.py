@@ -19,7 +19,8 @@ def serve(
 ) -> None:
     """Serve the site live from the history, until Ctrl-C.
 
-    Access is read-only and has no log-in: see docs/serve.md."""
+    Access is read-only and has no log-in: see docs/serve.md.
+    """
     import importlib.util
 
     from perfdash.errors import UsageError
@@ -27,7 +28,7 @@ def serve(
 
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     from perfdash.serve import server
     from perfdash.serve.read_only_store import open_to_read
 

@@ -56,8 +56,7 @@ def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], ru
     changes = differences(fingerprint(then), fingerprint(now))
     if changes:
         raise MachineError(
-            f"{run} was begun in another environment, so it cannot go on here (then | now):\n"
-            f"{as_lines(changes)}"
+            f"Cannot resume {run}: its environment differs from this one (then | now):\n{as_lines(changes)}"
         )
 
 
@@ -66,7 +65,7 @@ def refuse_other_method(results: Iterable[Result], run: str) -> None:
     for result in results:
         if changes := methods.changes(result.method, methods.CURRENT):
             raise UsageError(
-                f"{run} cannot go on: perfdash now measures by another method ({', '.join(changes)}), and a "
+                f"Cannot resume {run}: perfdash now measures by another method ({', '.join(changes)}), and a "
                 "run never mixes two. Start a new run, or resume it with the perfdash that began it."
             )
 

@@ -53,7 +53,7 @@ class DaskExecutor:
             from distributed import Client
         except ImportError:
             raise MachineError(
-                "--executor dask needs Dask: pip install 'perfdash[cluster]', here and for the workers"
+                "--executor dask needs Dask: pip install distributed, here and for the workers"
             ) from None
         # One message of ours replaces what Dask logs about a lost connection.
         for name in list(logging.root.manager.loggerDict):

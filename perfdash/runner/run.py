@@ -213,7 +213,7 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
-            f"{compatibility.as_lines(changed)}"
+            f"{compatibility.as_lines(changed)}\nStart a new run without --resume."
         )
     then = plan_from_json(old)
     by_case = {planned.case: planned for planned in fresh.cases}
@@ -357,20 +357,29 @@ def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
     hidden = [key for key, value in env.items() if value == MASK]
     if hidden:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
-    refused = [
-        f"  --{key.replace('_', '-')}: {then.get(key)} | {value}"
-        for key, value in changes.items()
-        if key not in may_change and value != then.get(key)
-    ]
+    refused = [key for key, value in changes.items() if key not in may_change and value != then.get(key)]
     if refused:
+        options = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
+        values = [
+            f"  --{key.replace('_', '-')}: {_spell(then.get(key))} | {_spell(changes[key])}"
+            for key in refused
+        ]
         raise UsageError(
-            f"--resume: {info.id} was begun otherwise, so it cannot go on so (then | now):\n"
-            + "\n".join(refused)
+            f"Cannot resume {info.id}: its settings differ from this command (then | now):\n"
+            + "\n".join(values)
+            + f"\nLeave out {options}, or start a new run without --resume."
         )
     try:
         return RunSettings(**{**then, **changes, "env": env})
     except ValidationError as error:
         raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
+
+
+def _spell(value: Any) -> str:
+    """A setting as it is typed; `none` for one that was not given."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value in (None, "", {}) else str(value)
 
 
 def _absolute_paths(settings: RunSettings) -> dict[str, Any]:

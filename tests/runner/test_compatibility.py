@@ -64,7 +64,7 @@ def test_a_run_goes_on_by_the_method_that_it_began_with():
     result = Result(Case("s", "m"), "", 0.0, Status.PASS)
     compatibility.refuse_other_method([result], "night")
     older = replace(result, method={**result.method, "memory": 0})
-    with pytest.raises(UsageError, match=r"night cannot go on: .* another method \(memory 0 -> \d+\)"):
+    with pytest.raises(UsageError, match=r"Cannot resume night: .* another method \(memory 0 -> \d+\)"):
         compatibility.refuse_other_method([result, older], "night")
 
 
