@@ -136,7 +136,7 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     ):
         changed = {**info, "environment": {**info["environment"], **change}}
         (half.folder / "run.json").write_text(json.dumps(changed))
-        refused(3, "was begun in another environment", words)
+        refused(3, "its environment differs from this one", words)
     (half.folder / "run.json").write_text(json.dumps(info))
 
     record = json.loads((half.folder / "results.jsonl").read_bytes().splitlines()[0])
