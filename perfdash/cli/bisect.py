@@ -206,7 +206,7 @@ def bisect(
 
     command = context.meta.get(_COMMAND)
     if context.meta.get(f"{_COMMAND}.given") and not command:
-        raise UsageError("after -- stands the command to run in each build, and there is none")
+        raise UsageError("there is no command after `--`: put the command there that runs in each build")
     if not command and not any(value for name, value in flags.items() if name != "confirm"):
         typer.echo(context.get_help())
         raise typer.Exit(2)

@@ -77,5 +77,5 @@ def _table(changes: list[dict[str, Any]], series: Column) -> str:
 def _none(series: Column) -> str:
     given = len(series.values) - series.missing
     if given < series.FEWEST:
-        return f"No change can be told from {given} values: at least {series.FEWEST} are needed."
+        return f"{given} values are too few to find a change: at least {series.FEWEST} are needed."
     return "No change found."

@@ -91,7 +91,7 @@ def import_(
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                     continue
                 if why := refusal(info):  # a folder that was named itself is imported all the same
-                    typer.echo(f"{folder.name}: taken in, although {why}", err=True)
+                    typer.echo(f"{folder.name}: imported, although {why}", err=True)
                 run = read_folder(folder, warn, code=True)
             except PerfdashError as error:
                 unreadable.append(str(error))
@@ -99,7 +99,7 @@ def import_(
             _show_import(run, take_in(store, [run])[0])
     if unreadable:
         raise UsageError(
-            "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be taken in:", *unreadable])
+            "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be imported:", *unreadable])
         )
 
 

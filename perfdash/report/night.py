@@ -128,7 +128,7 @@ def package_versions(run: RunRow, names: Sequence[str]) -> list[tuple[str, str]]
 
 def _quiet(night: Night) -> str:
     """The headline of a night without changes, unless some could not be judged."""
-    return "no change that could be told" if night.caution else "nothing changed"
+    return "no change was found in what could be compared" if night.caution else "nothing changed"
 
 
 def against(imported: Imported, comparison: Comparison) -> Night:

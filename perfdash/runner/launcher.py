@@ -346,6 +346,6 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
 
 def _tail(log: Path, lines: int = 5) -> str:
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(it said nothing)"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(it printed nothing)"
     except OSError:
         return "(its log cannot be read)"

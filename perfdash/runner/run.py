@@ -324,7 +324,7 @@ def earlier_nights(
     except NoHistory:
         return {}
     except PerfdashError as error:
-        say(f"the history tells nothing of the noise of earlier nights: {error}")
+        say(f"the noise of earlier nights cannot be read from the history: {error}")
         return {}
 
 

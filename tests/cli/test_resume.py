@@ -98,7 +98,7 @@ def test_a_disturbed_case_and_a_refused_run(command, half):
     assert "left out: --strict: at the end of the run it is off" in swept.err
     named = command("history", "import", str(half.folder), "--db", "new.db")
     assert named.code == 0
-    assert "taken in, although --strict: at the end of the run it is off" in named.err
+    assert "imported, although --strict: at the end of the run it is off" in named.err
 
 
 def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
