@@ -71,7 +71,12 @@ def hints(result: Result) -> list[str]:
             f"torch.compile split the model at {breaks} graph break{'s' * (breaks > 1)}: "
             "--env TORCH_LOGS=graph_breaks writes the reasons into the log"
         )
-    if verdict == "inconclusive":
+    if verdict == "inconclusive" and result.speedup and result.speedup.basis == "within":
+        found.append(
+            "It was sampled in one process, so how far processes differ is unknown and there is no verdict: "
+            "leave --processes 1 out"
+        )
+    elif verdict == "inconclusive":
         found.append(
             f"The interval is too wide for a verdict: try --processes {_PROCESSES}, and `perfdash doctor` "
             "for what disturbs this machine"

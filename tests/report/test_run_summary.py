@@ -157,6 +157,13 @@ def test_hints(result, hint):
     assert [hint in text for text in found] == ([True] if hint else [])
 
 
+def test_one_process_is_named_as_the_reason_for_no_verdict():
+    result = one_model(1.05, "inconclusive", batch_size=64)
+    result.speedup.basis = "within"
+    (hint,) = hints(result)
+    assert "leave --processes 1 out" in hint
+
+
 def test_a_graph_break_is_a_hint():
     result = one_model(batch_size=64)
     result.capture = {"graphs": 3, "graph_breaks": 2}
