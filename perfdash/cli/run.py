@@ -82,7 +82,9 @@ def run(
         folder, info, settings = runs.run_to_resume(resume, flags)
         check_settings(settings)
         resumed = runs.resumed_run(folder, info, settings, statuses, _note)
-        typer.echo(f"{folder.name}: {len(resumed.left)} of {len(resumed.plan.mine)} cases to measure")
+        typer.echo(
+            f"{folder.name}: {len(resumed.left)} of {len(resumed.plan.mine)} cases to measure", err=as_json
+        )
         raise typer.Exit(_measure(resumed, wide, as_json))
     if retry:
         raise UsageError("--retry needs --resume RUN: it measures cases of an earlier run again")

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -210,14 +211,27 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
         )
     fresh, dynamo_names = make_plan(settings, uncut=True)
     fresh = replace(fresh, cases=tuple(as_left_out(fresh.cases, plan_from_json(old).cases)))
+    then = plan_from_json(old)
+    if not {planned.case for planned in then.cases} & {planned.case for planned in fresh.cases}:
+        raise UsageError(
+            f"Cannot resume {folder.name}: it measures other cases than this command "
+            f"({_suites(then.cases)} | {_suites(fresh.cases)}). Leave out "
+            "--suite and --model, or start a new run "
+            "without --resume."
+        )
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
             f"{compatibility.as_lines(changed)}\nStart a new run without --resume."
         )
-    then = plan_from_json(old)
     by_case = {planned.case: planned for planned in fresh.cases}
     return replace(then, cases=tuple(by_case[planned.case] for planned in then.cases)), dynamo_names
+
+
+def _suites(cases: Sequence[Planned]) -> str:
+    """The suites of some cases, with the number of cases in each."""
+    counts = Counter(planned.case.suite for planned in cases)
+    return ", ".join(f"{suite}: {count} case{'s' * (count > 1)}" for suite, count in counts.items())
 
 
 def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:

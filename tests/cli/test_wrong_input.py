@@ -134,16 +134,16 @@ def test_a_resume_with_other_settings(called, tmp_path):
     """One line an option, not one a model, and what to do."""
     folder = tmp_path / "runs" / "2026-11-21T00-00-00Z_host"
     folder.mkdir(parents=True)
-    configuration = {"suite": ["timm"], "models": ["lcnet_050"], "dtype": []}
+    configuration = {"suite": ["timm"], "threads": 1, "dtype": []}
     info = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], configuration, {}, 1, "0")
     (folder / "run.json").write_text(json.dumps(to_json(info)))
-    result = called("run", "--resume", "last", "--suite", "huggingface", "--dtype", "bf16")
+    result = called("run", "--resume", "last", "--dtype", "bf16")
     assert (result.code, "did you mean bfloat16" in result.err) == (2, True)
-    result = called("run", "--resume", "last", "--suite", "huggingface", "--dtype", "bfloat16")
+    result = called("run", "--resume", "last", "--threads", "2", "--dtype", "bfloat16")
     assert result.code == 2
     assert result.err.splitlines() == [
         "perfdash: Cannot resume r: its settings differ from this command (then | now):",
-        "  --suite: timm | huggingface",
         "  --dtype: none | bfloat16",
-        "Leave out --suite, --dtype, or start a new run without --resume.",
+        "  --threads: 1 | 2",
+        "Leave out --dtype, --threads, or start a new run without --resume.",
     ]
