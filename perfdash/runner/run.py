@@ -40,7 +40,7 @@ from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suggestions import not_one_of
-from perfdash.suites.case_selection import backend_names
+from perfdash.suites.case_selection import Planned, backend_names
 from perfdash.suites.suite_file import NOTEBOOK
 
 Say = Callable[[str], None]
