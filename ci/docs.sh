@@ -21,5 +21,9 @@ mkdir "$source/docs"
 git ls-files -z -- '*.md' '*.png' '*.svg' '*.toml' '*.csv' '*.py' '*.sh' '*.ipynb' 'Jenkinsfile*' 'ci/*' LICENSE \
   ':!tests/*' ':!perfdash/*' | xargs -0 cp --parents -t "$source/docs"
 cp mkdocs.yml "$source/"
-"$venv/bin/mkdocs" build --strict --quiet --config-file "$source/mkdocs.yml" --site-dir "$folder"
+# Without --quiet, which would hide the warnings from --strict as well.
+"$venv/bin/mkdocs" build --strict --config-file "$source/mkdocs.yml" --site-dir "$folder" 2>"$source/log" || {
+  grep -v '^INFO\|^  - ' "$source/log" >&2
+  exit 1
+}
 echo "$folder/index.html"
