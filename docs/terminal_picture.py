@@ -3,8 +3,8 @@
     stty cols 80 && script -qec 'perfdash run --model net.py:make' run.typescript
     python docs/terminal_picture.py run.typescript docs/images/run.svg 'perfdash run --model net.py:make'
 
-The picture shows the screen as it was at the end; nothing is added but the prompt with the command. Replace the
-name of your host in the recording first.
+The picture shows the screen as it was at the end; nothing is added but the prompt with the command.
+Replace the name of your host in the recording first.
 """
 
 from __future__ import annotations
