@@ -205,17 +205,23 @@ class Specification:
     ] = None
     optimizer: Annotated[
         Literal["sgd", "adam", "none"],
-        Option("Of a training step: sgd, adam, none.  [default: the suite's, or sgd]", training=True),
+        Option(
+            "The optimizer of a training step: sgd, adam, none.  [default: that of the suite, or sgd]",
+            training=True,
+        ),
     ] = "sgd"
     new_tokens: Annotated[int, Option(above=0)] = 32  # of a generation
     cache: Annotated[Literal["dynamic", "static"], Option()] = "dynamic"  # of a generation's keys and values
     sizes: Annotated[
         tuple[int, ...],
-        Option("Of scenario sizes: the sizes that one artefact runs, e.g. 2,4,8.  [default: 2,4,8]"),
+        Option("With --scenario sizes: run one compiled model at these sizes.  [default: 2,4,8]"),
     ] = ()
     sizes_of: Annotated[
         Literal["batch", "sequence", "image"],
-        Option("What these are sizes of: batch, sequence, image.  [default: the suite's, or batch]"),
+        Option(
+            "The dimension that --sizes changes: batch, sequence, image.  "
+            "[default: that of the suite, or batch]"
+        ),
     ] = "batch"
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
@@ -223,7 +229,11 @@ class Specification:
     backend_file: Optional[str] = None  # of a back end of the user's own
     # Of float32 on a GPU: all sides and back ends round the factors of products to TF32, or none does.
     tf32: Annotated[
-        bool, Option("On a GPU, let both sides use TF32 for float32.  [default: the suite's, or off]")
+        bool,
+        Option(
+            "On a GPU, let eager and compiled both use TF32 for float32.  "
+            "[default: that of the suite, or off]"
+        ),
     ] = False
     compile_mode: Optional[str] = None
     inductor_config: dict[str, Any] = field(default_factory=dict)
@@ -398,7 +408,7 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # What came before by the machine's fault, and was measured again: {started, status, error}.
+    # Attempts that failed because of the machine and were retried: {started, status, error}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property

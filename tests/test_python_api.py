@@ -301,7 +301,7 @@ def test_a_history_is_shown_without_its_password(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batchsize": 8}, r"no setting 'batchsize' \(near: batch_size"),
+        ({"batchsize": 8}, r"no setting 'batchsize' \(did you mean batch_size"),
         ({"dtype": "fp16"}, "--dtype"),
         ({"suite": "nothing"}, "nothing"),
         ({"batch_size": 0}, "at least 1"),

@@ -21,7 +21,7 @@ from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
 
-TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
+TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 OLDER = "left out: what is there is newer"
 
 
@@ -43,7 +43,7 @@ def _check(imported: Imported) -> None:
     cases = set()
     for row in imported.rows:
         if row.case in cases:
-            raise UsageError(f"{imported.run.source}: {row.case.name} stands there twice")
+            raise UsageError(f"{imported.run.source}: {row.case.name} is in it twice")
         cases.add(row.case)
         for name, value in {**row.values, **row.others}.items():
             if not math.isfinite(value) or (name in NUMBERS and value < 0):

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +24,7 @@ from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
 from perfdash.records import DISTURBED, PASSING, Case, Status
+from perfdash.suggestions import did_you_mean, not_one_of
 
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
@@ -483,12 +483,11 @@ def model_series(
     """
     for metric in metrics:
         if metric not in NUMBERS:
-            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(NUMBERS)}")
+            raise UsageError(not_one_of("--metric", metric, NUMBERS))
     cases = case_numbers(connection, line.testbed_id)
     of_model = {case: number for case, number in cases.items() if case.model == model}
     if not of_model:
-        near = get_close_matches(model, sorted({case.model for case in cases}), n=3)
-        hint = f"; near it: {', '.join(near)}" if near else ""
+        hint = did_you_mean(model, sorted({case.model for case in cases}))
         raise UsageError(f"--model {model!r} was never measured on {line.host_class}{hint}")
     return [
         (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])

@@ -238,7 +238,7 @@ def _engine(url: sa.URL) -> sa.Engine:
             url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True, json_serializer=dumps
         )
     except ImportError as error:
-        raise UsageError("a PostgreSQL history needs the extra: pip install 'perfdash[postgres]'") from error
+        raise UsageError("a PostgreSQL history needs psycopg: pip install 'psycopg[binary]'") from error
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:

@@ -145,7 +145,7 @@ class RunLookup:
             return Night(imported, untold="there is no history to compare it with")
         except (MachineError, UsageError) as error:
             # The error may name the database and its host, which is not for a public comment.
-            self._warn(f"What changed is not told: {error}")
+            self._warn(f"No changes are reported: the history cannot be read: {error}")
             return Night(imported, untold="the history cannot be read")
 
     def comparison(self, old: str, new: str, host_class: str | None = None) -> Comparison:

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -38,8 +39,9 @@ from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_pl
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
+from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, backend_names
-from perfdash.suites.suite_file import NOTEBOOK, near
+from perfdash.suites.suite_file import NOTEBOOK
 from perfdash.topology import parse_cores
 
 Say = Callable[[str], None]
@@ -78,7 +80,7 @@ class OpenRun:
         """How the user measures what is left."""
         if self.notebook:
             return f"{NOT_RESUMED} Call perfdash.measure() again"
-        return f"To go on: perfdash run --resume {self.journal.folder}"
+        return f"To continue: perfdash run --resume {self.journal.folder}"
 
 
 def new_run(
@@ -216,14 +218,27 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
         )
     fresh, dynamo_names = make_plan(settings, uncut=True)
     fresh = replace(fresh, cases=tuple(as_left_out(fresh.cases, plan_from_json(old).cases)))
+    then = plan_from_json(old)
+    if not {planned.case for planned in then.cases} & {planned.case for planned in fresh.cases}:
+        raise UsageError(
+            f"Cannot resume {folder.name}: it measures other cases than this command "
+            f"({_suites(then.cases)} | {_suites(fresh.cases)}). Leave out "
+            "--suite and --model, or start a new run "
+            "without --resume."
+        )
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
-            f"{compatibility.as_lines(changed)}"
+            f"{compatibility.as_lines(changed)}\nStart a new run without --resume."
         )
-    then = plan_from_json(old)
     by_case = {planned.case: planned for planned in fresh.cases}
     return replace(then, cases=tuple(by_case[planned.case] for planned in then.cases)), dynamo_names
+
+
+def _suites(cases: Sequence[Planned]) -> str:
+    """The suites of some cases, with the number of cases in each."""
+    counts = Counter(planned.case.suite for planned in cases)
+    return ", ".join(f"{suite}: {count} case{'s' * (count > 1)}" for suite, count in counts.items())
 
 
 def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
@@ -342,7 +357,7 @@ def earlier_nights(
     except NoHistory:
         return {}
     except PerfdashError as error:
-        say(f"the history tells nothing of the noise of earlier nights: {error}")
+        say(f"the noise of earlier nights cannot be read from the history: {error}")
         return {}
 
 
@@ -352,8 +367,7 @@ def parse_statuses(words: Sequence[str]) -> set[Status]:
     statuses = set()
     for word in (part.strip() for item in words for part in item.split(",")):
         if word not in names:
-            hint = near(word, names)
-            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(names)}")
+            raise UsageError(not_one_of("--retry", word, names))
         statuses.add(Status(word))
     return statuses
 
@@ -376,20 +390,29 @@ def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
     hidden = [key for key, value in env.items() if value == MASK]
     if hidden:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
-    refused = [
-        f"  --{key.replace('_', '-')}: {then.get(key)} | {value}"
-        for key, value in changes.items()
-        if key not in may_change and value != then.get(key)
-    ]
+    refused = [key for key, value in changes.items() if key not in may_change and value != then.get(key)]
     if refused:
+        options = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
+        values = [
+            f"  --{key.replace('_', '-')}: {_spell(then.get(key))} | {_spell(changes[key])}"
+            for key in refused
+        ]
         raise UsageError(
-            f"--resume: {info.id} was begun otherwise, so it cannot go on so (then | now):\n"
-            + "\n".join(refused)
+            f"Cannot resume {info.id}: its settings differ from this command (then | now):\n"
+            + "\n".join(values)
+            + f"\nLeave out {options}, or start a new run without --resume."
         )
     try:
         return RunSettings(**{**then, **changes, "env": env})
     except ValidationError as error:
         raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
+
+
+def _spell(value: Any) -> str:
+    """A setting as it is typed; `none` for one that was not given."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value in (None, "", {}) else str(value)
 
 
 def _absolute_paths(settings: RunSettings) -> dict[str, Any]:

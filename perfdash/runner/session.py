@@ -41,7 +41,7 @@ class Policy:
 
     allocator: str = "steady"
     processes: int | None = None  # None: two, and two more where these disagree
-    retries: int = 2  # of a case that failed by the machine's fault
+    retries: int = 2  # of a case that failed because of the machine
     retry_pause_s: float = 30.0
     strict: bool = False  # refuse a machine on which a model differs from itself
     share: bool = True  # what is measured of eager, among cases that differ in their configuration alone

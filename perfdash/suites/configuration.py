@@ -30,7 +30,8 @@ from perfdash.records import DEFAULT_CONFIGURATION, Case, Option
 from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
 from perfdash.settings import RunSettings, threads_of_a_socket, validated_type
-from perfdash.suites.suite_file import near
+from perfdash.suggestions import did_you_mean
+from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 _LONGEST = 1000  # characters of a case's settings: they are part of a key in the history
@@ -160,7 +161,7 @@ def load_configuration(name_or_path: str) -> Configuration:
     if path.suffix != ".toml":
         path = bundled("configurations") / f"{name_or_path}.toml"
         if name_or_path not in configuration_names():
-            hint = near(name_or_path, configuration_names())
+            hint = did_you_mean(name_or_path, configuration_names())
             raise UsageError(
                 f"no configuration named {name_or_path!r}{hint}; there are: "
                 f"{', '.join(configuration_names())} (a file of your own is given by its path, ending in "
@@ -173,7 +174,9 @@ def load_configuration(name_or_path: str) -> Configuration:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"configuration file {path} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"--configuration {name_or_path}: the file {path.absolute()} cannot be read: {error.strerror}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"configuration file {path} is not valid TOML: {error}") from error
     if "name" in data:
@@ -210,9 +213,9 @@ def _explained(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         keys = [*configuration_keys(), "title", "devices", "scenarios"]
-        return f"unknown key '{key}'{near(key, keys)}; there are: {', '.join(keys)}"
+        return f"unknown key '{key}'{did_you_mean(key, keys)}; there are: {', '.join(keys)}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"key '{key}': {first['msg']}{more}"
+    return f"key '{key}'{predicate(first)}{more}"
 
 
 def chosen(names: Sequence[str]) -> list[Configuration]:

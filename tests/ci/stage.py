@@ -50,7 +50,7 @@ if name == "run":
     if option("--device") and os.path.exists(f"{{home}}/fail-run-{{option('--device')}}"):
         sys.exit(3)
     print("Saved in", folder)
-if name == "merge":
+if name == "merge-shards":
     out = free(option("--out"), "merged")
     os.mkdir(out)
     state = "incomplete" if os.path.exists(home + "/incomplete") else "done"

@@ -172,17 +172,17 @@ def test_killed_the_run_is_gone_on_with(stage):
 def test_shards_are_merged_once(stage):
     done = stage.night(SHARDS="2")
     assert done.code == 0, done.out
-    (merge,) = stage.calls("merge")
+    (merge,) = stage.calls("merge-shards")
     assert merge.split()[1:3] == [f"{stage.home}/runs/run1", f"{stage.home}/runs/run2"]
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
     again = stage.night("--resume", "last", "--only", "merge")
     assert again.code == 0
-    assert not stage.calls("merge")
+    assert not stage.calls("merge-shards")
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
     # A shard that was gone on with has more to merge.
     (stage.home / "runs/run2/results.jsonl").write_text("{}\n")
     assert stage.night("--only", "merge").code == 0
-    assert stage.calls("merge")
+    assert stage.calls("merge-shards")
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged2\n"
 
 

@@ -80,7 +80,7 @@ def test_paths_are_meant_where_the_command_is_typed(stage):
     assert (night / "run").read_text() == f"{stage.home}/a b/run1\n"
     again = stage.night("--resume", str(night), "--only", "publish", "--site-dir", "other", OUT="runs")
     assert again.code == 0, again.out
-    assert stage.calls("site") == [f"site --out {stage.home}/other --runs {stage.home}/a b"]
+    assert stage.calls("site") == [f"site --to {stage.home}/other --out {stage.home}/a b"]
 
 
 def test_a_refused_post_loses_nothing_and_is_tried_again_alone(stage):

@@ -109,7 +109,7 @@ def test_a_disturbed_case_and_a_refused_run(command, half):
     assert "left out: --strict: at the end of the run it is off" in swept.err
     named = command("history", "import", str(half.folder), "--db", "new.db")
     assert named.code == 0
-    assert "taken in, although --strict: at the end of the run it is off" in named.err
+    assert "imported, although --strict: at the end of the run it is off" in named.err
 
 
 def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
@@ -122,8 +122,14 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
         assert len(read_results(half.folder)) == 1
 
     refused(2, "--threads: 1 | 2", arguments=["--threads", "2"])
-    refused(2, "--backend: ['aot-eager'] | ['inductor']", arguments=["--backend", "inductor"])
-    refused(2, "'bogus' is no status", arguments=["--retry", "bogus"])
+    refused(2, "--backend: aot-eager | inductor", arguments=["--backend", "inductor"])
+    refused(2, "--retry: 'bogus' is not one of", arguments=["--retry", "bogus"])
+    refused(
+        2,
+        "it measures other cases than this command (some: ",
+        "Leave out --suite",
+        arguments=["--suite", "timm"],
+    )
     (tmp_path / "some.toml").write_text(suite.replace('name = "fails"', 'name = "other"'))
     refused(
         2,
@@ -147,7 +153,7 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     ):
         changed = {**info, "environment": {**info["environment"], **change}}
         (half.folder / "run.json").write_text(json.dumps(changed))
-        refused(3, "was begun in another environment", words)
+        refused(3, "its environment differs from this one", words)
     (half.folder / "run.json").write_text(json.dumps(info))
 
     record = json.loads((half.folder / "results.jsonl").read_bytes().splitlines()[0])
@@ -168,7 +174,7 @@ def test_shards_are_merged(command, tmp_path, suite):
         ran = command(*RUN, "--shard", f"{number}/2")
         assert ran.code == 0, ran.err
         runs.append(ran.out.split("Saved in ")[1].strip())
-    merged = command("merge", runs[0], "--out", "merged", runs[1])
+    merged = command("merge-shards", runs[0], "--out", "merged", runs[1])
     assert merged.code == 0, merged.err
     assert "3 of 3 cases" in merged.out
     assert "missing" not in merged.err
@@ -183,13 +189,13 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert "cases in both" in compared.out
 
     # In the history it is one run, however often it is merged, and the shards are none.
-    assert command("merge", *runs, "--out", "merged").code == 0
+    assert command("merge-shards", *runs, "--out", "merged").code == 0
     listed = command("history", "runs", "--out", "merged", "--json")
     assert [(run["results"], run["expected"]) for run in json.loads(listed.out)] == [(3, 3)]
     assert command("history", "runs").code == 2
     left_out = command("history", "import", "runs")
     assert left_out.err.count("a shard goes in when it is merged") == 2
-    refused = command("merge", runs[0], runs[0])
+    refused = command("merge-shards", runs[0], runs[0])
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 
 

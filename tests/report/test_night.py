@@ -74,7 +74,7 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
             judge_new(store)
         with store.read() as connection:
             first, second, _ = (of_history(connection, night) for night in nights)
-    assert "the first run" in first.untold
+    assert "first run of this kind" in first.untold
     assert "only statuses" in second.caution
     assert headline(second) == "No change that could be told"
 
@@ -232,7 +232,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
-            assert "the first run" in of_history(connection, nights[0]).untold
+            assert "first run of this kind" in of_history(connection, nights[0]).untold
             assert "the 2 runs before it" in of_history(connection, nights[2]).against
 
 

@@ -136,5 +136,5 @@ def test_what_cannot_be_served(command, history, arguments, code, message):
 def test_without_the_extra(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
-    with pytest.raises(UsageError, match=r"serve needs uvicorn: pip install 'perfdash\[serve\]'"):
+    with pytest.raises(UsageError, match=r"serve needs uvicorn: pip install uvicorn"):
         command_module.serve()
