@@ -304,7 +304,7 @@ def test_a_history_is_shown_without_its_password(monkeypatch):
         ({"batchsize": 8}, r"no setting 'batchsize' \(did you mean batch_size"),
         ({"dtype": "fp16"}, "--dtype"),
         ({"suite": "nothing"}, "nothing"),
-        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 0}, "give 1 or more"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_measured(tmp_path, monkeypatch, settings, message):

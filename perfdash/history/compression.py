@@ -91,7 +91,7 @@ def pack(samples: Mapping[str, Sequence[float]]) -> bytes:
         header.append([name, len(given), exponent, lowest, width])
         # The lowest byte of each first, then the next of each: the high ones are mostly zero.
         body += np.ascontiguousarray(above.view(np.uint8).reshape(-1, 8)[:, :width].T).tobytes()
-    head = json.dumps(header, separators=(",", ":")).encode()
+    head = dumps(header, separators=(",", ":")).encode()
     packer = zlib.compressobj(_LEVEL, zdict=_SHARED)
     return packer.compress(len(head).to_bytes(4, "little") + head + body) + packer.flush()
 

@@ -306,7 +306,7 @@ def test_bad_input_is_one_message_before_anything_long(command, place, tmp_path,
 
 @pytest.mark.parametrize(("words", "why"), [
     (["--good", "a", "--bad", "b", "--repo", "."], "what is measured?"),
-    (["--good", "a", "--bad", "b", "--"], "after --"),
+    (["--good", "a", "--bad", "b", "--"], "after `--`"),
     (["--resume", "last"], "no bisection 'last'"),
     (["--resume", "last", "--good", "a"], "--good belongs to a new bisection"),
     (["--status", "other"], "no bisection 'other'"),
