@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from perfdash.cli.shared_options import warn
 
 if TYPE_CHECKING:
     from perfdash.errors import UsageError
-    from perfdash.explain.profiling import Build
+    from perfdash.explain.profiling import ProfiledBuild
     from perfdash.explain.structure_comparison import Explanation
 
 Say = Callable[[str], None]
@@ -85,20 +86,23 @@ def measured(
     return {**plain, "reproducer": str(script)}, None
 
 
-def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, Build]]:
+def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, ProfiledBuild]]:
     """(run folder, build) of the older and of the newer side."""
-    from perfdash.explain.profiling import build_of
+    from perfdash.explain.profiling import build_of, with_own_variables
+    from perfdash.runner.host import relevant_variables
     from perfdash.runner.run_journal import find_run
     from perfdash.settings import resolve
 
     runs = resolve({"out": wanted.out})[0].out
-    builds = []
+    folders, builds = [], []
     for side, word, python in zip(
         (explanation.before, explanation.after), wanted.runs, wanted.pythons, strict=True
     ):
         folder = find_run(word or side.run.name, runs)
-        builds.append((folder, build_of(folder, side.case, python, wanted.cores)))
-    return builds
+        folders.append(folder)
+        builds.append(build_of(folder, side.case, python, wanted.cores))
+    old, new = builds
+    return list(zip(folders, with_own_variables(old, new, relevant_variables(dict(os.environ))), strict=True))
 
 
 def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
@@ -106,7 +110,7 @@ def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
     return metric in (None, "accuracy", "status") and explanation.after.status == "fail_accuracy"
 
 
-def _reproduce_accuracy(build: Build, folder: Path, reproducer: Path, say: Say) -> Measured:
+def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, say: Say) -> Measured:
     from perfdash.explain import profiling
     from perfdash.explain.reproducer import write_accuracy
 

@@ -193,11 +193,11 @@ def _prepared(
     return night, alert_states.first_nights(night, alerts), selection, alerts
 
 
-AFTER = (1, 2, 5)  # nights after which SeriesNoise says what is found
+AFTER = (1, 2, 5)  # nights after which SeriesThreshold says what is found
 
 
 @dataclass(frozen=True)
-class SeriesNoise:
+class SeriesThreshold:
     """The noise of a series. `sd`: relative standard deviation of a night; `nights`: that estimate it.
 
     `minimum`: the least relative change that counts; `least`: the least that raises an alert after the nights
@@ -214,7 +214,7 @@ class SeriesNoise:
 
 def noisiest(
     connection: sa.Connection, run: RunLine, number: int, rules: Sequence[SeriesRule] = ()
-) -> list[SeriesNoise]:
+) -> list[SeriesThreshold]:
     """The noisiest judged series of a run's testbed, by the nights up to the run."""
     night, start, selection, _ = _prepared(connection, run, read_night(connection, run), rules)
     night, _ = on_one_machine(night, start)
@@ -230,7 +230,7 @@ def noisiest(
         first = np.array([start.get((case_id, name), 0) for case_id in ids], dtype=np.int64)
         found = sensitivity(values[rows], AFTER, start=first, minimum_change=least)
         listed += [
-            SeriesNoise(
+            SeriesThreshold(
                 cases[case_id],
                 name,
                 int(found.count[place]),

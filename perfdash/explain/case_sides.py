@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from perfdash.detect.causes import Cause, gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.explain.explanation_sentence import sentence
-from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
+from perfdash.explain.structure_comparison import ExplainedSide, Explanation, compare, side_of
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, from_result
@@ -91,14 +91,14 @@ def why_of_cause(connection: sa.Connection, cause: Cause) -> str:
     return sentence_of_cause(cause, explanation) if explanation else ""
 
 
-def side_of_record(record: Mapping[str, Any], name: str) -> Side:
+def side_of_record(record: Mapping[str, Any], name: str) -> ExplainedSide:
     """A case of a build from its record; `name`: of the build. Raises ValueError for a broken record."""
     result = result_from_json(dict(record))
     run = RunRow(name, result.started, "perfdash", "", "", "")
     return side_of(run, from_result(result))
 
 
-def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> Side:
+def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> ExplainedSide:
     """A case of a stored run. Raises UsageError where the run did not measure it."""
     cases = schema.cases
     number = connection.execute(sa.select(cases.c.id).where(cases.c.digest == case_digest(case))).scalar()

@@ -27,10 +27,10 @@ from perfdash.explain.structure_comparison import (
     SETTING,
     STATUS,
     VARIABLE,
+    Difference,
+    ExplainedSide,
     Explanation,
-    Finding,
     KernelChange,
-    Side,
 )
 from perfdash.metrics import METRICS
 
@@ -103,11 +103,11 @@ def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
     ]
 
 
-def _named_changes(words: str, findings: Sequence[Finding]) -> list[str]:
+def _named_changes(words: str, findings: Sequence[Difference]) -> list[str]:
     return [f"{words} ({_named([change_words(item) for item in findings])})"] if findings else []
 
 
-def _model_clauses(findings: Sequence[Finding]) -> list[str]:
+def _model_clauses(findings: Sequence[Difference]) -> list[str]:
     clauses = []
     for verb, files in (
         ("edited", [item.what for item in findings if item.before and item.after]),
@@ -121,7 +121,7 @@ def _model_clauses(findings: Sequence[Finding]) -> list[str]:
     return clauses
 
 
-def _registered_clauses(findings: Sequence[Finding]) -> list[str]:
+def _registered_clauses(findings: Sequence[Difference]) -> list[str]:
     new, gone = ([item.what for item in findings if bool(item.after) is here] for here in (True, False))
     clauses = [f"Python code implements {_named(new)}"] if new else []
     return clauses + ([f"Python code no longer implements {_named(gone)}"] if gone else [])
@@ -146,7 +146,7 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
     return clauses
 
 
-def _status_clauses(findings: Sequence[Finding]) -> list[str]:
+def _status_clauses(findings: Sequence[Difference]) -> list[str]:
     return [
         f"the outputs are wrong ({item.after} instead of {item.before})"
         if item.after == "fail_accuracy"
@@ -222,7 +222,7 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     return clauses
 
 
-def _break(explanation: Explanation, item: Finding) -> str:
+def _break(explanation: Explanation, item: Difference) -> str:
     """Why the graph breaks, and where in the user's code; a place that both sides have is no new one."""
     known, other = (
         (side.structure.get("break_places") or {}).get(item.what) or []
@@ -240,7 +240,7 @@ def _break(explanation: Explanation, item: Finding) -> str:
     )
 
 
-def _fallback_clauses(findings: Sequence[Finding]) -> list[str]:
+def _fallback_clauses(findings: Sequence[Difference]) -> list[str]:
     lost = [item.what for item in findings if not item.before]
     regained = [item.what for item in findings if not item.after]
     clauses = []
@@ -328,7 +328,7 @@ def _gone_and_new(explanation: Explanation) -> list[str]:
     return words
 
 
-def _call_clauses(findings: Sequence[Finding]) -> list[str]:
+def _call_clauses(findings: Sequence[Difference]) -> list[str]:
     """Library calls that are more, fewer or replaced."""
     gone = [item for item in findings if not item.after]
     new = [item for item in findings if not item.before]
@@ -427,11 +427,11 @@ def _host(explanation: Explanation) -> str:
     return f"the cause is the host{f' ({_named(changed)})' if changed else ''}"
 
 
-def _says(side: Side) -> bool:
+def _says(side: ExplainedSide) -> bool:
     return side.structure.get("fingerprint") is not None
 
 
-def change_words(item: Finding, name: Callable[[str], str] = str) -> str:
+def change_words(item: Difference, name: Callable[[str], str] = str) -> str:
     def shown(value: Any) -> str:
         if value is None:
             return "none"

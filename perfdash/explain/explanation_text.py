@@ -31,10 +31,10 @@ from perfdash.explain.structure_comparison import (
     SETTING,
     STATUS,
     VARIABLE,
+    Difference,
+    ExplainedSide,
     Explanation,
-    Finding,
     KernelChange,
-    Side,
 )
 
 _WIDTH = 80
@@ -66,19 +66,19 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
     """Name, before and after of the counts that both sides are described by; None: not known."""
     sides = (explanation.before, explanation.after)
 
-    def kernels(side: Side) -> Any:
+    def kernels(side: ExplainedSide) -> Any:
         return side.structure.get("kernels") if side.kernels is None else len(side.kernels)
 
-    def calls(side: Side) -> Any:
+    def calls(side: ExplainedSide) -> Any:
         known = side.structure.get("library_calls")
         return sum(known.values()) if isinstance(known, Mapping) else known
 
     has_text = all(side.structure.get("text") for side in sides)
 
-    def number(name: str) -> Callable[[Side], Any]:
+    def number(name: str) -> Callable[[ExplainedSide], Any]:
         return lambda side: side.structure.get(name, side.values.get(name))
 
-    rows: list[tuple[str, Callable[[Side], Any]]] = [
+    rows: list[tuple[str, Callable[[ExplainedSide], Any]]] = [
         ("kernels", kernels),
         ("calls of kernels", number("kernel_calls")),
         ("library calls", calls),
@@ -155,7 +155,7 @@ def _kernel_lines(how: str, changes: Sequence[KernelChange]) -> list[str]:
     return lines + _more(len(changes))
 
 
-def _finding_lines(about: str, findings: Sequence[Finding]) -> list[str]:
+def _finding_lines(about: str, findings: Sequence[Difference]) -> list[str]:
     if not findings or not _TITLES[about]:  # a number stands in the table
         return []
     lines = ["", f"{_TITLES[about]}:"]

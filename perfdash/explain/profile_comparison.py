@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """Kernels or operators of the old build and those that do their work in the new one.
 
     Milliseconds a call of the model. One side is empty for what is new or gone.
@@ -88,15 +88,15 @@ class SideComparison:
     old_ms: float
     new_ms: float
     change_ms: Difference
-    rows: tuple[Row, ...]  # with the rest as the last one; the rows add up to the change
+    rows: tuple[ProfileRow, ...]  # with the rest as the last one; the rows add up to the change
     clocks_ms: float  # what the clocks themselves cost, the larger of the two builds
     memory: Buffers | None
-    named: tuple[Row, ...]  # those with a clear difference that make up the change, the largest first
+    named: tuple[ProfileRow, ...]  # those with a clear difference that make up the change, the largest first
     remainder_ms: Difference  # the change without the named rows
     notes: tuple[str, ...] = ()
 
     @property
-    def rest(self) -> Row:
+    def rest(self) -> ProfileRow:
         """What is in the call and in none of its kernels or operators."""
         return self.rows[-1]
 
@@ -162,16 +162,16 @@ def _keys(labels: Sequence[str]) -> list[str]:
     return [label if "(" in label else _NUMBER.sub("", label) for label in labels]
 
 
-def _size(row: Row) -> float:
+def _size(row: ProfileRow) -> float:
     return abs(row.change_ms.estimate)
 
 
-def _named(rows: Sequence[Row], change: float) -> tuple[Row, ...]:
+def _named(rows: Sequence[ProfileRow], change: float) -> tuple[ProfileRow, ...]:
     """Rows with a clear difference, the largest first, until they explain the change.
 
     Those of at least a twentieth of the change are all named, smaller ones while over a fifth is unexplained.
     """
-    named: list[Row] = []
+    named: list[ProfileRow] = []
     for row in sorted((row for row in rows if row.change_ms.is_clear), key=_size, reverse=True):
         left = abs(change - sum(row.change_ms.estimate for row in named))
         if _size(row) < _LEAST_SHARE * abs(change) and left <= (1 - _NAMED_SHARE) * abs(change):
@@ -220,9 +220,9 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
     )  # fmt: skip
 
 
-def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> Row:
+def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> ProfileRow:
     """`times`: (old, new) milliseconds of each pair. The times are means, which differ by the difference."""
-    return Row(
+    return ProfileRow(
         old,
         new,
         mean(before for before, _ in times),

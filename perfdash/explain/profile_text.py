@@ -9,7 +9,7 @@ from perfdash.explain.profile_comparison import (
     Buffers,
     Difference,
     ProfileComparison,
-    Row,
+    ProfileRow,
     SideComparison,
 )
 
@@ -121,7 +121,7 @@ def _side(side: SideComparison) -> list[str]:
     return [*lines, *(f"  note: {note}" for note in side.notes), ""]
 
 
-def _row(row: Row) -> str:
+def _row(row: ProfileRow) -> str:
     return f"{_ms(row.old_ms)} -> {_ms(row.new_ms)}, {_interval(row.change_ms)}"
 
 

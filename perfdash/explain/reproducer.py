@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.explain.profile_comparison import Pair, Row, SideComparison
+from perfdash.explain.profile_comparison import Pair, ProfileRow, SideComparison
 from perfdash.explain.profiling import CONSTANTS
 from perfdash.files import write as save
 
@@ -112,7 +112,7 @@ def _docstring(text: str) -> str:
     return text.replace('"', "'").replace("\\", "/")
 
 
-def largest(side: SideComparison) -> Row:
+def largest(side: SideComparison) -> ProfileRow:
     """The named row with the largest difference that both builds have. Raises UsageError without one."""
     if not side.named:
         where = side.rest.name if side.rest.change_ms.is_clear else "no part of the call"

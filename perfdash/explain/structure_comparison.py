@@ -20,7 +20,7 @@ _LEAST_PHASE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Side:
+class ExplainedSide:
     """One case of one run. structure: as in records.Result, with fallbacks and reasons of graph breaks."""
 
     run: RunRow
@@ -38,13 +38,13 @@ class Side:
         return list(kernels) if isinstance(kernels, list) else None
 
 
-def side_of(run: RunRow, row: Row) -> Side:
+def side_of(run: RunRow, row: Row) -> ExplainedSide:
     """A side from a run, of a folder or of the history."""
     details = row.details
     counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return Side(run, row.case, row.status, structure, row.values, phases, row.code)
+    return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class KernelChange:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Difference:
     """One difference. about: which part (ABOUT); what: its name; before and after: None where absent."""
 
     about: str
@@ -93,16 +93,16 @@ class Explanation:
     all loaded modules and libraries have the same content; None where a side does not say.
     """
 
-    before: Side
-    after: Side
+    before: ExplainedSide
+    after: ExplainedSide
     kernels: tuple[KernelChange, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Difference, ...] = ()
     same_code: bool | None = None
     same_files: bool | None = None
     unknown: tuple[str, ...] = field(default=())  # what a side does not say, in words
     note: str = ""  # on the choice of the sides
 
-    def of(self, about: str) -> list[Finding]:
+    def of(self, about: str) -> list[Difference]:
         """The findings of one part."""
         return [finding for finding in self.findings if finding.about == about]
 
@@ -111,7 +111,7 @@ class Explanation:
         return [change for change in self.kernels if change.how == how]
 
 
-def compare(before: Side, after: Side) -> Explanation:
+def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
     """What differs between two sides of one case."""
     old, new = before.structure, after.structure
     unknown = []
@@ -251,21 +251,21 @@ def _same(old: Any, new: Any) -> bool | None:
     return None if not old or not new else bool(old == new)
 
 
-def _differences(about: str, old: Any, new: Any) -> list[Finding]:
+def _differences(about: str, old: Any, new: Any) -> list[Difference]:
     """What two counts by name differ in; nothing where a side has only a sum."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
     names = dict.fromkeys([*old, *new])
     return [
-        Finding(about, name, old.get(name, 0), new.get(name, 0))
+        Difference(about, name, old.get(name, 0), new.get(name, 0))
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
 
 
-def _number(about: str, name: str, before: Side, after: Side) -> list[Finding]:
+def _number(about: str, name: str, before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     old, new = (side.structure.get(name, side.values.get(name)) for side in (before, after))
-    return [Finding(about, name, old, new)] if None not in (old, new) and old != new else []
+    return [Difference(about, name, old, new)] if None not in (old, new) and old != new else []
 
 
 def _same_code(old: Mapping[str, Any], new: Mapping[str, Any], other_settings: bool) -> bool | None:
@@ -284,28 +284,28 @@ def _given_up(structure: Mapping[str, Any]) -> Any:
     return {**frames, str(limit): 1} if limit and isinstance(frames, Mapping) else frames
 
 
-def _registered(old: Any, new: Any) -> list[Finding]:
+def _registered(old: Any, new: Any) -> list[Difference]:
     if not isinstance(old, list) or not isinstance(new, list):
         return []
-    return [Finding(REGISTERED, name, name in old, name in new) for name in sorted({*old} ^ {*new})]
+    return [Difference(REGISTERED, name, name in old, name in new) for name in sorted({*old} ^ {*new})]
 
 
-def _statuses(old: str, new: str) -> list[Finding]:
-    return [Finding(STATUS, "status", old, new)] if old != new else []
+def _statuses(old: str, new: str) -> list[Difference]:
+    return [Difference(STATUS, "status", old, new)] if old != new else []
 
 
-def _memory(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]:
+def _memory(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
     """Peaks that changed by more than measuring them errs by."""
     findings = []
     for side, name in (("compiled", "backend_peak_bytes"), ("eager", "eager_peak_bytes")):
         if name in old and name in new:
             change, smaller = abs(new[name] - old[name]), min(old[name], new[name])
             if change >= max(_LEAST_MEMORY_BYTES, _LEAST_MEMORY * smaller):
-                findings.append(Finding(MEMORY, side, old[name], new[name]))
+                findings.append(Difference(MEMORY, side, old[name], new[name]))
     return findings
 
 
-def _latencies(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]:
+def _latencies(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
     """Latencies whose intervals do not overlap, and that changed by over a tenth."""
     findings = []
     for side, name in (("compiled", "backend_ms"), ("eager", "eager_ms")):
@@ -315,11 +315,11 @@ def _latencies(old: Mapping[str, float], new: Mapping[str, float]) -> list[Findi
         old_low, old_high, new_low, new_high = (float(bound or 0.0) for bound in bounds)
         apart = old_high < new_low or new_high < old_low
         if apart and abs(new[name] / old[name] - 1) >= _LEAST_LATENCY:
-            findings.append(Finding(LATENCY, side, old[name], new[name]))
+            findings.append(Difference(LATENCY, side, old[name], new[name]))
     return findings
 
 
-def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
+def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Other vector instructions, or other settings of the back end."""
     if not isinstance(old.get("settings"), Mapping) or not isinstance(new.get("settings"), Mapping):
         return []
@@ -333,13 +333,13 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
     ]
     names = dict.fromkeys([*flat[0], *flat[1]])
     return [
-        Finding(SETTING, name, flat[0].get(name), flat[1].get(name))
+        Difference(SETTING, name, flat[0].get(name), flat[1].get(name))
         for name in names
         if flat[0].get(name) != flat[1].get(name)
     ]
 
 
-def _run_options(before: Side, after: Side) -> list[Finding]:
+def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     """Options by which two runs are on different testbeds, and what differs between their cases."""
     flat = [
         {
@@ -352,28 +352,28 @@ def _run_options(before: Side, after: Side) -> list[Finding]:
         for side in (before, after)
     ]
     return [
-        Finding(RUN_OPTION, name, flat[0].get(name), flat[1].get(name))
+        Difference(RUN_OPTION, name, flat[0].get(name), flat[1].get(name))
         for name in sorted({*flat[0], *flat[1]})
         if flat[0].get(name) != flat[1].get(name)
     ]
 
 
-def _contents(about: str, old: Any, new: Any) -> list[Finding]:
+def _contents(about: str, old: Any, new: Any) -> list[Difference]:
     """Files whose digests differ, by name."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
     return [
-        Finding(about, name, old.get(name), new.get(name))
+        Difference(about, name, old.get(name), new.get(name))
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     ]
 
 
-def _packages(old: RunRow, new: RunRow) -> list[Finding]:
+def _packages(old: RunRow, new: RunRow) -> list[Difference]:
     return [_changed_line(PACKAGE, line) for line in package_changes(old, new)]
 
 
-def _environment(old: RunRow, new: RunRow) -> list[Finding]:
+def _environment(old: RunRow, new: RunRow) -> list[Difference]:
     """Variables of the shell, and facts of the host."""
     lines = environment_changes(old, new)
     lines = lines[: len(lines) - len(package_changes(old, new))]
@@ -388,18 +388,18 @@ def _environment(old: RunRow, new: RunRow) -> list[Finding]:
 _VARIABLE = "variable "
 
 
-def _changed_line(about: str, line: str) -> Finding:
+def _changed_line(about: str, line: str) -> Difference:
     """A line of detect.environment_changes as a finding."""
     name, _, values = line.partition(": ")
     old, _, new = values.partition(" | ")
-    return Finding(about, name, *(None if value == "None" else value for value in (old, new)))
+    return Difference(about, name, *(None if value == "None" else value for value in (old, new)))
 
 
-def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]:
+def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
     """The phases of compiling whose change is large beside the whole."""
     whole = max(sum(old.values()), sum(new.values()))
     return [
-        Finding(PHASE, name, old.get(name, 0.0), new.get(name, 0.0))
+        Difference(PHASE, name, old.get(name, 0.0), new.get(name, 0.0))
         for name in dict.fromkeys([*old, *new])
         if old and new
         and abs(new.get(name, 0.0) - old.get(name, 0.0)) >= max(_LEAST_PHASE_S, _LEAST_PHASE * whole)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.explain.profiling import Build, refuse_same_build, with_kept_model
+from perfdash.explain.profiling import ProfiledBuild, refuse_same_build, with_kept_model
 from perfdash.records import Case
 from perfdash.runner import code_files
 from perfdash.settings import RunSettings
@@ -28,7 +28,7 @@ def build(tmp_path):
     for name, text in FILES.items():
         (tmp_path / "user" / name).write_text(text)
     planned = Planned(case=CASE, loader="python", target=f"{tmp_path / 'user' / 'net.py'}:make")
-    return Build("old", planned, RunSettings(jobs=1), {})
+    return ProfiledBuild("old", planned, RunSettings(jobs=1), {})
 
 
 def run_with_copy(tmp_path, files):
