@@ -233,6 +233,7 @@ def _(x):
 class Net""",
 )
 
+
 @dataclasses.dataclass(frozen=True)
 class Change:
     """A planted change: the model's files, options and variables, before and after."""
@@ -292,13 +293,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("step", choices=["measure", "profile", "reproducer"])
-    parser.add_argument("names", nargs="*", choices=[*CHANGES, []], default=list(CHANGES))
+    parser.add_argument("names", nargs="*", help="of all by default: " + ", ".join(CHANGES))
     parser.add_argument("--old-torch", required=True, help="an interpreter with torch 2.13")
     parser.add_argument("--cores", help="which cores to measure on")
     parser.add_argument("--pairs", default="5", help="pairs of processes of a profile")
     options = parser.parse_args()
     cores = ["--cores", options.cores] if options.cores else []
-    for name in options.names:
+    for name in options.names or CHANGES:
         folder = options.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         change = CHANGES[name]
