@@ -3,7 +3,7 @@
 python benchmarks/more_planted_changes.py FOLDER STEP [NAME ...] --old-torch /venv/with/torch-2.13/bin/python
 
 STEP is `measure` (both runs and the explanation), `profile` or `reproducer`. Each change has its
-files and transcript in FOLDER/NAME; results/explained.md has the answers and the verdicts.
+model in FOLDER/NAME.py and answers in FOLDER/NAME.txt; results/explained.md has the answers and the verdicts.
 """
 
 import argparse
@@ -262,28 +262,69 @@ CHANGES = {
 }
 
 
-def measure(folder: Path, change: Change, side: str, options: list[str]) -> None:
-    """Write one side's files and measure them in FOLDER/SIDE."""
-    after = side == "after"
-    (folder / "net.py").write_text(change.after if after else change.before)
-    run = ("run", "--model", "net.py:make", "--batch-size", str(change.batch), "--processes", "1")
-    perfdash(folder, change.variables_after if after else (), *run, "--no-history", "--out", side, *options)
+def write(folder: Path, names: list[str], after: bool) -> None:
+    """Write the models of one side, each in the file that both sides share."""
+    for name in names:
+        change = CHANGES[name]
+        source = change.after if after else change.before
+        (folder / f"{name}.py").write_text(source.replace("randn(batch_size", f"randn({change.batch}"))
 
 
-def explain(folder: Path, change: Change, *words: str) -> None:
-    """Explain the change, in the shell that the newer run was measured in."""
-    old, new = (str(sorted((folder / side).glob("20*"))[-1]) for side in ("before", "after"))
-    perfdash(folder, change.variables_after, "explain", new, "*", "--against", old, *words)
+def measure(folder: Path, names: list[str], side: str, cores: list[str], old_torch: str) -> None:
+    """Measure one side: a run for all changes that share options and variables."""
+    write(folder, names, side == "after")
+    groups: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
+    for name in names:
+        change = CHANGES[name]
+        options = change.options_after if side == "after" else change.options_before
+        groups.setdefault((options, change.variables_after if side == "after" else ()), []).append(name)
+    for (options, variables), group in groups.items():
+        models = [word for name in group for word in ("--model", f"{name}.py:make")]
+        words = [old_torch if word == OLD_TORCH else word for word in options]
+        out = folder / side / group[0]
+        perfdash(
+            folder,
+            "runs",
+            variables,
+            "run",
+            *models,
+            "--processes",
+            "1",
+            "--no-history",
+            "--out",
+            str(out),
+            *words,
+            *cores,
+        )
+        (run,) = out.glob("20*")
+        for name in group:
+            (folder / f"{name}.{side}").write_text(str(run))
 
 
-def perfdash(folder: Path, variables: tuple[tuple[str, str], ...], *words: str) -> None:
-    """Run perfdash in the folder and add its output and exit code to transcript.txt."""
+def explain(folder: Path, name: str, *words: str) -> None:
+    """Explain a change, in the shell that the newer run was measured in."""
+    old, new = ((folder / f"{name}.{side}").read_text() for side in ("before", "after"))
+    perfdash(
+        folder,
+        name,
+        CHANGES[name].variables_after,
+        "explain",
+        new,
+        "*" + name + "*",
+        "--against",
+        old,
+        *words,
+    )
+
+
+def perfdash(folder: Path, transcript: str, variables: tuple[tuple[str, str], ...], *words: str) -> None:
+    """Run perfdash in the folder and add its output and exit code to a transcript."""
     command = [sys.executable, "-m", "perfdash", *words]
     environment = {**os.environ, **dict(variables)}
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    with open(folder / "transcript.txt", "a") as file:
+    with open(folder / f"{transcript}.txt", "a") as file:
         shown = " ".join([*("=".join(pair) for pair in variables), "perfdash", *words])
         file.write(f"$ {shown}\n{done.stdout}[exit code {done.returncode}]\n\n")
 
@@ -299,18 +340,18 @@ def main() -> None:
     parser.add_argument("--pairs", default="5", help="pairs of processes of a profile")
     options = parser.parse_args()
     cores = ["--cores", options.cores] if options.cores else []
-    for name in options.names or CHANGES:
-        folder = options.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        change = CHANGES[name]
+    names = options.names or list(CHANGES)
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.step == "measure":
+        for side in ("before", "after"):
+            measure(folder, names, side, cores, options.old_torch)
+    for name in names:
         if options.step == "measure":
-            before = [options.old_torch if word == OLD_TORCH else word for word in change.options_before]
-            measure(folder, change, "before", [*before, *cores])
-            measure(folder, change, "after", [*change.options_after, *cores])
-            explain(folder, change)
-            continue
-        words = ("--profile",) if options.step == "profile" else ("--reproducer", "reproducer")
-        explain(folder, change, *words, "--pairs", options.pairs, *cores)
+            explain(folder, name)
+        else:
+            words = ["--profile"] if options.step == "profile" else ["--reproducer", f"reproducer-{name}"]
+            explain(folder, name, *words, "--pairs", options.pairs, *cores)
 
 
 if __name__ == "__main__":
