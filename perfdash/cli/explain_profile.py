@@ -111,12 +111,19 @@ def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
 
 
 def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, say: Say) -> Measured:
+    from perfdash.errors import UsageError
     from perfdash.explain import profiling
-    from perfdash.explain.reproducer import write_accuracy
+    from perfdash.explain.reproducer import shows_it, write_accuracy
 
     found = profiling.failing_subgraph(build, folder, warn)
     script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
+    plain = {"subgraph": found, "reproducer": str(script)}
+    if not shows_it(script, build.settings.python, build.planned.env):
+        return plain, UsageError(
+            f"{script} does not show it: alone, {', '.join(found['operators'])} is compiled rightly. The "
+            "model's file, or what it imports, changes how torch compiles. Add that code to the script."
+        )
     say(f"Reproducer: python {script}")
-    return {"subgraph": found, "reproducer": str(script)}, None
+    return plain, None

@@ -6,8 +6,10 @@ that differ. The values of whole numbers, which may be indices, lie in a file be
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pformat
@@ -21,6 +23,7 @@ from perfdash.files import write as save
 
 SCRIPT = "reproduce.py"
 _WIDTH = 100
+_LIMIT_S = 1800.0  # of a script that compiles one small graph
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.")
 _OF_TORCH = {
     "aten",
@@ -106,6 +109,14 @@ def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path
     path = folder / SCRIPT
     save(path, text)
     return path
+
+
+def shows_it(script: Path, python: str, variables: Mapping[str, str]) -> bool:
+    """Whether the script ends with 1, which says that the difference is there. It may compile for minutes."""
+    done = subprocess.run(
+        [python, str(script)], env={**os.environ, **variables}, capture_output=True, timeout=_LIMIT_S
+    )
+    return done.returncode == 1
 
 
 def _docstring(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.explain.profile_comparison import Difference, ProfileRow, compare
-from perfdash.explain.reproducer import largest, write
+from perfdash.explain.reproducer import largest, shows_it, write
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
 from tests.explain.scripts import run
@@ -157,3 +157,10 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
     done = run(write(tmp_path / "script", side, pair, tmp_path / "profiles" / "1-new"))
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
+
+
+@pytest.mark.parametrize(("code", "shown"), [("1", True), ("0", False), ("2", False)])
+def test_a_script_that_ends_with_one_shows_it(tmp_path, code, shown):
+    script = tmp_path / "reproduce.py"
+    script.write_text(f"import os, sys\nassert os.environ['SIDE'] == 'new'\nsys.exit({code})\n")
+    assert shows_it(script, sys.executable, {"SIDE": "new"}) is shown
