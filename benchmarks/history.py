@@ -1,15 +1,19 @@
 """The history at full size: five years of 160 models in 12 configurations, 3.5 million results.
 
-    python benchmarks/history.py ADDRESS [--nights 1826]
+    python benchmarks/history.py ADDRESS [--nights 1826] [--writers 8]
 
 ADDRESS is a new SQLite file or an empty PostgreSQL database. One night goes in as perfdash puts it; the
 others are copies of it made inside the database, with other numbers. Then it is measured: a night's
-ingest, a suite's trend over a year, one model's series, two runs compared, a night judged.
+ingest, a suite's trend over a year, one model's series, two runs compared, a night judged while 640 alerts
+are open, and the change points of a year. CPU seconds of this process stand beside those of the wall: others
+may use the core. With --writers so many processes store nights of their own at once, and what they stored is
+counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -21,8 +25,9 @@ import sqlalchemy as sa
 
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.comparison import ComparedRuns, compare
-from perfdash.detect.nightly_judging import judge_run
-from perfdash.history import schema
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store, schema
+from perfdash.history.alert_store import Alert
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import find_run, list_runs, panel, read_run, series, trend
 from perfdash.history.results import Imported, Row, RunRow
@@ -140,14 +145,83 @@ _NOISY = ("eager_ms", "backend_ms", "speedup", "compilation_cpu_s")
 def timed(title: str, work: Callable[[], object], times: int = 7) -> None:
     """Prints the median and the worst of some calls, the first apart: it may read from the disk."""
     spent = []
+    cpu = time.process_time()
     for _ in range(times):
         start = time.perf_counter()
         work()
         spent.append(time.perf_counter() - start)
+    cpu = (time.process_time() - cpu) / times
     rest = spent[1:] or spent
     print(
         f"{title:<52} first {spent[0]:8.3f} s, then median {statistics.median(rest):8.3f} s, "
-        f"worst {max(rest):8.3f} s",
+        f"worst {max(rest):8.3f} s, CPU {cpu:8.3f} s",
+        flush=True,
+    )
+
+
+def open_alerts(store: Store, number: int) -> None:
+    """Open alerts of the last hundred nights, each of a series of its own."""
+    with store.read() as connection:
+        runs = list_runs(connection, latest=102)
+        cases = connection.execute(sa.select(schema.cases.c.id)).scalars().all()
+    with store.write() as connection:
+        for place in range(number):
+            at = len(runs) - 2 - place % min(100, len(runs) - 2)
+            alert_store.save(
+                connection,
+                Alert(
+                    "metric", runs[0].testbed_id, cases[place * 3 % len(cases)], list(JUDGED)[place % 2],
+                    alert_store.OPEN, 1, runs[at - 1].id, runs[at].id, runs[-1].id, runs[at].started,
+                    runs[at].started, 10.0, 11.0, 0.095, 1e-6,
+                    {"sd": 0.01, "born_run_id": runs[at].id, "changed": []},
+                ),
+            )  # fmt: skip
+
+
+def write_at_once(address: str, writers: int, day: date, nights: int = 3) -> None:
+    """Processes that store nights at once: how long each waits, and whether all is there."""
+    made = [
+        [
+            replace(each, run=replace(each.run, host=f"farm{writer}", host_class=f"Xeon x {writer}"))
+            for each in (
+                night(day + timedelta(days=number), writer * nights + number) for number in range(nights)
+            )
+        ]
+        for writer in range(writers)
+    ]
+    start = time.perf_counter()
+    children = []
+    for of_writer in made:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                longest = 0.0
+                with open_store(address) as store:
+                    for imported in of_writer:
+                        begin = time.perf_counter()
+                        take_in(store, [imported])
+                        longest = max(longest, time.perf_counter() - begin)
+                print(f"  {of_writer[0].run.host}: {nights} nights, the longest {longest:.1f} s", flush=True)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+    spent = time.perf_counter() - start
+    results, runs, hosts = schema.results, schema.runs, schema.hosts
+    with open_store(address) as store, store.read() as connection:
+        query = (
+            sa.select(sa.func.count())
+            .select_from(results)
+            .join(runs, results.c.run_id == runs.c.id)
+            .join(hosts, runs.c.host_id == hosts.c.id)
+            .where(hosts.c.name.in_([f"farm{writer}" for writer in range(writers)]))
+        )
+        stored = connection.execute(query).scalar_one()
+    print(
+        f"{writers} writers, {nights} nights each: {spent:.1f} s, {failed} failed, "
+        f"{stored} of {writers * nights * 1920} results are there",
         flush=True,
     )
 
@@ -156,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address")
     parser.add_argument("--nights", type=int, default=1826)
+    parser.add_argument("--writers", type=int, default=0)
     arguments = parser.parse_args()
     with open_store(arguments.address) as store:
         with store.read() as connection:
@@ -186,11 +261,28 @@ def main() -> None:
             timed("two runs read", lambda: [read_run(connection, line) for line in pair])
             sides = [ComparedRuns("x", (read_run(connection, line),)) for line in pair]
             timed("two runs compared (read before)", lambda: compare(*sides))
-            timed("a night judged: all metrics of 1,920 cases", lambda: judge_run(connection, pair[1]), 2)
+            stored = bytes_of(store)
+            print(f"the store has {stored / 1e6:.0f} MB, {stored / count:.0f} bytes a result", flush=True)
+        open_alerts(store, 640)
+        timed("a night judged, 640 alerts open", lambda: judge_new(store, latest=1), 1)
+        with store.read() as connection:
             year = list_runs(connection, latest=365)
             timed("a year of all series read", lambda: panel(connection, year, JUDGED), 2)
             whole = panel(connection, year, JUDGED)
             timed("change points of a year of all series", lambda: list(lasting_changes(whole)), 1)
+    if arguments.writers:
+        write_at_once(arguments.address, arguments.writers, last + timedelta(days=10))
+
+
+def bytes_of(store: Store) -> int:
+    """The size of the database."""
+    query = (
+        "select page_count * page_size from pragma_page_count(), pragma_page_size()"
+        if store.is_sqlite
+        else "select pg_database_size(current_database())"
+    )
+    with store.read() as connection:
+        return int(connection.execute(sa.text(query)).scalar_one())
 
 
 def _changed(imported: Imported) -> Imported:

@@ -1,228 +1,36 @@
-"""Plant ten changes in small models and let `perfdash explain` say what changed.
+"""Plant changes in small models, let `perfdash explain` say what changed, and publish what it said.
 
-python benchmarks/planted_changes.py FOLDER --old-torch /venv/with/torch-2.13/bin/python [NAME ...]
+python benchmarks/planted_changes.py FOLDER --plants benchmarks/first_plants.py --old-torch PYTHON [NAME ...]
+python benchmarks/planted_changes.py FOLDER --plants benchmarks/first_plants.py --publish results/FILE.md
 
-Each change is measured before and after, and explained, in FOLDER/NAME. What the answers said,
-and whether they were right, is in results/explained.md.
+The file of plants has a dict CHANGES of Change by name. The first command measures each change before and
+after, and explains it, in FOLDER/NAME, with all that perfdash prints in transcript.txt; a plant that was
+begun and not finished is begun anew, a finished one is left as it is. The second one writes the list and the
+transcripts, without paths and host names; verdicts are added by hand.
 """
 
 import argparse
 import dataclasses
+import hashlib
+import runpy
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
-HEAD = """\
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-"""
-
-NORMS = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(512, 512)
-        self.b = nn.Linear(512, 512)
-        self.n = nn.LayerNorm(512)
-
-    def forward(self, x):
-        y = F.gelu(self.n(self.a(x)))
-        y = torch.softmax(torch.tanh(y) * 3 + torch.sin(x), -1)
-        return self.b(y).sigmoid() + torch.exp(-x.abs())
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 512),)
-"""
-)
-
-ROWS = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def forward(self, x):
-        a = torch.softmax(x, -1)
-        b = torch.softmax(x * 2 + 1, -1)
-        c = F.layer_norm(x, (1024,))
-        return a - a.mean(-1, keepdim=True), b * c, c.amax(-1)
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 1024),)
-"""
-)
-
-BLOCK = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(256, 768)
-        self.out = nn.Linear(256, 256)
-        self.up = nn.Linear(256, 1024)
-        self.down = nn.Linear(1024, 256)
-        self.n = nn.LayerNorm(256)
-        self.m = nn.LayerNorm(256)
-
-    def attend(self, q, k, v):
-        return F.scaled_dot_product_attention(q, k, v)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        q, k, v = (u.view(b, t, 4, 64).transpose(1, 2) for u in self.qkv(self.n(x)).chunk(3, -1))
-        x = x + self.out(self.attend(q, k, v).transpose(1, 2).reshape(b, t, c))
-        return x + self.down(F.gelu(self.up(self.m(x))))
-
-
-def make(batch_size):
-    return Net().eval(), (torch.randn(batch_size, 128, 256),)
-"""
-)
-
-GELU = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(256, 1024)
-        self.b = nn.Linear(1024, 256)
-
-    def forward(self, x):
-        return self.b(F.gelu(self.a(x)))
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 256),)
-"""
-)
-
-SLOW_GELU = """
-
-def slow_gelu(x, *, approximate="none"):
-    for _ in range(2):
-        y = torch.ops.aten.gelu.out(x, approximate=approximate, out=torch.empty_like(x))
-    return y
-
-
-library = torch.library.Library("aten", "IMPL")
-library.impl("gelu", slow_gelu, "CPU")
-"""
-
-STAGES = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(6))
-        self.last = nn.Linear(512, 8)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return self.last(x)
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 512),)
-"""
-)
-
-KEPT = STAGES.replace(
-    """\
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return self.last(x)
-""",
-    """\
-        kept = []
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-            kept.append(x)
-        return self.last(torch.stack(kept).mean(0))
-""",
-)
-
-RELUS = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(256, 256)
-        self.b = nn.Linear(256, 256)
-        self.n = nn.LayerNorm(256)
-
-    def forward(self, x):
-        y = F.silu(self.a(x)) + torch.tanh(x)
-        y = torch.relu(self.b(self.n(y)) + y)
-        return torch.softmax(y * 0.5, -1) * 100
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 256),)
-"""
-)
-
-TWO_HALVES = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(256, 256)
-        self.b = nn.Linear(256, 256)
-
-    def forward(self, x):
-        y = torch.relu(self.a(x))
-        return torch.tanh(self.b(y))
-
-
-def make(batch_size):
-    return Net(), (torch.randn(batch_size, 256),)
-"""
-)
-
-BROKEN = TWO_HALVES.replace(
-    "        return torch.tanh",
-    "        if y.amax().item() > 1e6:\n            y = y / y.amax()\n        return torch.tanh",
-)
-
-PHASES = TWO_HALVES.replace(
-    "        y = torch.relu(self.a(x))\n",
-    "        self.phase = (self.phase + 1) % 3\n"
-    "        y = torch.relu(self.a(x)) if self.phase == 0 else self.a(x).clamp_min(0)\n",
-).replace("super().__init__()\n", "super().__init__()\n        self.phase = 0\n")
-
-CONVS = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(3, 32, 3, padding=1)
-        self.b = nn.Conv2d(32, 32, 3, padding=1)
-        self.n = nn.BatchNorm2d(32)
-
-    def forward(self, x):
-        return F.adaptive_avg_pool2d(F.relu(self.n(self.b(F.relu(self.a(x))))), 1)
-
-
-def make(batch_size):
-    return Net().eval(), (torch.randn(batch_size, 3, 56, 56),)
-"""
-)
+OLD_TORCH = "OLD_TORCH"  # in the options of a plant: the interpreter that --old-torch names
+TRANSCRIPT, DONE = "transcript.txt", "done"
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A planted change: sources of the model and options of `perfdash run`, before and after."""
+    """A planted change: sources of the model and options of `perfdash run`, before and after.
+
+    A source is the text of net.py, with a function make(batch_size). `explain`: options of a second call of
+    `perfdash explain`; with --reproducer DIR the script that it writes is run, too. `kind`: time, memory,
+    accuracy, eager or code; `expected`: what a right answer names.
+    """
 
     before: str
     after: str
@@ -230,71 +38,98 @@ class Change:
     options_before: tuple[str, ...] = ()
     options_after: tuple[str, ...] = ()
     explain: tuple[str, ...] = ()
+    kind: str = ""
+    expected: str = ""
 
 
-PROFILE = ("--profile",)
-REPRODUCER = ("--reproducer", "reproducer")
-OLD_TORCH = "OLD_TORCH"
-
-CHANGES = {
-    "simdlen": Change(NORMS, NORMS, 256, (), ("--inductor-config", "cpp.simdlen=1"), REPRODUCER),
-    "fusion": Change(ROWS, ROWS, 1024, (), ("--inductor-config", "max_fusion_size=1"), REPRODUCER),
-    "torch": Change(BLOCK, BLOCK, 4, ("--python", OLD_TORCH), (), PROFILE),
-    "attention": Change(
-        BLOCK,
-        BLOCK.replace(
-            "F.scaled_dot_product_attention(q, k, v)",
-            "torch.softmax(q @ k.transpose(-2, -1) / 8, -1) @ v",
-        ),
-        4,
-        explain=PROFILE,
-    ),
-    "eager": Change(GELU, GELU + SLOW_GELU, 1024, explain=REPRODUCER),
-    "memory": Change(STAGES, KEPT, 2048, explain=PROFILE),
-    "accuracy": Change(
-        RELUS, RELUS, 64, (), ("--inductor-config", "cpp.inject_relu_bug_TESTING_ONLY=accuracy"), REPRODUCER
-    ),
-    "break": Change(TWO_HALVES, BROKEN, 64),
-    "recompile": Change(TWO_HALVES, PHASES, 64),
-    "onednn": Change(CONVS, CONVS, 4, (), ("--env", "ONEDNN_MAX_CPU_ISA=SSE41"), REPRODUCER),
-    "nothing": Change(GELU, GELU, 1024),
-}
+def perfdash(folder: Path, *words: str) -> str:
+    """Run perfdash in the folder; its output and exit code go into the transcript."""
+    return call(folder, f"perfdash {' '.join(words)}", [sys.executable, "-m", "perfdash", *words])
 
 
-def measure(folder: Path, source: str, batch: int, options: list[str]) -> None:
-    """Write the model and measure it, with all that is printed in the folder's transcript."""
-    (folder / "net.py").write_text(source)
-    run = ("run", "--model", "net.py:make", "--batch-size", str(batch), "--processes", "1", "--out", "runs")
-    perfdash(folder, *run, *options)
-
-
-def perfdash(folder: Path, *words: str) -> None:
-    """Run perfdash in the folder and add its output and exit code to transcript.txt."""
-    command = [str(Path(sys.executable).with_name("perfdash")), *words]
+def call(folder: Path, shown: str, command: list[str]) -> str:
+    """Run a command in the folder and add its output and exit code to the transcript."""
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with open(folder / "transcript.txt", "a") as file:
-        file.write(f"$ perfdash {' '.join(words)}\n{done.stdout}[exit code {done.returncode}]\n\n")
+    with open(folder / TRANSCRIPT, "a") as file:
+        file.write(f"$ {shown}\n{done.stdout}[exit code {done.returncode}]\n\n")
+    return done.stdout
+
+
+def plant(folder: Path, change: Change, old_torch: str | None, cores: list[str]) -> None:
+    """Measure and explain one change in its folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for source, options in ((change.before, change.options_before), (change.after, change.options_after)):
+        (folder / "net.py").write_text(source)
+        words = [old_torch if word == OLD_TORCH else word for word in options]
+        if None in words:
+            raise SystemExit(f"{folder.name} needs --old-torch")
+        run = ["run", "--model", "net.py:make", "--batch-size", str(change.batch), "--processes", "1"]
+        perfdash(folder, *run, "--out", "runs", "--no-history", *map(str, words), *cores)
+    perfdash(folder, "explain", "last", "*", "--out", "runs")
+    if change.explain:
+        perfdash(folder, "explain", "last", "*", "--out", "runs", *change.explain, *cores)
+    for script in sorted(folder.glob("*/reproduce.py")):
+        call(folder, f"python {script.relative_to(folder)}", [sys.executable, "-I", str(script)])
+    (folder / DONE).touch()
+
+
+def published(changes: dict[str, Change], plants: Path, folder: Path) -> str:
+    """The list and the transcripts of `explain` as Markdown."""
+    digest = hashlib.sha256(plants.read_bytes()).hexdigest()
+    lines = [
+        f"# Planted changes of {plants.name}, and what `perfdash explain` said",
+        "",
+        f"List: `{plants.name}`, SHA-256 `{digest}`.",
+        "",
+        "| # | name | kind | options before | options after | a right answer names | verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for number, (name, change) in enumerate(changes.items(), 1):
+        options = [" ".join(words) or "-" for words in (change.options_before, change.options_after)]
+        cells = [str(number), name, change.kind, *options, change.expected, ""]
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    for name in changes:
+        file = folder / name / TRANSCRIPT
+        text = file.read_text() if (folder / name / DONE).exists() else "Not measured.\n"
+        calls = [
+            part for part in text.split("\n$ ") if not part.removeprefix("$ ").startswith("perfdash run")
+        ]
+        shown = "\n$ ".join(calls) if calls else text
+        lines += ["", f"## {name}", "", "```", without_host(shown, folder).strip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def without_host(text: str, folder: Path) -> str:
+    """A transcript without this machine's paths and name."""
+    name = socket.gethostname().split(".")[0]
+    for path, short in ((folder.absolute(), "FOLDER"), (sys.prefix, "VENV"), (Path.home(), "~")):
+        text = text.replace(str(path), short)
+    return text.replace(f"Z_{name}", "Z_host")
 
 
 def main() -> None:
-    """Measure and explain the changes that are named, or all."""
+    """Measure and explain the changes that are named, or all; or publish them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", choices=[*CHANGES, []], default=list(CHANGES))
-    parser.add_argument("--old-torch", required=True, help="an interpreter with torch 2.13")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--plants", type=Path, required=True, help="a Python file with the dict CHANGES")
+    parser.add_argument("--old-torch", help="an interpreter with an older torch")
     parser.add_argument("--cores", help="which cores to measure on")
-    options = parser.parse_args()
+    parser.add_argument("--publish", type=Path, help="write the list and the transcripts to this file")
+    options = parser.parse_intermixed_args()
+    sys.modules["planted_changes"] = sys.modules["__main__"]  # of which the plants import Change
+    changes: dict[str, Change] = runpy.run_path(str(options.plants))["CHANGES"]
+    if unknown := set(options.names) - set(changes):
+        parser.error(f"no plant {', '.join(sorted(unknown))}; there are: {', '.join(changes)}")
+    if options.publish:
+        options.publish.write_text(published(changes, options.plants, options.folder))
+        return
     cores = ["--cores", options.cores] if options.cores else []
-    for name in options.names:
-        folder = options.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        change = CHANGES[name]
-        before = [options.old_torch if word == OLD_TORCH else word for word in change.options_before]
-        measure(folder, change.before, change.batch, [*before, *cores])
-        measure(folder, change.after, change.batch, [*change.options_after, *cores])
-        perfdash(folder, "explain", "last", "*", "--out", "runs")
-        if change.explain:
-            perfdash(folder, "explain", "last", "*", "--out", "runs", *change.explain, *cores)
+    for name in options.names or changes:
+        if not (options.folder / name / DONE).exists():
+            plant(options.folder / name, changes[name], options.old_torch, cores)
+            print(f"{name}: {options.folder / name / TRANSCRIPT}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every check and test.
 #
-#   ci/test.sh                 lint and types, then the tests: quick ones, slow ones, those that need all cores
+#   ci/test.sh                 lint, types and the tests' own servers at once, and only if these work the tests:
+#                              quick ones, slow ones, those that need all cores
 #   ci/test.sh --quick         lint, types and the quick tests: minutes
 #   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
 #   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
@@ -47,9 +48,12 @@ timed() { # NAME COMMAND...
   return "$code"
 }
 
-# All at once; what failed is shown whole.
+# All at once; what failed is shown whole. The servers that most slow tests need are tried here, too: where they
+# do not start, dozens of tests would fail half an hour later.
+servers=tests/test_command_server.py
 lint() {
-  local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh ci/jenkins/*.sh" ci/jenkins_lint.sh)
+  local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh ci/jenkins/*.sh"
+    ci/jenkins_lint.sh "python -m pytest -q -p no:cacheprovider $servers")
   local number pids=() failed=0
   for number in "${!checks[@]}"; do
     PATH="$bin:$PATH" bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &
@@ -65,13 +69,24 @@ lint() {
   return "$failed"
 }
 
+# The files that have such tests; tests/conftest.py sees to it that the words are there. To collect all others
+# takes some ten seconds a process.
+marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
+
 tests() { # PART [WORDS...]
+  local files
   case "$1" in
-    quick) "$bin/python" -m pytest -m "not cuda and not slow" -n "$(nproc)" ;;
+    quick) "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" ;;
     # Each process on a core of its own, since they measure.
-    slow) "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
-      --no-loadscope-reorder ;;
-    machine) "$bin/python" -m pytest -m "machine and not cuda" ;;
+    slow)
+      mapfile -t files < <(marked slow)
+      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
+        --no-loadscope-reorder "${files[@]}"
+      ;;
+    machine)
+      mapfile -t files < <(marked machine)
+      "$bin/python" -m pytest -m "machine and not cuda" "${files[@]}"
+      ;;
     chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;
   esac
 }

@@ -409,7 +409,7 @@ def target_of(model: Factory) -> str | None:
 
 def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Every flag of `perfdash bisect` as the command line has it. Raises UsageError for an unknown name."""
-    from perfdash.suites.suite_file import near
+    from perfdash.suggestions import did_you_mean
 
     flags: dict[str, Any] = {
         **dict.fromkeys(["good", "bad", *sorted(_BISECT_VALUES | _BISECT_LISTS | _BISECT_PATHS)]),
@@ -421,7 +421,7 @@ def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name not in names:
             raise UsageError(
-                f"bisect() has no option {name!r}{near(name, names)}; there are: {', '.join(names)}"
+                f"bisect() has no option {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"
             )
         if value is None:
             continue
@@ -476,12 +476,12 @@ def _signals_kept() -> Iterator[None]:
 def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as flags give them: lists for what repeats. Raises UsageError for an unknown name."""
     from perfdash.settings import RunSettings
-    from perfdash.suites.suite_file import near
+    from perfdash.suggestions import did_you_mean
 
     for name in settings:
         if name not in RunSettings.model_fields:
             raise UsageError(
-                f"there is no setting {name!r}{near(name, list(RunSettings.model_fields))}; "
+                f"there is no setting {name!r}{did_you_mean(name, list(RunSettings.model_fields))}; "
                 "`perfdash config` lists them"
             )
     return {name: os.fspath(value) if isinstance(value, Path) else value for name, value in settings.items()}

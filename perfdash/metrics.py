@@ -39,7 +39,6 @@ class Metric:
     name in `perfdash bisect --metric`; "" where it cannot be bisected. `threshold`: the smallest relative
     change that is judged; 0 for counts, of which every change is judged; EVIDENCE otherwise. `methods`: the
     entries of perfdash.methods that its numbers depend on. `part_of`: the metric that contains it.
-    `has_column`: whether the history keeps it in a column, not among the details of a result.
     """
 
     column: str
@@ -52,7 +51,6 @@ class Metric:
     of_eager: bool = False
     part_of: str | None = None
     has_interval: bool = False
-    has_column: bool = True
     chart: Chart | None = None
 
     @property
@@ -193,8 +191,7 @@ _REGISTRY: tuple[Metric, ...] = (
     Metric("fallbacks", "fallbacks to eager kernels", "count", threshold=0.0, methods=("capture",)),
     Metric("recompiles", "recompiles", "count", "recompiles", threshold=0.0, methods=("capture",)),
     *(
-        Metric(f"{side}_instructions", f"instructions per {title} call", "count", has_column=False,
-               of_eager=side == "eager")
+        Metric(f"{side}_instructions", f"instructions per {title} call", "count", of_eager=side == "eager")
         for side, title in (("eager", "eager"), ("backend", "compiled"))
     ),
     Metric("accuracy", "accuracy", "status", "accuracy", more_is_worse=None, methods=("accuracy",)),
@@ -209,7 +206,7 @@ def _columns(metrics: Iterable[Metric]) -> dict[str, Metric]:
 
 
 # The numbers of a result, each with a column of its own in the history.
-NUMBERS = _columns(metric for metric in _REGISTRY if metric.kind != "status" and metric.has_column)
+NUMBERS = _columns(metric for metric in _REGISTRY if metric.kind != "status")
 # The numbers with noise that are judged every night; parts come after the metric that contains them.
 JUDGED = _columns(
     sorted(

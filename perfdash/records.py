@@ -205,17 +205,23 @@ class Specification:
     ] = None
     optimizer: Annotated[
         Literal["sgd", "adam", "none"],
-        Option("Of a training step: sgd, adam, none.  [default: the suite's, or sgd]", training=True),
+        Option(
+            "The optimizer of a training step: sgd, adam, none.  [default: that of the suite, or sgd]",
+            training=True,
+        ),
     ] = "sgd"
     new_tokens: Annotated[int, Option(above=0)] = 32  # of a generation
     cache: Annotated[Literal["dynamic", "static"], Option()] = "dynamic"  # of a generation's keys and values
     sizes: Annotated[
         tuple[int, ...],
-        Option("Of scenario sizes: the sizes that one artefact runs, e.g. 2,4,8.  [default: 2,4,8]"),
+        Option("With --scenario sizes: run one compiled model at these sizes.  [default: 2,4,8]"),
     ] = ()
     sizes_of: Annotated[
         Literal["batch", "sequence", "image"],
-        Option("What these are sizes of: batch, sequence, image.  [default: the suite's, or batch]"),
+        Option(
+            "The dimension that --sizes changes: batch, sequence, image.  "
+            "[default: that of the suite, or batch]"
+        ),
     ] = "batch"
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
@@ -223,7 +229,11 @@ class Specification:
     backend_file: Optional[str] = None  # of a back end of the user's own
     # Of float32 on a GPU: all sides and back ends round the factors of products to TF32, or none does.
     tf32: Annotated[
-        bool, Option("On a GPU, let both sides use TF32 for float32.  [default: the suite's, or off]")
+        bool,
+        Option(
+            "On a GPU, let eager and compiled both use TF32 for float32.  "
+            "[default: that of the suite, or off]"
+        ),
     ] = False
     compile_mode: Optional[str] = None
     inductor_config: dict[str, Any] = field(default_factory=dict)
@@ -275,6 +285,7 @@ class Job(ProcessOptions, Specification):
     # The cores that compiling for a GPU may use beside the case's own; empty: those alone.
     compile_cores: tuple[int, ...] = ()
     folder: str = ""  # of the roles profile and subgraph: where they write
+    shared: str = ""  # the folder of what cases of one eager side share (worker/shared_eager); none: nothing
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 
@@ -374,10 +385,12 @@ class Result:
     accuracy: dict[str, Any] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
     # What compiling produced (worker/structure): {kernels: [{name, kind, operators, graph, calls, bytes,
-    # fingerprint}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
-    # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, isa, settings,
-    # version, fingerprint, loaded {library or package: digest}}. Empty for a back end without dynamo;
-    # without a key that this torch does not tell.
+    # fingerprint, text}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
+    # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, failed_guards
+    # {guard: times}, isa, settings, version, fingerprint, text (of the code without isa and settings), loaded
+    # {library or package: digest}, model_files {path: digest} of a model of the user's own}; of eager also
+    # eager_operators {name: calls in one step} and registered_operators (by Python code of the model). Empty
+    # for a back end without dynamo; without a key that this torch does not tell.
     structure: dict[str, Any] = field(default_factory=dict)
     # The file that a back end makes (aot-inductor, export): {kind, package_bytes, export_s, compile_s,
     # load_s, standalone}, the last of a fresh process without the model's code
@@ -395,7 +408,7 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # What came before by the machine's fault, and was measured again: {started, status, error}.
+    # Attempts that failed because of the machine and were retried: {started, status, error}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property

@@ -22,43 +22,58 @@ from perfdash.records import Dtype, Option, Phase, Specification, declared_optio
 class CaseSelection:
     """What is measured, and how: which cases, built and compiled how, on which cores."""
 
-    suite: Annotated[tuple[str, ...], Option("Suite by name, or its TOML file by path. Repeatable.")] = ()
+    suite: Annotated[
+        tuple[str, ...], Option("A suite by name (perfdash list), or its TOML file by path. Repeatable.")
+    ] = ()
     model: Annotated[
         tuple[str, ...],
-        Option("A model of your own: file.py:function, function(batch_size) -> (module, inputs)."),
+        Option(
+            "A model of your own: file.py:function. The function takes a "
+            "batch size and returns (module, inputs)."
+        ),
     ] = ()
     models: Annotated[
-        tuple[str, ...], Option("Only models that match, e.g. 'mobile*'. Repeatable, or commas.")
+        tuple[str, ...],
+        Option("Only the models of the suites that match, e.g. 'mobile*'. Repeatable, or commas."),
     ] = ()
     batch_size: Annotated[
-        tuple[int, ...], Option("Instead of the suite's batch size. Repeatable, or commas.")
+        tuple[int, ...], Option("Batch sizes instead of the suite's. Repeatable, or commas.")
     ] = ()
     device: Annotated[Literal["cpu", "cuda"], Option("cpu or cuda.  [default: cpu]")] = "cpu"
     dtype: Annotated[
         tuple[Dtype, ...],
         Option(
-            "float32, bfloat16, float16, amp.  [default: float32, or the suite's ways]", configuration=True
+            "float32, bfloat16, float16, amp.  [default: float32, or those of the suite]", configuration=True
         ),
     ] = ()
     amp_dtype: Annotated[
         Literal["bfloat16", "float16"] | None,
-        Option("What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]", configuration=True),
+        Option(
+            "The dtype that autocast (amp) casts to.  [default: bfloat16 on cpu, float16 on cuda]",
+            configuration=True,
+        ),
     ] = None
     backend: Annotated[
         tuple[str, ...],
         Option(
-            "How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]",
+            "How models are compiled and run (docs/techniques.md).  "
+            "[default: inductor, or those of the suite]",
             configuration=True,
         ),
     ] = ()
     scenario: Annotated[
-        str | None, Option("inference, training, generation.  [default: the suite's, or inference]")
+        str | None,
+        Option(
+            "inference, training, generation, sizes.  [default: that of the suite, or inference]",
+            configuration=True,
+        ),
     ] = None
     threads: Annotated[
         int,
         Option(
-            "Threads of torch and OpenMP, each on a core of its own; or socket: all cores of one, with "
-            "--bind-memory.  [default: 1]",
+            "Threads of torch and OpenMP, each on a core of its own; "
+            "`socket` takes all cores of one socket and "
+            "binds memory to it.  [default: 1]",
             at_least=1,
             words=("socket",),
             configuration=True,
@@ -67,48 +82,72 @@ class CaseSelection:
     bind_memory: Annotated[
         bool,
         Option(
-            "Bind memory to the NUMA nodes of the cores, and each thread to one core.", configuration=True
+            "Bind memory to the NUMA nodes of the cores, and pin each thread to one core.", configuration=True
         ),
     ] = False
     instances: Annotated[
         str | None,
-        Option("4x14: also run 4 instances of 14 threads at once, for throughput.  [default: none]"),
+        Option(
+            "Also measure throughput: 4x14 runs 4 processes of 14 threads at the same time.  [default: none]"
+        ),
     ] = None
-    cores: Annotated[str | None, Option("Which cores, e.g. 0-3,8.  [default: the last ones]")] = None
+    cores: Annotated[str | None, Option("Measure on these cores, e.g. 0-3,8.  [default: the last ones]")] = (
+        None
+    )
     torchbench: Annotated[
         Path | None, Option("A checkout of torchbench: its models are the suite torchbench-checkout.")
     ] = None
-    quick: Annotated[bool, Option("Only the suite's few quick models, unless --models names some.")] = False
-    python: Annotated[str, Option("Measure the torch of another interpreter.")] = sys.executable
-    out: Annotated[Path, Option("Folder that run folders are made in.  [default: runs]")] = Path("runs")
+    quick: Annotated[
+        bool, Option("Only the few models that the suite marks as quick. --models comes first.")
+    ] = False
+    python: Annotated[
+        str, Option("Measure the torch of this interpreter.  [default: the one that runs perfdash]")
+    ] = sys.executable
+    out: Annotated[Path, Option("Folder of the runs; each run gets a folder in it.  [default: runs]")] = Path(
+        "runs"
+    )
     fail_on: Annotated[
         tuple[Literal["accuracy", "failure", "slower", "regression"], ...],
-        Option("Exit 1 on: accuracy, failure, slower, regression (by the history)."),
+        Option(
+            "Exit with code 1 if any result has this problem: accuracy, "
+            "failure, slower (than eager), regression "
+            "(against earlier nights). Repeatable, or commas."
+        ),
     ] = ()
-    junit: Annotated[Path | None, Option("Also write JUnit XML for a CI.")] = None
+    junit: Annotated[Path | None, Option("Also write the results as JUnit XML, for a CI.")] = None
     allocator: Annotated[
         Literal["steady", "default", "jemalloc", "tcmalloc"],
-        Option("Malloc while timing: steady, default, jemalloc, tcmalloc.  [default: steady]"),
+        Option(
+            "The malloc that is used while timing: steady, default, jemalloc, tcmalloc.  [default: steady]"
+        ),
     ] = "steady"
     processes: Annotated[
         int | None,
         Option(
-            "Sample every case in this many processes.  [default: 2, and 2 more where these disagree]",
+            "Sample each case in this many processes.  [default: 2, and 2 more if they disagree]",
             at_least=1,
         ),
     ] = None
-    env: Annotated[dict[str, str], Option("KEY=VALUE for the worker. Repeatable.", configuration=True)] = {}
-    inductor_config: Annotated[
-        dict[str, Any], Option("KEY=VALUE of torch._inductor.config. Repeatable.", configuration=True)
+    env: Annotated[
+        dict[str, str],
+        Option(
+            "KEY=VALUE: an environment variable of the measured processes. Repeatable.", configuration=True
+        ),
     ] = {}
-    compile_mode: Annotated[str | None, Option("mode= of torch.compile.", configuration=True)] = None
+    inductor_config: Annotated[
+        dict[str, Any],
+        Option("KEY=VALUE: a setting of torch._inductor.config. Repeatable.", configuration=True),
+    ] = {}
+    compile_mode: Annotated[
+        str | None, Option("The mode of torch.compile, e.g. max-autotune.", configuration=True)
+    ] = None
     dynamic: Annotated[bool, Option("Compile with dynamic shapes.", configuration=True)] = False
     configuration: Annotated[
         tuple[str, ...],
-        Option("Named settings, or a TOML file of them (docs/configurations.md). Repeatable, or commas."),
+        Option("Named settings, or a TOML file of settings (docs/configurations.md). Repeatable, or commas."),
     ] = ()
     weights: Annotated[
-        str, Option("random, pretrained (from the hub), or a file of them.  [default: random]")
+        str, Option("random, pretrained (downloaded from the hub), or a file of weights.  [default: random]")
     ] = "random"
 
 
@@ -116,54 +155,97 @@ class RunOptions(CaseSelection):
     """Every option of a run but those of Specification: also limits, slots, shards and history."""
 
     data: Annotated[
-        Path | None, Option("Labelled data to score models on: an image folder, or a CSV of text,label.")
+        Path | None,
+        Option(
+            "Labelled data to score the models on: a folder of images by class, or a CSV of text and label."
+        ),
     ] = None
     margin: Annotated[
-        float, Option("What counts as equivalent: so far from 1.00x.  [default: 0.03]", above=0)
+        float, Option("Call a speedup `equivalent` within this distance of 1.00x.  [default: 0.03]", above=0)
     ] = EQUIVALENCE_MARGIN
     strict: Annotated[
-        bool, Option("Refuse to measure on a machine on which a model differs from itself.")
+        bool, Option("Measure nothing on a machine on which a model compared with itself differs too much.")
     ] = False
-    timeout: Annotated[float | None, Option("Seconds a case may take, instead of the suite's.", above=0)] = (
-        None
-    )
+    timeout: Annotated[
+        float | None, Option("Seconds that a case may take, instead of the suite's limit.", above=0)
+    ] = None
     phase_timeout: Annotated[
         dict[Phase, float], Option("PHASE=SECONDS that a phase may take, e.g. compile=600.", above=0)
     ] = {}
     memory_limit: Annotated[
         float | None,
-        Option("GiB a case may use, instead of the suite's.  [default: 90 % of all]", above=0),
+        Option(
+            "GiB that a case may use, instead of the suite's limit.  [default: 90 % of the memory]", above=0
+        ),
     ] = None
-    output_limit: Annotated[float | None, Option("MiB a case may print.  [default: 64]", above=0)] = None
+    output_limit: Annotated[float | None, Option("MiB that a case may print.  [default: 64]", above=0)] = None
     retries: Annotated[
-        int, Option("Times a case is tried again after the machine failed.  [default: 2]", at_least=0)
+        int, Option("How often to retry a case that failed because of the machine.  [default: 2]", at_least=0)
     ] = 2
-    retry_pause: Annotated[float, Option("Seconds before it is tried again.  [default: 30]", at_least=0)] = (
-        30.0
-    )
+    retry_pause: Annotated[float, Option("Seconds before a retry.  [default: 30]", at_least=0)] = 30.0
     wait: Annotated[
         float | None,
-        Option("Wait so long for cores that another run measures on, e.g. 2h.", duration=True),
+        Option("If another run uses the cores, wait up to this long, e.g. 90s, 30m, 2h.", duration=True),
     ] = None
     jobs: Annotated[
         int | Literal["auto"],
-        Option("Cases side by side, each on cores of its own; or auto.  [default: 1]"),
+        Option("Cases at the same time, each on its own cores; or auto.  [default: 1]"),
     ] = 1
     hours: Annotated[
         float | None,
-        Option("Measure what fits into this many hours, the cases that waited longest first.", above=0),
+        Option(
+            "Measure the cases that fit into this many hours; those that waited longest come first.", above=0
+        ),
     ] = None
     shard: Annotated[
-        str | None, Option("i/n: only the i-th of n parts; `perfdash merge` puts them together.")
+        str | None, Option("i/n: measure only part i of n. `perfdash merge-shards` combines the parts.")
     ] = None
     costs: Annotated[
-        str | None, Option("A run whose durations plan the shards; the same for all of them.")
+        str | None, Option("An earlier run whose durations balance the shards. Give all shards the same one.")
     ] = None
-    executor: Annotated[Literal["local", "dask"], Option("local or dask.  [default: local]")] = "local"
-    scheduler: Annotated[str | None, Option("Address of the Dask scheduler, tcp://...")] = None
-    db: Annotated[str | None, Option("The history it goes into.  [default: history.db in --out]")] = None
-    no_code: Annotated[bool, Option("Do not keep the generated code, of private models for example.")] = False
-    no_history: Annotated[bool, Option("Keep the run out of the history: an experiment.")] = False
+    executor: Annotated[
+        Literal["local", "dask"], Option("local (this machine), or dask (a cluster).  [default: local]")
+    ] = "local"
+    scheduler: Annotated[str | None, Option("Address of the Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = (
+        None
+    )
+    db: Annotated[
+        str | None,
+        Option(
+            "The history that stores the results: a file or postgresql://...  [default: history.db in --out]"
+        ),
+    ] = None
+    no_code: Annotated[bool, Option("Do not keep the generated code, for private models for example.")] = (
+        False
+    )
+    no_share: Annotated[
+        bool, Option("Measure the memory and outputs of eager anew in every configuration of a model.")
+    ] = False
+    no_history: Annotated[bool, Option("Keep the run out of the history, for experiments.")] = False
+
+
+# The options of `perfdash run` under the headings of its help.
+HEADINGS = {
+    "Models": ("suite", "model", "models", "batch_size", "quick", "torchbench", "weights", "data"),
+    "How they are compiled and run": (
+        "backend", "dtype", "amp_dtype", "device", "scenario", "configuration", "compile_mode", "dynamic",
+        "inductor_config", "optimizer", "sizes", "sizes_of", "tf32", "env", "python",
+    ),
+    "Cores and machines": (
+        "cores", "threads", "jobs", "wait", "bind_memory", "instances", "allocator", "executor", "scheduler",
+    ),
+    "Precision and limits": (
+        "processes", "margin", "strict", "hours", "no_share", "timeout", "phase_timeout", "memory_limit",
+        "output_limit", "retries", "retry_pause",
+    ),
+    "Results": ("out", "db", "no_history", "no_code", "junit", "fail_on"),
+    "Parts of a run": ("shard", "costs"),
+}  # fmt: skip
+
+
+def heading(option: str) -> str | None:
+    """The heading of an option in the help; None without one."""
+    return next((title for title, names in HEADINGS.items() if option in names), None)
 
 
 def run_options() -> dict[str, tuple[Any, Option, Any]]:

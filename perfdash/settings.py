@@ -27,8 +27,15 @@ from perfdash.owners import Owners, read_owners
 from perfdash.records import Option
 from perfdash.run_options import RunOptions, run_options, without_none
 from perfdash.series_rules import SeriesRule, read_rules
+from perfdash.suggestions import did_you_mean
+from perfdash.validation_messages import in_words
 
 CONFIG_FILE = "perfdash.toml"
+_EXAMPLES = {
+    "env": "OMP_DYNAMIC=FALSE",
+    "inductor_config": "freezing=true",
+    "phase_timeout": "compile=600",
+}
 
 
 def validated_type(kind: Any, option: Option) -> Any:
@@ -77,7 +84,7 @@ class RunSettings(_Declared):
     @classmethod
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if any(size < 1 for size in value):
-            raise ValueError("a batch size is at least 1")
+            raise ValueError(f"{min(value)} is no batch size: give 1 or more")
         return value
 
     @field_validator("db")
@@ -93,7 +100,7 @@ class RunSettings(_Declared):
             return None
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
         if match is None:
-            raise ValueError("give a time like 90s, 30m or 2h")
+            raise ValueError(f"{value!r} is no time: give one like 90s, 30m or 2h")
         return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
     @field_validator("jobs", mode="before")
@@ -101,7 +108,7 @@ class RunSettings(_Declared):
     def _number_or_auto(cls, value: Any) -> Any:
         if value == "auto" or (str(value).isdigit() and int(value) >= 1):
             return value if value == "auto" else int(value)
-        raise ValueError("give a number from 1, or auto")
+        raise ValueError(f"{value!r} is no number of cases: give 1 or more, or auto")
 
 
 def resolve(
@@ -131,7 +138,7 @@ def resolve(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
+        raise UsageError(f"{origins.get(key, key)}: {in_words(first)}") from error
 
 
 def _on_this_machine(values: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +177,13 @@ def _on_this_machine(values: dict[str, Any]) -> dict[str, Any]:
         spelled = ",".join(str(core) for place in places for core in place)
         values = {**values, "threads": threads, "cores": spelled, "bind_memory": True}
     return values
+
+
+def threads_of_a_socket(cores: str | None) -> int:
+    """How many threads configuration `socket` has on this machine, among the cores of --cores."""
+    from perfdash import topology
+
+    return len(topology.one_socket(topology.available(topology.parse_cores(cores) if cores else None)))
 
 
 def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
@@ -237,7 +251,8 @@ def _bisect_table(table: Any, where: str) -> BisectSettings:
         raise UsageError(f"{where} must be a table; its keys are: {keys}")
     for key in table:
         if key not in BisectSettings.model_fields:
-            raise UsageError(f"{where} has no key {key!r}; there are: {keys}")
+            near = did_you_mean(key, BisectSettings.model_fields)
+            raise UsageError(f"{where} has no key {key!r}{near}; there are: {keys}")
     try:
         return BisectSettings(**table)
     except (ValidationError, ValueError) as error:
@@ -245,8 +260,7 @@ def _bisect_table(table: Any, where: str) -> BisectSettings:
             raise UsageError(f"{where} command: {error}") from error
         first = error.errors()[0]
         key = f" {first['loc'][0]}" if first["loc"] else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{where}{key}: {message}") from error
+        raise UsageError(f"{where}{key}: {in_words(first)}") from error
 
 
 def shown(settings: RunSettings) -> dict[str, Any]:
@@ -294,9 +308,9 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     for key in data:
         if key not in ("run", "bisect", "torchbench", "thresholds", "owners"):
             raise UsageError(
-                f"{path}: unknown table or key {key!r}; settings of runs stand in [run], "
-                "a checkout of torchbench in [torchbench], rules of judging in [[thresholds]], "
-                "what is bisected in [bisect]"
+                f"{path}: unknown table or key {key!r}. Settings of runs belong into [run], the checkout of "
+                "torchbench into [torchbench], judging rules into [[thresholds]], owners of models into "
+                "[owners], defaults of `perfdash bisect` into [bisect]"
             )
     read_rules(data.get("thresholds", []), str(path))
     read_owners(data.get("owners", {}), str(path))
@@ -308,7 +322,8 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     for key in run:
         if key not in RunSettings.model_fields:
             keys = ", ".join(RunSettings.model_fields)
-            raise UsageError(f"{path}: [run] has no key {key!r}; there are: {keys}")
+            near = did_you_mean(key, RunSettings.model_fields)
+            raise UsageError(f"{path}: [run] has no key {key!r}{near}; there are: {keys}")
     if not isinstance(checkout, dict) or set(checkout) - {"path"}:
         raise UsageError(f"{path}: [torchbench] has one key, path: the folder of a checkout")
     settings = {key: (value, f"[run] {key}") for key, value in run.items()}
@@ -347,7 +362,7 @@ def _table(value: Any, name: str) -> Any:
     for item in value:
         key, equals, text = str(item).partition("=")
         if not (key and equals):
-            raise ValueError(f"{item!r} is not KEY=VALUE")
+            raise ValueError(f"{item!r} is not KEY=VALUE: write it like {_EXAMPLES.get(name, 'KEY=VALUE')}")
         table[key] = text if name == "env" else _literal(text)
     return table
 
@@ -364,10 +379,3 @@ def _literal(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _plainly(complaint: Any) -> str:
-    given = complaint.get("input")
-    if complaint["type"] == "literal_error":
-        return f"{given!r} is not one of {complaint['ctx']['expected']}"
-    return f"{given!r}: {complaint['msg'].removeprefix('Value error, ')}"

@@ -58,7 +58,9 @@ LATE = tuple(
 # Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
     "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
-    "tests/worker/models/", "tests/test_wheel.py", "tests/truth/", "tests/cli/",
+    "tests/worker/models/", "tests/test_wheel.py", "tests/test_notebook.py", "tests/test_python_api.py",
+    "tests/worker/backends/", "tests/truth/", "tests/cli/", "tests/worker/test_compiler_caches.py",
+    "tests/worker/test_case_structure.py", "tests/explain/", "tests/ci/",
 )  # fmt: skip
 
 
@@ -70,6 +72,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
 
     items.sort(key=order)
+    texts: dict[Path, str] = {}
+    for item in items:
+        for name in ("slow", "machine"):
+            if item.get_closest_marker(name) is not None:
+                text = texts.setdefault(item.path, item.path.read_text())
+                if f"mark.{name}" not in text:
+                    raise pytest.UsageError(
+                        f"{item.nodeid}: write mark.{name} in its file: ci/test.sh looks for it"
+                    )
 
 
 class ShowFailures:

@@ -66,7 +66,7 @@ def test_options_are_written_as_the_command_that_repeats_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"modell": "x"}, r"no option 'modell' \(near: model"),
+        ({"modell": "x"}, r"no option 'modell' \(did you mean model"),
         ({"status": "last"}, "no option 'status'"),
         ({"confidence": 95}, "--confidence 95: give a number from 0.6 to 0.9999"),
         ({"model": lambda size: None, "command": None}, "write the function into a file"),

@@ -61,6 +61,40 @@ def test_a_link_stays_one_and_a_failure_leaves_the_file(tmp_path):
         files.write(tmp_path / "none" / "a.md", "x")
 
 
+@pytest.fixture
+def synced(tmp_path, monkeypatch):
+    """What was synced to the disk, in order: the name below tmp_path, and the names that were there then."""
+    calls, fsync = [], os.fsync
+
+    def record(descriptor):
+        fsync(descriptor)
+        name = os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path)
+        calls.append((name, sorted(os.listdir(tmp_path))))
+
+    monkeypatch.setattr(os, "fsync", record)
+    return calls
+
+
+def test_a_durable_file_is_on_the_disk_before_it_takes_its_place_and_its_folder_after(tmp_path, synced):
+    with files.replaced(tmp_path / "a", durable=True) as part:
+        part.write_text("whole")
+    assert synced == [(".a.part", [".a.part"]), (".", ["a"])]
+
+
+def test_lines_are_on_the_disk_and_so_is_the_name_of_a_new_file(tmp_path, synced):
+    files.append(tmp_path / "a", b"one\n")
+    files.append(tmp_path / "a", b"tw")
+    assert [name for name, _ in synced] == ["a", ".", "a"]
+
+
+@pytest.mark.parametrize(("is_whole", "left"), [(True, "one\ntw\n"), (False, "one\n")])
+def test_a_mended_line_is_on_the_disk(tmp_path, synced, is_whole, left):
+    (tmp_path / "a").write_text("one\ntw")
+    files.mend_last_line(tmp_path / "a", lambda line: is_whole)
+    assert (tmp_path / "a").read_text() == left
+    assert [name for name, _ in synced] == ["a"]
+
+
 def test_a_pipe_is_written_to(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     read = []

@@ -301,10 +301,10 @@ def test_a_history_is_shown_without_its_password(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batchsize": 8}, r"no setting 'batchsize' \(near: batch_size"),
+        ({"batchsize": 8}, r"no setting 'batchsize' \(did you mean batch_size"),
         ({"dtype": "fp16"}, "--dtype"),
         ({"suite": "nothing"}, "nothing"),
-        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 0}, "give 1 or more"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_measured(tmp_path, monkeypatch, settings, message):
@@ -347,8 +347,8 @@ def test_the_history_as_frames(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it compiles, on a machine that may be busy
-def test_the_examples_of_the_documentation_run(tmp_path):
-    """In a process of their own, in the order of the page, sampled a few times."""
+def test_the_examples_of_the_documentation_run(tmp_path, command_server):
+    """In a process of their own, in the order of the page, sampled a few times, in warm workers."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(), re.M | re.S)
     files = [block for block in blocks if re.match(r"# \w+\.py\n", block)]
     for block in files:
@@ -369,6 +369,8 @@ def test_the_examples_of_the_documentation_run(tmp_path):
         "from tests.few_samples import take_few_samples\n"
         "if __name__ == '__main__':\n"
         "    take_few_samples()\n"
+        "    from tests.warm_workers import use_warm_workers\n"
+        f"    use_warm_workers({command_server.workers.address!r})\n"
         "    import sys\n"
         + "".join(f"    {line}\n" for line in examples.splitlines())
         + "    assert 'torch' not in sys.modules\n"

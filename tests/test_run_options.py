@@ -153,7 +153,7 @@ def test_a_new_option_is_one_line(tmp_path):
     assert "  --sparsity " in first["help"]
     assert "Share of weights that are zero." in first["help"]
     assert (first["suite"], first["variable"], first["flag"], from_file) == (0.125, 0.25, 0.0, 0.75)
-    assert first["refused"] == "--sparsity: -1.0: Input should be greater than or equal to 0"
+    assert first["refused"] == "--sparsity: -1.0 must be at least 0"
 
 
 def test_options_of_the_process_reach_the_worker_by_their_names():

@@ -57,7 +57,7 @@ def test_wheel(tmp_path):
     assert [r.status.value for r in read_results(folder)] == ["pass"]
     runs_listed = run("history", "runs", "--out", "o")
     assert folder.name in runs_listed.stdout, "the migrations are in the wheel"
-    pages = run("site", "--out", "pages", "--runs", "o")
+    pages = run("site", "--to", "pages", "--out", "o")
     assert pages.returncode == 0, pages.stderr
     assert (away / "pages" / "assets" / "site.css").is_file(), "templates and assets are in the wheel"
     report = run("report", "--format", "html", "--out", "o")

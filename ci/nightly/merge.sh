@@ -39,7 +39,7 @@ for plan in "${!shards[@]}"; do
   made="$(grep -F "$key"$'\t' "$PERFDASH_NIGHTLY/merged" | tail -1 | cut -f2 || true)"
   if [ -z "$made" ] && [ "${#folders[@]}" -gt 1 ]; then
     code=0
-    said="$(perfdash merge "${folders[@]}" --out "$OUT")" || code=$?
+    said="$(perfdash merge-shards "${folders[@]}" --out "$OUT")" || code=$?
     say "$said"
     if [ "$code" -gt "$worst" ]; then worst="$code"; fi
     made="$(sed -n 's/^Saved in //p' <<<"$said" | tail -1)"

@@ -2,4 +2,4 @@
 # The site of the whole history, in SITE_DIR; nothing without it.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if [ -z "$SITE_DIR" ]; then exit 0; fi
-perfdash site --out "$SITE_DIR" --runs "$OUT"
+perfdash site --to "$SITE_DIR" --out "$OUT"

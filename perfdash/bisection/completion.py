@@ -37,7 +37,8 @@ from perfdash.history import alert_store
 from perfdash.history.store import NoHistory, open_store
 from perfdash.redaction import mask_secrets
 from perfdash.settings import BisectSettings, bisect_settings, resolve
-from perfdash.suites.suite_file import load_suite, near, nearest, suite_names
+from perfdash.suggestions import did_you_mean, nearest
+from perfdash.suites.suite_file import load_suite, suite_names
 
 # Of the command that a message proposes: a small model that every installation has.
 _A_MODEL = ("--suite", "timm", "--model", "lcnet_050")
@@ -339,7 +340,7 @@ class _Draft:
         elif model not in names:
             owners = _suites_with(model)
             others = f"; it is a model of {' and of '.join(owners)}" if owners else ""
-            message = f"--model {model} is no model of {suite}{near(model, names)}{others}"
+            message = f"--model {model} is no model of {suite}{did_you_mean(model, names)}{others}"
             if owners:
                 self.faults.append(message)
                 self.corrections["--suite"] = owners[0]
@@ -353,7 +354,8 @@ class _Draft:
             return
         names = sorted({item.name for name in suite_names() for item in load_suite(name).models})
         message = (
-            f"--model {model}: no suite has such a model{near(model, names)}; `perfdash list SUITE` shows "
+            f"--model {model}: no suite has such a "
+            f"model{did_you_mean(model, names)}; `perfdash list SUITE` shows "
             "them; a model of your own is given as file.py:function"
         )
         self._wrong("--model", message, model, names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -52,6 +52,9 @@ class Workbench(Protocol):
 
     def measure(self, built: BuiltEnvironment, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
         """One measurement of an environment, and the whole record of it."""
+
+    def screen(self, built: BuiltEnvironment, log: Path) -> Mapping[str, Any] | None:
+        """The generated code and loaded files of an environment, without timing; None where unknown."""
 
     def descend(self, bisection: Bisection, step: Descend, builder: Builder) -> events.Event:
         """The event of a new stage. Raises DeadEnd."""
@@ -230,6 +233,8 @@ class Engine:
         return self._built[key]
 
     def _measure(self, stage: Stage, place: int) -> None:
+        if stage.is_to_be_screened(place) and self._is_screened_out(stage, place):
+            return
         self._record_at(events.MEASURED, stage, place, **self._measurement(stage, place, fresh=False))
         if stage.end_fails(place):
             raise MachineError(
@@ -237,6 +242,20 @@ class Engine:
                 f"again and again: {why_not(stage.measurements[-1].reading)}; its logs are in "
                 f"{self.journal.logs}"
             )
+
+    def _is_screened_out(self, stage: Stage, place: int) -> bool:
+        """Whether a build has the code and libraries of another one, so that it is not timed."""
+        built, label = self._environment(stage, place), stage.revisions[place].label
+        log = self.journal.logs / f"{stage.number}.{_file_name(label)}.screened.log"
+        with _threads(1, self._workbench.stop) as pool:
+            structure = pool.submit(self._workbench.screen, built, log).result()
+        self._record_at(events.SCREENED, stage, place, structure=dict(structure or {}))
+        twin = stage.twin_of(place)
+        if twin is None:
+            return False
+        other = stage.revisions[twin].label
+        self._notify(f"{label} has the generated code and loaded files of {other}: it is not timed")
+        return True
 
     def _confirm(self, step: Confirm) -> None:
         measurement = self._measurement(step.stage, step.place, fresh=True)

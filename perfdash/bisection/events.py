@@ -19,6 +19,7 @@ SCHEMA = 1
 
 BEGUN, STAGE, DEAD_END = "begun", "stage", "dead end"
 BUILT, BROKEN, MEASURED, MARKED = "built", "broken", "measured", "marked"
+SCREENED = "screened"
 FRESH, NOT_FRESH, CONFIRMED, REFUTED = "fresh", "not fresh", "confirm", "refuted"
 SESSION, ENDED = "session", "ended"
 
@@ -156,6 +157,14 @@ class Marked:
 
 
 @dataclass(frozen=True)
+class Same:
+    """A build that has the code and libraries of another one, `twin`: nothing between them is the culprit."""
+
+    place: int
+    twin: int
+
+
+@dataclass(frozen=True)
 class Resumed:
     """Measuring was interrupted so long that the host may be in another state."""
 
@@ -167,7 +176,7 @@ class Refuted:
     values: tuple[Measured | Answered, ...]
 
 
-Observation = Built | Broken | Measured | Answered | Marked | Resumed | Refuted
+Observation = Built | Broken | Measured | Answered | Marked | Same | Resumed | Refuted
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ class Measurer(Protocol):
     def measure(self, built: BuiltEnvironment, log: Path) -> tuple[Reading, dict[str, Any]]:
         """Measure a build once: the reading, and the whole record of it."""
 
+    def screen(self, built: BuiltEnvironment, log: Path) -> Mapping[str, Any] | None:
+        """What compiling produces under a build: {text, loaded}; None where it cannot be told."""
+
     def stop(self) -> None:
         """End the measurement that is running, from another thread."""
 
@@ -68,6 +71,11 @@ class CaseMeasurer:
         environment = Environment(str(built.python), tuple(sorted(built.variables().items())))
         result = self._builds.measure(self._planned, environment, log)
         return reading_of(self._metric, result), finite(to_json(result))
+
+    def screen(self, built: BuiltEnvironment, log: Path) -> Mapping[str, Any] | None:
+        environment = Environment(str(built.python), tuple(sorted(built.variables().items())))
+        structure = self._builds.structure(self._planned, environment, log)
+        return {name: structure[name] for name in ("text", "loaded") if name in structure}
 
 
 class CommandMeasurer:
@@ -99,6 +107,9 @@ class CommandMeasurer:
 
     def __exit__(self, *_: object) -> None:
         self._locks.close()
+
+    def screen(self, built: BuiltEnvironment, log: Path) -> None:
+        """A command tells nothing of its code."""
 
     def stop(self) -> None:
         """End the command that is running, from another thread."""

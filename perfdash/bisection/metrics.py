@@ -15,7 +15,7 @@ from perfdash.errors import UsageError
 from perfdash.history.results import from_result
 from perfdash.metrics import Metric
 from perfdash.records import PASSING, Result, Status
-from perfdash.suites.suite_file import near
+from perfdash.suggestions import did_you_mean
 
 GOOD, BAD, SKIP = "good", "bad", "skip"  # statuses of a command, by its exit code
 PASSED, WRONG = "right", "wrong"  # statuses of the accuracy check
@@ -79,7 +79,7 @@ def metric_named(name: str, of_command: bool) -> Metric:
     if name in there:
         why = "a command of yours is measured" if of_command else "it needs a command of yours, after --"
         raise UsageError(f"--metric {name}: {why}; there are: {', '.join(here)}")
-    hint = near(name, list(here))
+    hint = did_you_mean(name, list(here))
     raise UsageError(f"--metric {name!r}: no such metric{hint}; there are: {', '.join(here)}")
 
 

@@ -24,6 +24,7 @@ from perfdash.bisection.events import (
     RangeOutcome,
     Refuted,
     Resumed,
+    Same,
     Side,
 )
 from perfdash.stats.intervals import Array
@@ -59,8 +60,9 @@ class SearchRange:
 class SearchState:
     """All observations of a search, and what is left to search.
 
-    broken: the reason by place. places, times, values: the measurements in order. clock: now, in
-    measurements. pending: ranges to be searched, the present one first. outcomes: of the searched ranges.
+    broken: the reason by place. same: a place with the same code and libraries, by place.
+    places, times, values: the measurements in order. clock: now, in measurements. pending: ranges to be
+    searched, the present one first. outcomes: of the searched ranges.
     second_thoughts: how often all outcomes were dropped because they did not explain the ends' difference.
     """
 
@@ -68,6 +70,7 @@ class SearchState:
     built: frozenset[int] = frozenset()
     broken: Mapping[int, str] = field(default_factory=dict)
     marks: Mapping[int, Side] = field(default_factory=dict)
+    same: Mapping[int, int] = field(default_factory=dict)
     places: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
@@ -102,6 +105,10 @@ class SearchState:
                 by_place.setdefault(place, []).append(value)
         return dict(sorted(by_place.items()))
 
+    def are_same(self, place: int, other: int) -> bool:
+        """Whether two builds have the same code and libraries."""
+        return self.same.get(place, place) == self.same.get(other, other)
+
     def count(self, place: int) -> int:
         return self.places.count(place)
 
@@ -134,6 +141,8 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
             broken={**state.broken, place: observation.why},
             clock=state.clock + PAUSE,
         )
+    if isinstance(observation, Same):
+        return dataclasses.replace(state, same={**state.same, place: observation.twin})
     if isinstance(observation, Marked):
         # A mark overrules what was concluded: all ranges are searched again.
         marks = {**state.marks, place: observation.side}
@@ -322,11 +331,16 @@ def _log_prior(state: SearchState, within: SearchRange) -> Array:
     question = state.question
     weights = np.array(question.prior or [1.0] * question.last, dtype=float)[within.low : within.high]
     possible = np.ones(len(weights), dtype=bool)
+    places = np.arange(within.low + 1, within.high + 1)
     if within.whole == 0:  # marks say good or bad as the two ends of the whole range do
-        places = np.arange(within.low + 1, within.high + 1)
         for place, side in state.marks.items():
             if side != "skip":
                 possible &= (places > place) == (side == "good")
+    between = np.zeros(len(weights), dtype=bool)
+    for place, twin in state.same.items():
+        between |= (places > min(place, twin)) & (places <= max(place, twin))
+    if (possible & ~between).any():
+        possible &= ~between
     weights = np.where(possible, weights, 0.0)
     if not weights.sum() > 0:
         weights = possible.astype(float)

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
-from perfdash.suites.suite_file import near
+from perfdash.suggestions import did_you_mean
+from perfdash.validation_messages import in_words, predicate
 
 _ARGUMENT = "{argument}"
 
@@ -226,7 +227,8 @@ def _file_of(word: str) -> tuple[Path, str]:
     path = bundled("bisect") / f"{name}.toml"
     if name not in recipe_names():
         raise UsageError(
-            f"no recipe named {name!r}{near(name, recipe_names())}; there are: {', '.join(recipe_names())} "
+            f"no recipe named {name!r}{did_you_mean(name, recipe_names())}; "
+            f"there are: {', '.join(recipe_names())} "
             "(a file of your own is given by its path, ending in .toml)"
         )
     return path, argument
@@ -258,6 +260,5 @@ def _complaint(errors: Sequence[Any]) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"unknown key '{key}'"
-    message = first["msg"].removeprefix("Value error, ")
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"key '{key}': {message}{more}" if key else f"{message}{more}"
+    return f"key '{key}'{predicate(first)}{more}" if key else f"{in_words(first)}{more}"

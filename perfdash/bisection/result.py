@@ -23,7 +23,7 @@ from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
 from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.explain.case_sides import side_of_record
-from perfdash.explain.explanation_text import sentence
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import compare
 from perfdash.files import finite, now
 from perfdash.history import alert_store

@@ -214,7 +214,7 @@ def _best_repeat(
 ) -> tuple[int | None, float]:
     """The build that is best measured again, and its nats per cost."""
     bad, least, most = view.belief.bad, least_repeats(view), state.question.most_repeats
-    inner = [p for p in sorted(state.built) if within.low < p < within.high]
+    inner = [p for p in sorted(state.built) if within.low < p < within.high and p not in state.same]
     inner = [p for p in inner if view.measurable[p - within.low] and state.count(p) < most]
     begun = [p for p in inner if 0 < state.count(p) < least]
     if begun:  # a single value may be an outlier, and does not show the noise
@@ -390,6 +390,8 @@ def _examine(state: SearchState, within: SearchRange) -> Action | RangeOutcome |
         return RangeOutcome("end not measured", *ends)
     if any(end not in state.built for end in ends):
         return Build(first_builds(state, within))
+    if within.whole > 0 and state.are_same(*ends):
+        return RangeOutcome("not reproduced", *ends)
     if within.reproduced:
         return _search(state, within)
     # Good, bad, bad, good: so that drift of the host affects both alike.
@@ -426,9 +428,12 @@ def _search(state: SearchState, within: SearchRange) -> Action | RangeOutcome:
         suspects = culprits(view.belief, view.measurable, question.confidence)
         if suspects.splittable:
             return _outcome("cannot tell", view, within, suspects)
-    # Both builds at its edges must be measured more than once, whatever is believed; marked ones need not.
+    # Both builds at its edges must be measured more than once, whatever is believed; marked ones need not. A
+    # build that is the same as another one is represented by that one.
     edges = [
-        x for x in (within.low + suspects.first - 1, within.low + suspects.last) if not state.is_marked(x)
+        state.same.get(x, x)
+        for x in (within.low + suspects.first - 1, within.low + suspects.last)
+        if not state.is_marked(x)
     ]
     unmeasured = [edge for edge in edges if state.count(edge) < LEAST_WITHIN]
     if unmeasured:

@@ -20,6 +20,7 @@ from perfdash.bisection.events import (
     RangeOutcome,
     Refuted,
     Resumed,
+    Same,
 )
 from perfdash.bisection.metrics import SKIP, Reading, answer_of, comparable, reading_from_json
 from perfdash.bisection.posterior import culprits, look
@@ -29,6 +30,7 @@ from perfdash.metrics import Metric
 STRIKES = 2  # failed measurements in a row after which a revision is skipped
 STRIKES_OF_AN_END = 4  # of an end that was measured before: it cannot be skipped, so the session stops
 MARKS = ("good", "bad", "skip")
+_TORCH = "torch (Python)"  # of the loaded files of a structure
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Stage:
         self.logs: dict[int, str] = {}  # of failed builds
         self.measurements: list[RevisionMeasurement] = []
         self.records: dict[int, Mapping[str, Any]] = {}  # the first of each place that has a structure
+        self.screened: dict[int, Mapping[str, Any]] = {}  # the structure of builds before they are timed
         self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
         self.confirming: dict[tuple[int, int], list[RevisionMeasurement]] = {}
@@ -180,6 +183,9 @@ class Stage:
             self.search.observe(Broken(place, self.broken[place]))
         elif kind == events.MEASURED:
             self._measured(place, event)
+        elif kind == events.SCREENED:
+            self.screened[place] = event["structure"]
+            self._compare(place)
         elif kind == events.MARKED:
             if event["side"] not in MARKS:
                 raise ValueError(f"a mark is one of {', '.join(MARKS)}, not {event['side']!r}")
@@ -215,6 +221,34 @@ class Stage:
         self.refuted.append(RefutedCulprit(outcome, judged, measurements))
         values = [value for m in measurements if (value := self._observation(m)) is not None]
         self.search.observe(Refuted(tuple(values)))
+
+    def is_to_be_screened(self, place: int) -> bool:
+        """Whether a build may be the same as another one, which is looked at before it is timed.
+
+        Not where torch itself is what changes: each of its builds has its own commit in it.
+        """
+        if not 0 < place < self.question.last or place in self.screened or self.readings(place):
+            return False
+        ends = [self._structure(end) for end in (0, self.question.last)]
+        if None in map(_identity, ends):
+            return False
+        old, new = (end["loaded"].get(_TORCH) for end in ends)
+        return old is not None and old == new
+
+    def twin_of(self, place: int) -> int | None:
+        """The build that has the same code and libraries as this one, which is therefore not timed."""
+        return self.search.state.same.get(place)
+
+    def _structure(self, place: int) -> Mapping[str, Any]:
+        return self.screened.get(place) or (self.records.get(place) or {}).get("structure") or {}
+
+    def _compare(self, place: int) -> None:
+        """Observe that a screened build is the same as one that was measured, or screened and is no twin."""
+        own = _identity(self._structure(place))
+        others = sorted({*self.records, *self.screened} - {place, *self.search.state.same})
+        twin = next((other for other in others if own and _identity(self._structure(other)) == own), None)
+        if twin is not None:
+            self.search.observe(Same(place, twin))
 
     def _built(self, place: int, event: Event) -> None:
         build = BuildRecord.from_event(event)
@@ -270,6 +304,12 @@ class Stage:
         if value is None or not math.isfinite(value) or (self.metric.comparison == "ratio" and value <= 0):
             return None
         return Measured(measurement.place, comparable(self.metric, value))
+
+
+def _identity(structure: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The generated code, and the contents of all loaded files; None where one of them is unknown."""
+    code, loaded = structure.get("text"), structure.get("loaded")
+    return (code, loaded) if code and loaded else None
 
 
 def why_not(reading: Reading) -> str:

@@ -147,6 +147,10 @@ class LocalWorkbench:
         """One measurement."""
         return self._measurer.measure(built, log)
 
+    def screen(self, built: BuiltEnvironment, log: Path) -> Mapping[str, Any] | None:
+        """The generated code and loaded files."""
+        return self._measurer.screen(built, log)
+
     def stop(self) -> None:
         """End the measurement that is running."""
         self._measurer.stop()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +23,7 @@ from perfdash.cli import (
     explain,
     history,
     listing,
-    merge,
+    merge_shards,
     nightly,
     notify,
     plot,
@@ -34,40 +35,64 @@ from perfdash.cli import (
     show,
     site,
 )
+from perfdash.cli.help_groups import GroupedCommands, GroupedOptions
 from perfdash.errors import PerfdashError
 from perfdash.redaction import redacted_output
+from perfdash.suggestions import did_you_mean
 
 app = typer.Typer(
     name="perfdash",
-    help="Track what torch.compile does to real models: speed, compile time, memory, accuracy.",
+    cls=GroupedCommands,
+    help="Measure whether torch.compile makes PyTorch models faster, every night, on your machines.",
+    epilog=(
+        "\b\nBegin with one model of your own (docs/tutorial.md):\n  perfdash doctor\n"
+        "  perfdash run --model net.py:make\n\n"
+        "perfdash COMMAND -h shows the options of a command."
+    ),
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # it takes "[default: 1]" in a help text for markup, and shows nothing of it
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
-app.command("check")(check.check)
-app.command("merge")(merge.merge)
-app.command("compare")(compare.compare)
-app.command("compare-builds")(compare_builds.compare_builds)
-app.command("confirm")(confirm.confirm)
-app.command("regressions")(regressions.regressions)
-app.command("explain")(explain.explain)
-app.command("code")(code.code)
-app.command("report")(report.report)
-app.command("post")(post.post)
-app.command("notify")(notify.notify)
-app.add_typer(nightly.app, name="nightly")
-app.command("plot")(plot.plot)
-app.add_typer(bisect.app, name="bisect")
-app.command("site")(site.site)
-app.command("serve")(serve.serve)
-app.add_typer(history.app, name="history")
-app.command("list")(listing.list_suites)
-app.command("show")(show.show)
-app.command("detect")(detect.detect)
-app.command("doctor")(doctor.doctor)
-app.command("config")(config.config)
+_EXAMPLES = {
+    "run": "\b\nExamples:\n"
+    "  perfdash run --model net.py:make                       one model of your own\n"
+    "  perfdash run --suite timm --quick --dtype bfloat16     a few models of a suite\n"
+    "  perfdash run --resume last                             the rest of the last run"
+}
+_MEASURE, _LOOK, _NIGHTLY, _PAGES, _HISTORY = "Measure", "Look", "Every night", "Pages", "History"
+for _heading, _name, _command in (
+    (_MEASURE, "run", run.run),
+    (_MEASURE, "check", check.check),
+    (_MEASURE, "list", listing.list_suites),
+    (_MEASURE, "doctor", doctor.doctor),
+    (_MEASURE, "compare-builds", compare_builds.compare_builds),
+    (_MEASURE, "config", config.config),
+    (_LOOK, "show", show.show),
+    (_LOOK, "compare", compare.compare),
+    (_LOOK, "explain", explain.explain),
+    (_LOOK, "code", code.code),
+    (_LOOK, "report", report.report),
+    (_LOOK, "plot", plot.plot),
+    (_NIGHTLY, "nightly", nightly.app),
+    (_NIGHTLY, "regressions", regressions.regressions),
+    (_NIGHTLY, "confirm", confirm.confirm),
+    (_NIGHTLY, "bisect", bisect.app),
+    (_NIGHTLY, "post", post.post),
+    (_NIGHTLY, "notify", notify.notify),
+    (_PAGES, "site", site.site),
+    (_PAGES, "serve", serve.serve),
+    (_HISTORY, "history", history.app),
+    (_HISTORY, "merge-shards", merge_shards.merge_shards),
+    (_HISTORY, "detect", detect.detect),
+):
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name, rich_help_panel=_heading)
+    else:
+        app.command(_name, cls=GroupedOptions, rich_help_panel=_heading, epilog=_EXAMPLES.get(_name))(
+            _command
+        )
 
 
 def _version(wanted: bool) -> None:
@@ -93,12 +118,32 @@ def main() -> None:
     sys.exit(code)
 
 
+def _usage_message(error: Any) -> str:
+    """The message of a usage error of click in the form of perfdash's own, with the help to look at.
+
+    Help itself is such an error where a command is called without any argument.
+    """
+    context = getattr(error, "ctx", None)
+    message = str(error.format_message()).replace("Input should be", "it must be")
+    if context is None:
+        return f"perfdash: {message}"
+    if message == context.get_help():
+        return message
+    if named := getattr(error, "option_name", None):
+        options = [name for parameter in context.command.get_params(context) for name in parameter.opts]
+        message = f"no option {named}{did_you_mean(named, options, most=2)}"
+    elif match := re.match(r"No such command '([^']*)'", message):
+        message = f"no command {match[1]!r}{did_you_mean(match[1], context.command.commands)}"
+    help_of = context.command_path.removeprefix("python -m ")
+    return f"perfdash: {message.rstrip('.')}. `{help_of} --help` shows what there is"
+
+
 def _called() -> int:
     """Run the command of `sys.argv`, print what went wrong, and return the exit code."""
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="perfdash", standalone_mode=False)
     except PerfdashError as error:
         if debug:
             traceback.print_exc()
@@ -108,8 +153,8 @@ def _called() -> int:
         typer.echo("perfdash: interrupted", err=True)
         code = 130
     except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own: wrong usage
-            error.show()
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own: wrong usage
+            typer.echo(_usage_message(error), err=True)
             code = error.exit_code
         else:
             if debug:

@@ -28,28 +28,37 @@ class _WithCommand(TyperGroup):
 app = typer.Typer(
     cls=_WithCommand,
     invoke_without_command=True,
-    help="Find the change that made a number worse (or better), under noise, resumable.",
+    help="Find the commit or version that changed a number.",
 )
-Name = Annotated[str, typer.Argument(help="A bisection: its folder, its name, or `last`.")]
+Name = Annotated[str, typer.Argument(help="A bisection: its folder, its name, or `last` (the newest).")]
 
 
 @app.callback(
-    epilog="After -- stands a command of your own, run in each build: 0 good, 125 skip, 1 to 127 bad."
+    epilog="Put your own command after `--`. It runs in each build and exits with "
+    "0 for good, 125 for skip, 1 to 127 for bad."
 )
 def bisect(
     context: typer.Context,
-    good: Annotated[str | None, typer.Option(help="The older end: a commit, tag, version or date.")] = None,
-    bad: Annotated[str | None, typer.Option(help="The newer end.")] = None,
+    good: Annotated[
+        str | None, typer.Option(help="The last good revision: a commit, tag, version or date.")
+    ] = None,
+    bad: Annotated[str | None, typer.Option(help="The first known bad revision, in the same form.")] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="git, command, pypi:NAME, wheels:NAME, nightly,git, ... or a file.  [default: by the ends]"
+            help="How revisions are listed and built: git, command, pypi:NAME, wheels:NAME, "
+            "nightly,git, ... or a file.  [default: chosen by --good and --bad]"
         ),
     ] = None,
     repo: Annotated[
-        Path | None, typer.Option(help="The repository; it is only read.  [default: this folder's]")
+        Path | None,
+        typer.Option(
+            help="The repository of the commits. It is only read.  [default: the one of this folder]"
+        ),
     ] = None,
-    wheels: Annotated[str | None, typer.Option(help="Folder, page or index of wheels.")] = None,
+    wheels: Annotated[
+        str | None, typer.Option(help="The wheels: a folder, a web page or a package index.")
+    ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -58,92 +67,137 @@ def bisect(
             "[default: speedup, exit-code]"
         ),
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="The suite of the model.")] = None,
+    suite: Annotated[str | None, typer.Option(help="The suite of the model that is measured.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model: its name in the suite, or file.py:function.")
+        str | None,
+        typer.Option(help="The model that is measured: its name in the suite, or file.py:function."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="The interpreter that builds are laid over.  [default: this one]")
+        str | None,
+        typer.Option(help="The interpreter into whose environment each build is put.  [default: this one]"),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the model.  [default: 1]")] = None,
-    cores: Annotated[str | None, typer.Option(help="Measured on these.  [default: the last ones]")] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that a measurement samples in.  [default: 1]")
+    cores: Annotated[
+        str | None, typer.Option(help="Measure on these cores.  [default: the last ones]")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="As in perfdash run, like all below.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Sample each measurement in this many processes.  [default: 1]")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The batch size. This and the options up to --torchbench are those of `perfdash run`."
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16, amp.")] = None,
-    amp_dtype: Annotated[str | None, typer.Option(help="What amp casts to.")] = None,
+    amp_dtype: Annotated[str | None, typer.Option(help="The dtype that autocast (amp) casts to.")] = None,
     backend: Annotated[
-        str | None, typer.Option(help="[default: inductor, and eager for --metric eager]")
+        str | None,
+        typer.Option(
+            help="How the model is compiled and run.  [default: inductor, or eager for --metric eager]"
+        ),
     ] = None,
     scenario: Annotated[str | None, typer.Option(help="inference, training or generation.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Of a training step: sgd, adam, none.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="The optimizer of a training step: sgd, adam, none.")
+    ] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Compile with dynamic shapes.")] = False,
     allocator: Annotated[str | None, typer.Option(help="steady, default, jemalloc, tcmalloc.")] = None,
     weights: Annotated[str | None, typer.Option(help="random, pretrained, or a file.")] = None,
-    compile_mode: Annotated[str | None, typer.Option(help="mode= of torch.compile.")] = None,
-    inductor_config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE. Repeatable.")] = None,
-    configuration: Annotated[str | None, typer.Option(help="Named settings, one name.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for what is measured. Repeatable.")] = None,
+    compile_mode: Annotated[
+        str | None, typer.Option(help="The mode of torch.compile, e.g. max-autotune.")
+    ] = None,
+    inductor_config: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE: a setting of torch._inductor.config. Repeatable.")
+    ] = None,
+    configuration: Annotated[str | None, typer.Option(help="The name of one configuration.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE: an environment variable of the measured processes. Repeatable."),
+    ] = None,
     torchbench: Annotated[Path | None, typer.Option(help="A checkout of torchbench.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one measurement may take.")] = None,
     wait: Annotated[
-        str | None, typer.Option(help="Wait so long for cores that another run measures on, e.g. 2h.")
+        str | None,
+        typer.Option(help="If another run uses the cores, wait up to this long, e.g. 90s, 30m, 2h."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Builds at once.  [default: 1]")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Builds that are made at the same time.  [default: 1]")
+    ] = None,
     confidence: Annotated[
-        float | None, typer.Option(min=0.6, max=0.9999, help="How sure it is to be.  [default: 0.9]")
+        float | None,
+        typer.Option(
+            min=0.6, max=0.9999, help="Stop when the culprit is known with this probability.  [default: 0.9]"
+        ),
     ] = None,
     minimum_change: Annotated[
-        float | None, typer.Option(min=0, max=1000, help="A smaller change is none: 0.02 is 2 %.")
+        float | None, typer.Option(min=0, max=1000, help="Ignore changes smaller than this (0.02 = 2 %).")
     ] = None,
     max_builds: Annotated[
-        int | None, typer.Option(min=2, help="Stop after so many builds; --resume goes on.")
+        int | None, typer.Option(min=2, help="Stop after this many builds. --resume continues.")
     ] = None,
     prior: Annotated[
         list[str] | None,
-        typer.Option(help="PATTERN=WEIGHT: commits that touch such files are likelier. Repeatable."),
+        typer.Option(
+            help="PATTERN=WEIGHT: commits that change files of this pattern are suspected more. Repeatable."
+        ),
     ] = None,
     all_commits: Annotated[
-        bool, typer.Option("--all-commits", help="Not first parents only, merges descended into.")
+        bool,
+        typer.Option(
+            "--all-commits",
+            help="Search all commits at once, instead of first parents and then the merge at fault.",
+        ),
     ] = False,
     confirm: Annotated[
-        bool, typer.Option("--confirm/--no-confirm", help="Culprit against parent, built anew.")
+        bool,
+        typer.Option(
+            "--confirm/--no-confirm",
+            help="At the end, build the culprit and its parent again and compare them.",
+        ),
     ] = True,
     until_sure: Annotated[
         bool,
         typer.Option("--until-sure", help="Confirm with up to 120 pairs of builds instead of 40."),
     ] = False,
     revert: Annotated[
-        bool, typer.Option("--revert", help="Also measure the bad end with the culprit taken back.")
+        bool, typer.Option("--revert", help="Also measure the bad revision with the culprit reverted.")
     ] = False,
     pin_repo: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=PATH: a clone of what is pinned, to go on inside. Repeatable."),
+        typer.Option(help="NAME=PATH: a clone of a pinned dependency, to search inside it too. Repeatable."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of the recipe. Repeatable.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: a setting of the recipe. Repeatable.")
     ] = None,
     alert: Annotated[
-        int | None, typer.Option(help="Model, metric and range of this alert of the history.")
+        int | None, typer.Option(help="Take model, metric and range from this alert of the history.")
     ] = None,
     all_alerts: Annotated[
-        bool, typer.Option("--all-alerts", help="All open alerts, one of each cause; repeat it to go on.")
+        bool,
+        typer.Option("--all-alerts", help="Bisect one alert of each cause. Repeat the command to continue."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; build nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done; build nothing.")
     ] = False,
     resume: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Go on with a bisection: folder, name or `last`.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Continue a bisection: its folder, its name, or `last` (the newest)."
+        ),
     ] = None,
-    status: Annotated[str | None, typer.Option(metavar="NAME", help="Say where one stands.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report for programs.")] = False,
+    status: Annotated[str | None, typer.Option(metavar="NAME", help="Print how far a bisection is.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     db: Db = None,
     out: Out = None,
-    no_history: Annotated[bool, typer.Option("--no-history", help="Not into the history.")] = False,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Keep the result out of the history.")
+    ] = False,
 ) -> None:
-    """Name the change between two revisions that made a model slower, bigger or wrong."""
+    """Find the commit or version that made a model slower, bigger or wrong.
+
+    Put your own command after `--` to bisect by what it prints."""
     flags = dict(locals())
     del flags["context"]
     if context.invoked_subcommand is not None:
@@ -152,7 +206,7 @@ def bisect(
 
     command = context.meta.get(_COMMAND)
     if context.meta.get(f"{_COMMAND}.given") and not command:
-        raise UsageError("after -- stands the command to run in each build, and there is none")
+        raise UsageError("there is no command after `--`: put the command there that runs in each build")
     if not command and not any(value for name, value in flags.items() if name != "confirm"):
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -185,7 +239,7 @@ def bisect(
 
 @app.command("log")
 def log(name: Name = "last", out: Out = None) -> None:
-    """Print it as `git bisect log` would; `git bisect replay` takes it."""
+    """Print a log that `git bisect replay` can read."""
     from perfdash.bisection.result import git_log, result_of
 
     _, bisection = _bisection(name, out)
@@ -194,12 +248,14 @@ def log(name: Name = "last", out: Out = None) -> None:
 
 @app.command("mark")
 def mark(
-    revision: Annotated[str, typer.Argument(help="A commit or version that is in the bisection.")],
+    revision: Annotated[str, typer.Argument(help="A commit or version of the bisection.")],
     side: Annotated[str, typer.Argument(help="good, bad or skip.")],
-    of: Annotated[str, typer.Option(help="A bisection: its folder, its name, or `last`.")] = "last",
+    of: Annotated[
+        str, typer.Option(help="A bisection: its folder, its name, or `last` (the newest).")
+    ] = "last",
     out: Out = None,
 ) -> None:
-    """Overrule what was measured of a revision; --resume goes on with it."""
+    """Overrule the measurement of a revision. Then continue with --resume."""
     from perfdash.bisection.setup import marked
     from perfdash.report.markdown import plain
 

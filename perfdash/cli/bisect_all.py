@@ -76,7 +76,7 @@ def bisect_all_alerts(flags: Mapping[str, Any], command: Sequence[str] | None) -
     if outcomes:
         _report(outcomes, len(groups), settings.out / FOLDER, flags["as_json"])
     if interrupted:
-        notify("Interrupted. The same command goes on.")
+        notify("Interrupted. The same command continues.")
         return 130
     return max((outcome.exit_code for outcome in outcomes), default=0)
 

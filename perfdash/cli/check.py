@@ -20,27 +20,27 @@ if TYPE_CHECKING:
         "suite": None,
         "model": "A model of your own: file.py:function.",
         "models": None,
-        "batch_size": "Instead of the suite's batch size.",
+        "batch_size": "The batch size, instead of the suite's.",
         "device": None,
-        "dtype": "As for run.  [default: float32]",
-        "quick": "Only the suite's few quick models.",
-        "torchbench": "A checkout of torchbench, for the suite torchbench-checkout.",
-        "python": "The interpreter whose torch is used.",
+        "dtype": "As in `perfdash run`.  [default: float32]",
+        "quick": "Only the few models that the suite marks as quick.",
+        "torchbench": "A checkout of torchbench: its models are the suite torchbench-checkout.",
+        "python": "Use the torch of this interpreter.",
         "weights": "random, pretrained, or a file.  [default: random]",
         "timeout": "Seconds that a model may take.",
         "memory_limit": "GiB that a model may use.",
-        "cores": "Which cores, e.g. 0-3,8.  [default: all]",
-        "jobs": "Models side by side.  [default: as cores and memory allow]",
+        "cores": "Use these cores, e.g. 0-3,8.  [default: all]",
+        "jobs": "Models at the same time.  [default: as many as cores and memory allow]",
     }
 )
 def check(
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Load every model and run it once without compiling: what cannot be built, and why.
+    """Check that every model loads and runs, without compiling.
 
-    Exit code 1 where something has to be mended; a model that is too large for this machine, or that
-    its suite skips, is told and is no fault.
+    Exit code 1 if a model has to be repaired. A model that is too large for this machine, or that its suite
+    skips, is listed and is no fault.
     """
     from perfdash.records import to_json
     from perfdash.runner.model_check import check_models

@@ -7,26 +7,28 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db, Out, RunName, lookup
+from perfdash.cli.shared_options import AsJson, Db, Out, RunName, lookup
 
 
 def code(
     run: RunName,
-    model: Annotated[str, typer.Argument(help="The model, or a pattern that one case matches.")],
+    model: Annotated[str, typer.Argument(help="The model, or a pattern that matches one case.")],
     kernel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this kernel, or those that match.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only this kernel, or the kernels that match this pattern."),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write one file a graph, or a kernel, here.")
+        Path | None, typer.Option(metavar="DIR", help="Write a file per graph or kernel into this folder.")
     ] = None,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print or write the generated code of a case: its graphs, or single kernels."""
+    """Print or write the code that inductor generated."""
     from perfdash.errors import MachineError, UsageError
     from perfdash.explain.case_sides import row_of
     from perfdash.explain.code_difference import kernels_of
-    from perfdash.files import write
+    from perfdash.files import dumps, write
     from perfdash.history.generated_code import texts
 
     imported = lookup(db, out).run(run, code=True)
@@ -39,6 +41,9 @@ def code(
         )
     if kernel is not None:
         files = kernels_of(files, kernel)
+    if to is None and as_json:
+        typer.echo(dumps(files, indent=1))
+        return
     if to is None:
         typer.echo("\n\n".join(f"# {name}\n{text.rstrip()}" for name, text in files.items()))
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db, Out, lookup, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, lookup, warn
 from perfdash.files import dumps
 
 
@@ -15,30 +15,38 @@ def compare(
     old: Annotated[
         str,
         typer.Argument(
-            help="A run (folder, name, last), or of the history: a date, a window 2026-11-01..2026-11-10, "
-            "torch==2.14.0, a commit of torch."
+            help="A run (folder, name, last), or runs of the history: a "
+            "date, a window 2026-11-01..2026-11-10, "
+            "torch==2.14.0, or a commit of torch."
         ),
     ],
-    new: Annotated[str, typer.Argument(help="What it is compared with, in the same words.")],
+    new: Annotated[str, typer.Argument(help="The newer side, in the same form.")],
     db: Db = None,
     out: Out = None,
     host_class: Annotated[
-        str | None, typer.Option(help="Of runs on several classes of hosts, those on this one.")
+        str | None, typer.Option(help="If the runs are of several classes of hosts: only those of this one.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help="text, json or csv.")] = "text",
-    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
+    as_json: AsJson = False,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write the comparison as JUnit XML, for a CI.")
+    ] = None,
     fail_on: Annotated[
-        list[str] | None, typer.Option(help="`regression`: exit 1 where something got worse for real.")
+        list[str] | None, typer.Option(help="`regression`: exit with code 1 if there is a regression.")
     ] = None,
 ) -> None:
-    """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
+    """Compare two runs, nights, builds or windows of nights.
+
+    Compared are the cases that both sides have. Runs on different classes of hosts are refused."""
     from perfdash.errors import UsageError
     from perfdash.report.comparison_text import comparison, to_csv, to_plain
+    from perfdash.suggestions import not_one_of
 
+    form = "json" if as_json else form
     if form not in ("text", "json", "csv"):
-        raise UsageError(f"--format {form!r} is none of text, json, csv")
+        raise UsageError(not_one_of("--format", form, ("text", "json", "csv")))
     if fail_on and set(fail_on) != {"regression"}:
-        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+        raise UsageError(not_one_of("--fail-on", ", ".join(fail_on), ["regression"]))
     sides = lookup(db, out).comparison(old, new, host_class)
     if form == "json":
         typer.echo(dumps(to_plain(sides), indent=1))

@@ -19,19 +19,22 @@ _LEFT_OUT = {"db", "no_history", "executor", "scheduler", "shard", "costs", "fai
 def compare_builds(
     flags: Mapping[str, Any],
     base_python: Annotated[
-        str | None, typer.Option(help="The interpreter of the base; --python is that of the change.")
+        str | None,
+        typer.Option(help="The interpreter of the base build. --python is that of the changed build."),
     ] = None,
     pairs: Annotated[
-        int | None, typer.Option(min=4, max=60, help="Pairs of runs a case at most.  [default: 8]")
+        int | None,
+        typer.Option(min=4, max=60, help="The largest number of pairs of runs per case.  [default: 8]"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Begin no pair after so many minutes; --resume continues.")
+        float | None,
+        typer.Option(min=0.1, help="Start no new pair after this many minutes. --resume continues."),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Continue a comparison (folder, name or `last`).")
+        str | None, typer.Option(help="Continue a comparison: its folder, its name, or `last` (the newest).")
     ] = None,
 ) -> None:
-    """Measure two builds in turn, pair by pair, until it is known what changed.
+    """Measure two builds in turn until it is known what changed.
 
     Models and settings are given as for `perfdash run`. The comparison stays out of the history.
     """

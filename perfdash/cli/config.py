@@ -11,7 +11,7 @@ from perfdash.files import dumps
 def config(
     as_json: AsJson = False,
 ) -> None:
-    """Show each setting with where it comes from: environment, perfdash.toml or default."""
+    """Show each setting and where it comes from."""
     from perfdash.bisection.sources.git_repository import without_credentials
     from perfdash.redaction import mask_secrets, mask_variables
     from perfdash.settings import bisect_origins, bisect_settings, resolve, shown

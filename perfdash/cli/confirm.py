@@ -14,35 +14,48 @@ if TYPE_CHECKING:
 
 
 def confirm(
-    run: Annotated[str, typer.Argument(help="A run folder, its name, or `last`.")],
+    run: Annotated[
+        str, typer.Argument(help="A run: its folder or name. `last` is the newest run with a result.")
+    ],
     good_python: Annotated[
-        str, typer.Option(help="The interpreter of the last good build, kept from that night.")
+        str, typer.Option(help="The interpreter of the last good build, kept since that night.")
     ],
     python: Annotated[
-        str | None, typer.Option(help="The interpreter of the run.  [default: as it was measured]")
+        str | None, typer.Option(help="The interpreter of the build under test.  [default: that of the run]")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Cases at most, the likeliest changes first.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, help="The largest number of cases; the likeliest changes come first.")
+    ] = 20,
     pairs: Annotated[
-        int | None, typer.Option(min=5, max=60, help="Pairs a case at most.  [default: 8]")
+        int | None, typer.Option(min=5, max=60, help="The largest number of pairs per case.  [default: 8]")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Begin no pair of runs after so many minutes.")
+        float | None, typer.Option(min=0.1, help="Start no new pair of runs after this many minutes.")
     ] = None,
     certain: Annotated[
-        bool, typer.Option("--alarms", help="Only what the night was certain enough of to raise an alert.")
+        bool,
+        typer.Option("--alarms", help="Only suspected changes that are significant enough for an alert."),
     ] = False,
-    cores: Annotated[str | None, typer.Option(help="Which cores.  [default: the last ones]")] = None,
-    wait: Annotated[
-        str | None, typer.Option(help="Wait so long for cores that another run measures on, e.g. 2h.")
+    cores: Annotated[
+        str | None, typer.Option(help="Measure on these cores.  [default: the last ones]")
     ] = None,
-    jobs: Annotated[str | None, typer.Option(help="Cases side by side; as in the run.  [default: 1]")] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(help="If another run uses the cores, wait up to this long, e.g. 90s, 30m, 2h."),
+    ] = None,
+    jobs: Annotated[
+        str | None, typer.Option(help="Cases at the same time, as many as in the run.  [default: 1]")
+    ] = None,
     db: Db = None,
     out: Out = None,
     fail_on: Annotated[
-        list[str] | None, typer.Option(help="`regression`: exit 1 where something worse stands.")
+        list[str] | None, typer.Option(help="`regression`: exit with code 1 if a regression is confirmed.")
     ] = None,
 ) -> None:
-    """Measure what may have changed again, both builds in turn; only what stands is an alert."""
+    """Re-measure suspected regressions beside the last good build.
+
+    A change that is not confirmed raises no alert.
+    """
     from perfdash.detect.confirmation import candidates, of_this_method
     from perfdash.detect.nightly_judging import judge_run
     from perfdash.errors import UsageError

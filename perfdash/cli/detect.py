@@ -16,18 +16,21 @@ if TYPE_CHECKING:
 
 
 def detect(
-    file: Annotated[Path, typer.Argument(help="A CSV file with a header, a row a measurement.")],
+    file: Annotated[Path, typer.Argument(help="A CSV file with a header and a row per measurement.")],
     column: Annotated[str, typer.Option(help="The column with the values.")],
     time: Annotated[
         str | None, typer.Option(help="A column with times: numbers or ISO dates. Rows are sorted by it.")
     ] = None,
-    min_change: Annotated[float, typer.Option(help="Leave out smaller changes: 0.02 is 2 %.")] = 0.02,
+    min_change: Annotated[float, typer.Option(help="Ignore changes smaller than this (0.02 = 2 %).")] = 0.02,
     weak: Annotated[
-        bool, typer.Option("--weak", help="Also list steps that only a window of 50 rows shows.")
+        bool,
+        typer.Option("--weak", help="Also list steps that are significant only within a window of 50 rows."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find when the level of a series changed, by how much, how surely, and between which rows."""
+    """Find when the level of a series in a CSV file changed.
+
+    Each change is printed with its size, its probability and the rows around it."""
     from perfdash.detect.csv_series import read_column
     from perfdash.errors import UsageError
 
@@ -74,5 +77,5 @@ def _table(changes: list[dict[str, Any]], series: Column) -> str:
 def _none(series: Column) -> str:
     given = len(series.values) - series.missing
     if given < series.FEWEST:
-        return f"No change can be told from {given} values: at least {series.FEWEST} are needed."
+        return f"{given} values are too few to find a change: at least {series.FEWEST} are needed."
     return "No change found."

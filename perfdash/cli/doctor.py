@@ -7,36 +7,59 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db, Out
+from perfdash.cli.shared_options import AsJson, Db, Out
 
 
 def doctor(
-    python: Annotated[str | None, typer.Option(help="The interpreter whose torch is examined.")] = None,
+    python: Annotated[str | None, typer.Option(help="Check the torch of this interpreter.")] = None,
     nightly: Annotated[
         bool,
-        typer.Option("--nightly", help="Instead: is a nightly missing, late, partial? Exit 1 where it is."),
+        typer.Option(
+            "--nightly",
+            help="Check the nightlies instead. Exit with code 1 if one is missing, late, partial or failed.",
+        ),
     ] = False,
-    job: Annotated[str | None, typer.Option(metavar="NAME", help="With --nightly: only this one.")] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --nightly: only the nightly of this name.")
+    ] = None,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Examine the machine and the torch installation; each finding says what to do."""
+    """Check whether this machine is fit to measure on.
+
+    Each finding says what to do.
+    """
+    from perfdash.errors import MachineError, UsageError
+
     if nightly:
         from perfdash.cli.nightly import examined
 
+        if as_json:
+            raise UsageError(
+                "--json is for the findings on this machine; `perfdash nightly list --json` lists "
+                "the nightlies"
+            )
         raise typer.Exit(examined(job, db, out))
-    from perfdash.errors import MachineError, UsageError
+    from dataclasses import asdict
+
+    from perfdash.files import dumps
     from perfdash.runner import doctor as examination
 
     if job is not None:
-        raise UsageError("--job says which nightly: it needs --nightly")
+        raise UsageError("--job names a nightly, so it needs --nightly")
 
     findings = examination.examine(python or sys.executable)
     width = max(len(finding.subject) for finding in findings)
-    for finding in findings:
+    if as_json:
+        typer.echo(dumps([asdict(finding) for finding in findings], indent=1))
+    for finding in () if as_json else findings:
         typer.echo(f"{finding.level:<5} {finding.subject:<{width}}  {finding.what}")
         if finding.do:
             typer.echo(f"{'':<5} {'':<{width}}  -> {finding.do}")
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
-        raise MachineError(f"{len(errors)} of {len(findings)} findings stop a measurement")
+        raise MachineError(
+            f"{len(errors)} of {len(findings)} findings prevent a measurement: "
+            + ", ".join(finding.subject for finding in errors)
+        )

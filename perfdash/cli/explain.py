@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,37 +22,51 @@ def explain(
         typer.Argument(metavar="ALERT | RUN", help="The number of an alert, or a run (folder, name, last)."),
     ],
     model: Annotated[
-        str | None, typer.Argument(help="With a run: the model, or a pattern that one case of it matches.")
+        str | None, typer.Argument(help="After a run: the model, or a pattern that matches one case.")
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="The run to compare with.  [default: the previous run of the case]"),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Measure both sides again, kernel by kernel, in pairs.")
+        bool, typer.Option("--profile", help="Measure both builds again, kernel by kernel, in pairs.")
     ] = False,
     reproducer: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Profile, and write a script there that shows the slowest part."),
+        typer.Option(
+            metavar="DIR", help="Profile, and write a script that shows the slowest part into this folder."
+        ),
     ] = None,
     tlparse: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Profile, and keep the TORCH_TRACE logs of both sides.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Profile, and keep the TORCH_TRACE logs of both builds in this folder."
+        ),
     ] = None,
     old_python: Annotated[
-        str | None, typer.Option(help="With --profile: the interpreter of the older run.  [default: its own]")
+        str | None,
+        typer.Option(
+            help="With --profile: the interpreter of the older run.  [default: the one that was measured]"
+        ),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="With --profile: the interpreter of the newer run.  [default: its own]")
+        str | None,
+        typer.Option(
+            help="With --profile: the interpreter of the newer run.  [default: the one that was measured]"
+        ),
     ] = None,
     pairs: Annotated[
-        int | None, typer.Option(min=3, max=60, help="With --profile: pairs of processes.  [default: 5]")
+        int | None,
+        typer.Option(min=3, max=60, help="With --profile: the number of pairs of processes.  [default: 5]"),
     ] = None,
-    cores: Annotated[str | None, typer.Option(help="With --profile: which cores.")] = None,
+    cores: Annotated[str | None, typer.Option(help="With --profile: measure on these cores.")] = None,
     db: Db = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a change: kernels, library calls, graph breaks, guards and files that differ."""
+    """Explain a change by what differs in the compiled code.
+
+    Compared are kernels, library calls, graph breaks, guards and loaded files."""
     from perfdash.errors import UsageError
     from perfdash.explain.explanation_text import text, to_plain
 
@@ -99,5 +114,6 @@ def _of_runs(lookup: RunLookup, run: str, model: str, against: str | None) -> Ex
 
     after = lookup.run(run)
     row = row_of(after, model)
-    before = lookup.run(against) if against is not None else lookup.previous(after, row.case)
-    return compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))
+    before, note = (lookup.run(against), "") if against is not None else lookup.previous(after, row.case)
+    explanation = compare(side_of(before.run, row_of_case(before, row.case)), side_of(after.run, row))
+    return replace(explanation, note=note)

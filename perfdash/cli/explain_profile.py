@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from perfdash.cli.shared_options import warn
 
 if TYPE_CHECKING:
     from perfdash.errors import UsageError
-    from perfdash.explain.profiling import Build
+    from perfdash.explain.profiling import ProfiledBuild
     from perfdash.explain.structure_comparison import Explanation
 
 Say = Callable[[str], None]
@@ -43,13 +44,21 @@ def measured(
     from perfdash.metrics import METRICS
 
     builds = _builds(explanation, wanted)
-    run, case = builds[1]
+    run, _ = builds[1]
     folder = profiling.new_folder(run, explanation.after.case)
+    old, case = (
+        profiling.with_kept_model(
+            build, of, side.structure.get("model_files") or {}, folder / "models" / name
+        )
+        for (of, build), side, name in zip(
+            builds, (explanation.before, explanation.after), ("old", "new"), strict=True
+        )
+    )
     if reproducer is not None and _is_wrong(explanation, metric):
         return _reproduce_accuracy(case, folder, reproducer, say)
-    profiling.refuse_same_build(builds[0][1], case)
+    profiling.refuse_same_build(old, case)
     count = wanted.pairs or profiling.PAIRS
-    profiles = profiling.profile(builds[0][1], case, folder, count, None, warn, tlparse)
+    profiles = profiling.profile(old, case, folder, count, None, warn, tlparse)
     comparison = compare(profiles)
     of_eager = metric in METRICS and METRICS[metric].of_eager
     report = profile_text.text(comparison, str(folder), of_eager=of_eager)
@@ -62,33 +71,38 @@ def measured(
         return plain, None
     from perfdash.errors import UsageError
     from perfdash.explain.reproducer import write
+    from perfdash.runner.host import relevant_variables
 
     sides = [comparison.compiled, comparison.eager]
     if of_eager:
         sides.reverse()
     side = next((side for side in sides if side.named), sides[0])
     try:
-        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new")
+        variables = relevant_variables(old.planned.env), relevant_variables(case.planned.env)
+        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new", variables)
     except UsageError as problem:  # the profile is printed all the same
         return plain, problem
     say(f"Reproducer: python {script}")
     return {**plain, "reproducer": str(script)}, None
 
 
-def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, Build]]:
+def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, ProfiledBuild]]:
     """(run folder, build) of the older and of the newer side."""
-    from perfdash.explain.profiling import build_of
+    from perfdash.explain.profiling import build_of, with_own_variables
+    from perfdash.runner.host import relevant_variables
     from perfdash.runner.run_journal import find_run
     from perfdash.settings import resolve
 
     runs = resolve({"out": wanted.out})[0].out
-    builds = []
+    folders, builds = [], []
     for side, word, python in zip(
         (explanation.before, explanation.after), wanted.runs, wanted.pythons, strict=True
     ):
         folder = find_run(word or side.run.name, runs)
-        builds.append((folder, build_of(folder, side.case, python, wanted.cores)))
-    return builds
+        folders.append(folder)
+        builds.append(build_of(folder, side.case, python, wanted.cores))
+    old, new = builds
+    return list(zip(folders, with_own_variables(old, new, relevant_variables(dict(os.environ))), strict=True))
 
 
 def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
@@ -96,13 +110,20 @@ def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
     return metric in (None, "accuracy", "status") and explanation.after.status == "fail_accuracy"
 
 
-def _reproduce_accuracy(build: Build, folder: Path, reproducer: Path, say: Say) -> Measured:
+def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, say: Say) -> Measured:
+    from perfdash.errors import UsageError
     from perfdash.explain import profiling
-    from perfdash.explain.reproducer import write_accuracy
+    from perfdash.explain.reproducer import shows_it, write_accuracy
 
     found = profiling.failing_subgraph(build, folder, warn)
     script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
+    plain = {"subgraph": found, "reproducer": str(script)}
+    if not shows_it(script, build.settings.python, build.planned.env):
+        return plain, UsageError(
+            f"{script} does not show it: alone, {', '.join(found['operators'])} is compiled rightly. The "
+            "model's file, or what it imports, changes how torch compiles. Add that code to the script."
+        )
     say(f"Reproducer: python {script}")
-    return {"subgraph": found, "reproducer": str(script)}, None
+    return plain, None

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from perfdash.history.results import Imported
     from perfdash.history.store import Store
 
-app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
+app = typer.Typer(help="Import, list, show, export and correct stored runs.", no_args_is_help=True)
 
-Since = Annotated[str | None, typer.Option(help="Runs from this time: 2026, 2026-11, 2026-11-21, ...")]
-Until = Annotated[str | None, typer.Option(help="Runs up to this time, included.")]
+Since = Annotated[
+    str | None, typer.Option(help="Only runs from this time on: 2026, 2026-11, 2026-11-21, ...")
+]
+Until = Annotated[str | None, typer.Option(help="Only runs up to this time, inclusive.")]
 
 
 @app.command("import")
@@ -27,23 +29,39 @@ def import_(
     ],
     db: Db = None,
     out: Out = None,
-    host: Annotated[str | None, typer.Option(help="Of a foreign file: the host's name.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="For a file of another tool: the name of the host.")
+    ] = None,
     host_class: Annotated[
-        str | None, typer.Option(help="Of a foreign file: hosts that may be compared with each other.")
+        str | None,
+        typer.Option(help="For a file of another tool: the class of hosts whose results may be compared."),
     ] = None,
     started: Annotated[
         str | None,
-        typer.Option(help="When a foreign file was measured: 2023-06-01; mtime: when it was written."),
+        typer.Option(
+            help="For a file of another tool: when it was measured, "
+            "2023-06-01; or mtime: when the file was written."
+        ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of a file that does not say it.")] = None,
-    suite: Annotated[str | None, typer.Option(help="The same; as in perfdash run.")] = None,
-    device: Annotated[str | None, typer.Option(help="The same.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="The same.")] = None,
-    amp_dtype: Annotated[str | None, typer.Option(help="The same.")] = None,
-    scenario: Annotated[str | None, typer.Option(help="The same.")] = None,
-    backend: Annotated[str | None, typer.Option(help="The same.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="For a file that does not have it: the number of threads.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="For a file that does not have it: the suite.")] = None,
+    device: Annotated[str | None, typer.Option(help="For a file that does not have it: cpu or cuda.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="For a file that does not have it: the dtype.")] = None,
+    amp_dtype: Annotated[
+        str | None, typer.Option(help="For a file that does not have it: what amp casts to.")
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="For a file that does not have it: the scenario.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="For a file that does not have it: the back end.")
+    ] = None,
 ) -> None:
-    """Take runs in, and files of other tools: dynamo CSVs, benchmark databases, dashboards.
+    """Import runs, and the result files of other tools.
+
+    These are dynamo CSVs, benchmark databases and dashboards.
 
     The format is told by what is in a file. What was taken in before is not taken in twice.
     """
@@ -73,7 +91,7 @@ def import_(
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                     continue
                 if why := refusal(info):  # a folder that was named itself is imported all the same
-                    typer.echo(f"{folder.name}: taken in, although {why}", err=True)
+                    typer.echo(f"{folder.name}: imported, although {why}", err=True)
                 run = read_folder(folder, warn, code=True)
             except PerfdashError as error:
                 unreadable.append(str(error))
@@ -81,7 +99,7 @@ def import_(
             _show_import(run, take_in(store, [run])[0])
     if unreadable:
         raise UsageError(
-            "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be taken in:", *unreadable])
+            "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be imported:", *unreadable])
         )
 
 
@@ -111,10 +129,10 @@ def runs(
     out: Out = None,
     since: Since = None,
     until: Until = None,
-    latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = None,
+    latest: Annotated[int | None, typer.Option(min=1, help="Only this many of the latest.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs in the history, oldest first."""
+    """List the runs of the history, oldest first."""
     from perfdash.history.queries import list_runs
     from perfdash.report.terminal_tables import run_table
 
@@ -129,16 +147,21 @@ def runs(
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(help="The name of a run, or `last`.")] = "last",
-    model: Annotated[str | None, typer.Option(help="A model: its numbers over all nights.")] = None,
+    run: Annotated[str, typer.Argument(help="The name of a run, or `last` (the newest).")] = "last",
+    model: Annotated[str | None, typer.Option(help="Show the numbers of this model over all nights.")] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="With --model: which metrics.  [default: eager_ms, backend_ms, speedup]"),
+        typer.Option(
+            help="With --model: the metrics to show. Repeatable.  [default: eager_ms, backend_ms, speedup]"
+        ),
     ] = None,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a run as the history has it, or a model over time."""
+    """Show a stored run, or one model over time."""
+    from dataclasses import asdict
+
     from perfdash.history.queries import find_run, model_series, rows_of
     from perfdash.report.terminal_tables import run_rows, series_table
 
@@ -146,13 +169,34 @@ def show(
         line = find_run(connection, run)
         if model is not None:
             metrics = metric or ["eager_ms", "backend_ms", "speedup"]
+            if as_json:
+                plain = [
+                    {
+                        "case": vars(case),
+                        "nights": {
+                            name: list(map(asdict, series))
+                            for name, series in zip(metrics, points, strict=True)
+                        },
+                    }
+                    for case, points in model_series(connection, line, model, metrics)
+                ]
+                typer.echo(dumps(plain, indent=1))
+                return
             tables = [
                 series_table(case, metrics, points)
                 for case, points in model_series(connection, line, model, metrics)
             ]
             typer.echo("\n\n".join(tables))
             return
-        typer.echo(run_rows(line, rows_of(connection, line.id, details=True)))
+        rows = rows_of(connection, line.id, details=True)
+        if as_json:
+            results = [
+                {"case": vars(row.case), "status": row.status, "verdict": row.verdict, "values": row.values}
+                for row in rows
+            ]
+            typer.echo(dumps({"run": line.to_plain(), "results": results}, indent=1))
+            return
+        typer.echo(run_rows(line, rows))
 
 
 @app.command("export")
@@ -163,17 +207,20 @@ def export(
     since: Since = None,
     until: Until = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="parquet, csv or json.  [default: as the file is called]")
+        str | None,
+        typer.Option("--format", help="parquet, csv or json.  [default: by the end of the file's name]"),
     ] = None,
 ) -> None:
-    """Write all results of the history, or of a time, as one flat table."""
+    """Write the results of the history as one flat table."""
     from perfdash.errors import UsageError
     from perfdash.history import export as exporting
     from perfdash.history.queries import list_runs
 
     chosen = form or file.suffix.removeprefix(".").lower()
     if chosen not in exporting.FORMATS:
-        raise UsageError(f"{file}: --format {chosen!r} is none of {', '.join(exporting.FORMATS)}")
+        from perfdash.suggestions import not_one_of
+
+        raise UsageError(f"{file}: {not_one_of('--format', chosen, exporting.FORMATS)}")
     since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
         chosen_runs = list_runs(connection, since=since, until=until)
@@ -183,15 +230,17 @@ def export(
 
 @app.command("prune")
 def prune(
-    before: Annotated[str, typer.Option(help="Runs that started before this time: 2026-01-01.")],
+    before: Annotated[str, typer.Option(help="Remove runs that started before this time: 2026-01-01.")],
     db: Db = None,
     out: Out = None,
     samples: Annotated[
-        bool, typer.Option("--samples", help="Only their latency samples; the results stay.")
+        bool, typer.Option("--samples", help="Remove only their latency samples. The results are kept.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would be done.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this flag the command only prints what it would do.")
+    ] = False,
 ) -> None:
-    """Remove old runs from the history, or only their samples. Run folders are not touched."""
+    """Remove old runs, or only their samples. Run folders are kept."""
     from perfdash.history import maintenance
     from perfdash.history.queries import list_runs
     from perfdash.settings import check_time
@@ -216,7 +265,9 @@ def merge(
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Take all runs of another history in; a known one is replaced only if it has gone on since."""
+    """Copy all runs of another history into this one.
+
+    A run that both have is replaced only if the other history has more results of it."""
     from perfdash.history import maintenance
     from perfdash.history.store import open_store
     from perfdash.settings import refuse_password
@@ -228,20 +279,21 @@ def merge(
 
 
 OneRun = Annotated[
-    str, typer.Argument(help="The name of a run, `last`, or id:N where several have that name.")
+    str,
+    typer.Argument(help="The name of a run, `last` (the newest), or id:N if several runs have that name."),
 ]
-Because = Annotated[str | None, typer.Option(help="Why, for those who read the history later.")]
+Because = Annotated[str | None, typer.Option(help="The reason, for people who read the history later.")]
 
 
 @app.command("exclude")
 def exclude(
     run: OneRun,
     because: Because = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring it back: it is judged again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo: use the run for judging again.")] = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Keep a run but judge nothing by it, and judge the later nights again.
+    """Keep a run but leave it out of judging; judge later nights again.
 
     It is no baseline and no change, and it does not count as noise. All tables show why.
     """
@@ -263,11 +315,13 @@ def exclude(
 def remove(
     run: OneRun,
     because: Because = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would be done.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without this flag the command only prints what it would do.")
+    ] = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Remove a run from the history. Its folder stays, and `history import` stores it again."""
+    """Remove a run. Its folder is kept; `history import` stores it again."""
     from perfdash.detect import curation
     from perfdash.history.acts import the_run
 
@@ -286,12 +340,12 @@ def remove(
 @app.command("rename")
 def rename(
     run: OneRun,
-    new: Annotated[str, typer.Argument(help="Its new name.")],
+    new: Annotated[str, typer.Argument(help="The new name of the run.")],
     because: Because = None,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Give a run another name in the history. Its folder keeps its name."""
+    """Give a run another name. Its folder keeps its name."""
     from perfdash.detect import curation
 
     with opened(db, out) as store:
@@ -301,7 +355,7 @@ def rename(
 
 @app.command("acts")
 def acts(db: Db = None, out: Out = None, as_json: AsJson = False) -> None:
-    """List what people did to the history and its alerts: who, when, and why."""
+    """List the changes that people made: who, when and why."""
     from perfdash.history.acts import load
     from perfdash.report.terminal_tables import act_table
 

@@ -12,13 +12,13 @@ from perfdash.files import dumps
 
 
 def list_suites(
-    suite: Annotated[str | None, typer.Argument(help="A suite: its models are listed.")] = None,
+    suite: Annotated[str | None, typer.Argument(help="List the models of this suite.")] = None,
     torchbench: Annotated[
         Path | None, typer.Option(help="A checkout of torchbench: the suite torchbench-checkout.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the suites, or the models of one with their batch sizes."""
+    """List the suites, or the models of one suite."""
     from perfdash.settings import resolve
     from perfdash.suites.suite_file import BatchSize, Suite, load_suite, suite_names
     from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite

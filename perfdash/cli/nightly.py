@@ -12,32 +12,44 @@ import typer
 from perfdash.cli.shared_options import AsJson, Db, Out, opened
 from perfdash.files import dumps
 
-app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
+app = typer.Typer(help="Record when nightlies start and end; notice missing ones.", no_args_is_help=True)
 
-Job = Annotated[str, typer.Option(metavar="NAME", help="Which nightly, where several share a history.")]
+Job = Annotated[
+    str, typer.Option(metavar="NAME", help="The name of the nightly, if several share a history.")
+]
 Night = Annotated[
     str | None,
-    typer.Option(help="Its name within the job, e.g. its folder's.  [default: the time; the latest]"),
+    typer.Option(
+        help="The name of this night, e.g. of its folder.  [default: begin: the time; end: the latest night]"
+    ),
 ]
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 @app.command("begin")
 def begin(
-    every: Annotated[str, typer.Option(help="How often it comes: 24h, 7d, 90m.")] = "24h",
+    every: Annotated[str, typer.Option(help="The time between two nightlies: 24h, 7d, 90m.")] = "24h",
     grace: Annotated[
-        str | None, typer.Option(help="How late the next may begin.  [default: an eighth of --every]")
+        str | None,
+        typer.Option(
+            help="How late the next one may start before it counts as late.  [default: an eighth of --every]"
+        ),
     ] = None,
     expect: Annotated[
         list[str] | None,
-        typer.Option(metavar="'SUITE DEVICE DTYPE'", help="What it measures, also with threads. Repeatable."),
+        typer.Option(
+            metavar="'SUITE DEVICE DTYPE'",
+            help="What it measures; the number of threads may follow. Repeatable.",
+        ),
     ] = None,
     job: Job = "nightly",
     night: Night = None,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Say that a nightly begins, and when the next is due. Said again with its --night, it goes on."""
+    """Record that a nightly starts, and when the next is due.
+
+    Repeat the command with the same --night to continue a night."""
     from perfdash.files import now
     from perfdash.history import nightlies
 
@@ -61,19 +73,25 @@ def end(
     why: Annotated[str | None, typer.Option(help="What went wrong, in a few words.")] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option(help="A run of it, folder or name. Repeatable.  [default: all of its time]"),
+        typer.Option(
+            help="A run of this night: its folder or name. Repeatable.  [default: all runs since it started]"
+        ),
     ] = None,
     job: Job = "nightly",
     night: Night = None,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Say how a nightly ended. What it expected and the history does not have makes it partial."""
+    """Record how a nightly ended.
+
+    If the history lacks results that it expected, it is recorded as partial."""
     from perfdash.files import now
     from perfdash.history import nightlies
 
     if state not in nightlies.ENDINGS:
-        raise _usage(f"--state {state!r} is none of {', '.join(nightlies.ENDINGS)}")
+        from perfdash.suggestions import not_one_of
+
+        raise _usage(not_one_of("--state", state, nightlies.ENDINGS))
     # A nightly that broke before it measured anything is recorded, too.
     with opened(db, out, create=state == nightlies.FAILED) as store, store.write() as connection:
         done = nightlies.end(
@@ -85,8 +103,8 @@ def end(
 
 @app.command("list")
 def list_(
-    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.")] = None,
-    latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = 20,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only the nightly of this name.")] = None,
+    latest: Annotated[int | None, typer.Option(min=1, help="Only this many of the latest.")] = 20,
     as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
@@ -117,11 +135,11 @@ def list_(
 
 @app.command("forget")
 def forget(
-    job: Annotated[str, typer.Argument(help="The nightly's name.")],
+    job: Annotated[str, typer.Argument(help="The name of the nightly.")],
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Remove a nightly that is no longer to come from the heartbeat. Its runs stay."""
+    """Stop expecting a nightly. Its runs are kept."""
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.write() as connection:

@@ -19,44 +19,52 @@ if TYPE_CHECKING:
 def notify(
     run: RunName = "last",
     mail_to: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="Send a mail. Repeatable, or commas.")
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Send a mail to this address. Repeatable, or commas."),
     ] = None,
     mail_from: Annotated[
         str | None,
-        typer.Option(envvar="PERFDASH_MAIL_FROM", help="Its sender.  [default: the first of --mail-to]"),
+        typer.Option(
+            envvar="PERFDASH_MAIL_FROM", help="The sender of the mail.  [default: the first of --mail-to]"
+        ),
     ] = None,
     smtp: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST[:PORT]", envvar="PERFDASH_SMTP", help="The mail server, port 587 unless said."
+            metavar="HOST[:PORT]", envvar="PERFDASH_SMTP", help="The mail server.  [default port: 587]"
         ),
     ] = None,
     smtp_user: Annotated[
         str | None,
         typer.Option(
-            envvar="PERFDASH_SMTP_USER", help="Its user; the password is in PERFDASH_SMTP_PASSWORD."
+            envvar="PERFDASH_SMTP_USER",
+            help="The user of the mail server. The password is read from PERFDASH_SMTP_PASSWORD.",
         ),
     ] = None,
     smtp_plain: Annotated[
-        bool, typer.Option("--smtp-plain", help="A relay of your own without encryption; without password.")
+        bool, typer.Option("--smtp-plain", help="Use no encryption and no password, for a relay of your own.")
     ] = False,
     webhook: Annotated[
-        bool, typer.Option("--webhook", help="Tell the chat whose webhook is in PERFDASH_WEBHOOK.")
+        bool, typer.Option("--webhook", help="Send to the chat whose webhook is in PERFDASH_WEBHOOK.")
     ] = False,
     broken: Annotated[
-        str | None, typer.Option(metavar="WHY", help="That the nightly broke, and why, instead of a run.")
+        str | None,
+        typer.Option(
+            metavar="WHY", help="Report that the nightly failed, with this reason, instead of a run."
+        ),
     ] = None,
     days: Annotated[
-        int | None, typer.Option(min=1, help="The last days of the history instead of a run: 7 for a week.")
+        int | None,
+        typer.Option(min=1, help="Report the last days of the history instead of a run: 7 for a week."),
     ] = None,
     baseline: Baseline = None,
     site_url: SiteUrl = None,
-    link: Annotated[str | None, typer.Option(help="A page to read on: the comment, the build.")] = None,
+    link: Annotated[str | None, typer.Option(help="A link for readers: to the comment or the build.")] = None,
     dry_run: DryRun = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Send the changes of a night in a few lines, by mail, to a chat, or both. Off unless asked for."""
+    """Send what changed in a few lines, by mail or to a chat."""
     from perfdash.errors import MachineError, UsageError
 
     check_address("--site-url", site_url)

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.report import write_output
-from perfdash.cli.shared_options import Db, Out, lookup
+from perfdash.cli.shared_options import AsJson, Db, Out, lookup
+from perfdash.files import dumps
 
 _TREND = "trend"
 # Why a run has none of a kind.
@@ -26,10 +27,14 @@ _WITHOUT = {
 
 def plot(
     run: Annotated[
-        str, typer.Argument(help="A run folder, its name, or `last`; or a run of the history.")
+        str,
+        typer.Argument(
+            help="A run: its folder, its name, or the name of a run in the history. "
+            "`last` is the newest run with a result."
+        ),
     ] = "last",
     to: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures.  [default: plots/NAME OF THE RUN]")
+        Path | None, typer.Option(help="Folder of the pictures.  [default: plots/NAME OF THE RUN]")
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -40,8 +45,9 @@ def plot(
     ] = None,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Draw a run: speedups, latency by batch size, memory, compile time; and the trend up to it."""
+    """Draw the results of a run as PNG and SVG pictures."""
     from perfdash.errors import UsageError
     from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
 
@@ -49,24 +55,28 @@ def plot(
     runs = lookup(db, out)
     imported = runs.run(run)
     folder = to or Path("plots", re.sub(r"[^\w.+-]", "_", imported.run.name).strip(".") or "run")
-    count, missing = 0, []
+    paths: list[Path] = []
+    missing = []
     for name in wanted:
         if name == _TREND:
             nights, why = runs.trend(imported)
             files = files_of_trend(nights)
         else:
             files, why = files_of_rows(name, imported.rows), _WITHOUT[name]
-        drawn = 0
+        before = len(paths)
         for file, content in files:
             path = folder / file
             write_output(path, content.decode() if path.suffix == ".svg" else content)
-            typer.echo(path)
-            drawn += 1
-        count += drawn
-        if not drawn:
+            paths.append(path)
+            if not as_json:
+                typer.echo(path)
+        if len(paths) == before:
             missing.append(f"{name}: {why}")
-    if not count:
+    if not paths:
         raise UsageError(f"{imported.run.name}: nothing to draw: {'; '.join(missing)}")
+    if as_json:
+        typer.echo(dumps({"files": list(map(str, paths)), "not_drawn": missing}, indent=1))
+        return
     for reason in missing:
         typer.echo(f"Not drawn: {reason}", err=True)
 
@@ -78,5 +88,7 @@ def _kinds(given: list[str] | None, all_kinds: tuple[str, ...]) -> list[str]:
     wanted = [word.strip() for text in given or all_kinds for word in text.split(",")]
     for word in wanted:
         if word not in all_kinds:
-            raise UsageError(f"--kind {word!r} is none of {', '.join(all_kinds)}")
+            from perfdash.suggestions import not_one_of
+
+            raise UsageError(not_one_of("--kind", word, all_kinds))
     return [word for word in all_kinds if word in wanted]

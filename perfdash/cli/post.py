@@ -21,29 +21,43 @@ if TYPE_CHECKING:
 
 def post(
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository on GitHub.")],
-    issue: Annotated[int, typer.Option(min=1, help="The issue (or pull request) that is commented on.")],
+    issue: Annotated[int, typer.Option(min=1, help="The number of the issue or pull request to comment on.")],
     run: RunName = "last",
     baseline: Baseline = None,
     site_url: SiteUrl = None,
     base_url: Annotated[
-        str | None, typer.Option(help="The API of GitHub Enterprise, e.g. https://HOST/api/v3.")
+        str | None,
+        typer.Option(help="The address of the API of GitHub Enterprise, e.g. https://HOST/api/v3."),
     ] = None,
     new_issue_on: Annotated[
         str | None,
-        typer.Option(help="`regression`: an issue for each confirmed cause, closed when it is fixed."),
+        typer.Option(
+            help="`regression`: open an issue for each confirmed cause, and close it when it is fixed."
+        ),
     ] = None,
     tables: Annotated[
-        bool, typer.Option("--tables", help="Also all tables, in further comments: for those without a site.")
+        bool,
+        typer.Option(
+            "--tables", help="Also post all tables in further comments, for readers without a site."
+        ),
     ] = False,
-    most_issues: Annotated[int, typer.Option(min=1, help="New issues at most, the largest first.")] = 5,
+    most_issues: Annotated[
+        int, typer.Option(min=1, help="The largest number of new issues; the largest changes come first.")
+    ] = 5,
     bisection: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A bisection's report instead: its name, or `last`.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Post the report of this bisection instead: its name, or `last` (the newest).",
+        ),
     ] = None,
     dry_run: DryRun = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Post a night to GitHub, token in GITHUB_TOKEN. Posted twice, it edits what is there."""
+    """Post the report of a run as a comment on GitHub.
+
+    The token is read from GITHUB_TOKEN. Posting a run again edits its comment."""
     from perfdash.errors import MachineError, UsageError
     from perfdash.publish.comments import KIND, bodies, run_fields
     from perfdash.publish.github import API, checked_address

@@ -18,55 +18,70 @@ if TYPE_CHECKING:
 def regressions(
     alert: Annotated[
         int | None,
-        typer.Argument(help="The number of an alert: its life in full; with --baseline-from: its series."),
+        typer.Argument(
+            help="The number of an alert: show all its events. With --baseline-from: only its series."
+        ),
     ] = None,
     db: Db = None,
     out: Out = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="Also those that were fixed or turned out to be noise.")
+        bool, typer.Option("--all", help="Also show alerts that were fixed or turned out to be noise.")
     ] = False,
-    worse: Annotated[bool, typer.Option("--worse", help="Only what got worse.")] = False,
+    worse: Annotated[bool, typer.Option("--worse", help="Only regressions, no improvements.")] = False,
     run: Annotated[
-        str | None, typer.Option(help="Only what is seen in this run (name, or `last`) or began with it.")
+        str | None,
+        typer.Option(help="Only alerts that are open in this run (name, or `last`) or began with it."),
     ] = None,
     acknowledge: Annotated[
-        int | None, typer.Option(metavar="ID", help="Someone knows of this alert: it fails no gate.")
+        int | None,
+        typer.Option(metavar="ID", help="Acknowledge this alert: it no longer fails a check (--fail-on)."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="With --acknowledge: its last day, 2026-12-24 (UTC).")
+        str | None,
+        typer.Option(metavar="DATE", help="With --acknowledge: until this day, e.g. 2026-12-24 (UTC)."),
     ] = None,
     invalid: Annotated[
-        int | None, typer.Option(metavar="ID", help="This alert is no real change: end it. Needs --because.")
+        int | None, typer.Option(metavar="ID", help="End this alert: it is no real change. Needs --because.")
     ] = None,
     baseline_from: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Accept the level from this run on: earlier nights are no baseline. Needs --because.",
+            help="Accept the level since this run: earlier nights are no "
+            "longer the baseline. Needs --because.",
         ),
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="With --baseline-from: of suites that match.")] = None,
-    model: Annotated[str | None, typer.Option(help="With --baseline-from: of models that match.")] = None,
-    metric: Annotated[str | None, typer.Option(help="With --baseline-from: of metrics that match.")] = None,
+    suite: Annotated[str | None, typer.Option(help="With --baseline-from: only suites that match.")] = None,
+    model: Annotated[str | None, typer.Option(help="With --baseline-from: only models that match.")] = None,
+    metric: Annotated[str | None, typer.Option(help="With --baseline-from: only metrics that match.")] = None,
     because: Annotated[
         str | None,
-        typer.Option("--because", "--note", help="Why: of --acknowledge, --invalid and --baseline-from."),
+        typer.Option(
+            "--because", "--note", help="The reason for --acknowledge, --invalid or --baseline-from."
+        ),
     ] = None,
     over: Annotated[
         int | None,
-        typer.Option(min=6, metavar="NIGHTS", help="Change points over so many nights of history instead."),
+        typer.Option(min=6, metavar="NIGHTS", help="Show the change points over this many nights instead."),
     ] = None,
     noisiest: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="The N noisiest series, and how small a change each shows."),
+        typer.Option(
+            min=1, metavar="N", help="Show the N noisiest series, and the smallest change that each can show."
+        ),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write the alerts as JUnit XML, for a CI.")] = None,
     fail_on: Annotated[
-        list[str] | None, typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged.")
+        list[str] | None,
+        typer.Option(
+            help="`regression`: exit with code 1 if there is a regression that nobody acknowledged."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed for real, judging the nights that came since the last time. Noise stays silent."""
+    """List the alerts: what became worse or better.
+
+    Nights that were not judged yet are judged first."""
     from perfdash.errors import UsageError
 
     decisions = {"--acknowledge": acknowledge, "--invalid": invalid, "--baseline-from": baseline_from}
@@ -80,7 +95,9 @@ def regressions(
     if (suite or model or metric) and baseline_from is None:
         raise UsageError("--suite, --model and --metric belong to --baseline-from RUN")
     if fail_on and set(fail_on) != {"regression"}:
-        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+        from perfdash.suggestions import not_one_of
+
+        raise UsageError(not_one_of("--fail-on", ", ".join(fail_on), ["regression"]))
     with opened(db, out) as store:
         if acknowledge is not None:
             _acknowledge(store, acknowledge, because, until)

@@ -19,29 +19,33 @@ FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-
 
 def report(
     run: RunName = "last",
-    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "comment",
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "comment",
     to: Annotated[
         Path | None,
-        typer.Option(help="The file to write, of plot-csv the folder.  [default: standard output]"),
+        typer.Option(help="The file to write; for plot-csv the folder.  [default: standard output]"),
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(min=1, help="Of --format digest: its days, up to today.  [default: 7]"),
+        typer.Option(min=1, help="With --format digest: the number of days up to today.  [default: 7]"),
     ] = None,
     baseline: Baseline = None,
     site_url: SiteUrl = None,
     fail_on: Annotated[
         list[str] | None,
-        typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged; JUnit shows it."),
+        typer.Option(
+            help="`regression`: exit with code 1 if there is a regression that nobody acknowledged."
+        ),
     ] = None,
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Write the report of a run: what changed, each with its interval, then the tables."""
+    """Write the report of a run: what changed, then the tables."""
     from perfdash.errors import UsageError
 
     if form not in FORMATS:
-        raise UsageError(f"--format {form!r} is none of {', '.join(FORMATS)}")
+        from perfdash.suggestions import not_one_of
+
+        raise UsageError(not_one_of("--format", form, FORMATS))
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     if form == "plot-csv" and to is None:

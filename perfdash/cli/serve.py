@@ -17,7 +17,10 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8337,
 ) -> None:
-    """Serve the site from the history, read-only, until Ctrl-C. It knows no users: see docs/serve.md."""
+    """Serve the site live from the history, until Ctrl-C.
+
+    Access is read-only and has no log-in: see docs/serve.md.
+    """
     import importlib.util
 
     from perfdash.errors import UsageError
@@ -25,7 +28,7 @@ def serve(
 
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     from perfdash.serve import server
     from perfdash.serve.read_only_store import open_to_read
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
+from perfdash.cli.completion import completion
 from perfdash.records import Option
-from perfdash.run_options import run_options, without_none
+from perfdash.run_options import heading, run_options, without_none
 
 Command = Callable[..., None]
 
@@ -30,7 +31,7 @@ def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[C
                 name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=False if declared[name][0] is bool else None,
-                annotation=_flag(name, declared[name], text),
+                annotation=_flag(name, declared[name], text, texts is None),
             )
             for name, text in names.items()
         ]
@@ -47,13 +48,16 @@ def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[C
     return decorate
 
 
-def _flag(name: str, declared: tuple[Any, Option, Any], text: str | None) -> Any:
+def _flag(name: str, declared: tuple[Any, Option, Any], text: str | None, is_run: bool) -> Any:
     """The annotation of a flag. Its value is read as text where settings.py has the better message."""
     kind, option = without_none(declared[0]), declared[1]
     text = text or option.help
+    more: dict[str, Any] = {"help": text, "rich_help_panel": heading(name) if is_run else None}
     if kind is bool:
-        return Annotated[bool, typer.Option(f"--{name.replace('_', '-')}", help=text)]
+        return Annotated[bool, typer.Option(f"--{name.replace('_', '-')}", **more)]
+    more["autocompletion"] = completion(name, kind)
+    more["metavar"] = "KEY=VALUE" if get_origin(kind) is dict else name.rpartition("_")[2].upper()
     if get_origin(kind) in (tuple, dict):
-        return Annotated[list[str] | None, typer.Option(help=text)]
+        return Annotated[list[str] | None, typer.Option(**more)]
     read = kind if kind in (int, float, Path) and not option.duration and not option.words else str
-    return Annotated[read | None, typer.Option(help=text)]
+    return Annotated[read | None, typer.Option(**more)]

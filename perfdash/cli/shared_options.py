@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from perfdash.cli.completion import runs
 
 if TYPE_CHECKING:
     from perfdash.history.store import Store
@@ -15,15 +19,23 @@ Db = Annotated[
     str | None,
     typer.Option("--db", help="The history: a file or postgresql://...  [default: history.db in --out]"),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")]
-RunName = Annotated[str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the runs.  [default: runs]")]
+LAST = "`last` is the newest run with a result"
+RunName = Annotated[
+    str,
+    typer.Argument(
+        help=f"A run: its folder, its name, or the name of a run in the history. {LAST}.",
+        autocompletion=runs,
+    ),
+]
 Baseline = Annotated[
     str | None,
-    typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
+    typer.Option(help="Compare with this run, date or window instead of with the nights before."),
 ]
-SiteUrl = Annotated[str | None, typer.Option(help="Where the site lies: links to its pages are put in.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")]
+SiteUrl = Annotated[str | None, typer.Option(help="Address of the site, for links to its pages.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however wide the terminal is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")]
 
 
 def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> Store:
@@ -42,6 +54,13 @@ def lookup(db: str | None, out: Path | None) -> RunLookup:
 
     settings = resolve({"db": db, "out": out})[0]
     return RunLookup(settings.out, settings.history, warn)
+
+
+def screen_width(wide: bool = False) -> int | None:
+    """The columns that a table may take: those of the terminal; None for any number, as in a pipe or file."""
+    if wide or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def check_address(option: str, address: str | None) -> None:

@@ -7,29 +7,33 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db
+from perfdash.cli.shared_options import AsJson, Db, Out
+from perfdash.files import dumps
 
 
 def site(
-    out: Annotated[Path, typer.Option(help="Folder of the site: new, empty, or one made before.")],
+    to: Annotated[Path, typer.Option(help="Folder of the site: a new or empty one, or an earlier site.")],
     db: Db = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Folder with the runs and their history.  [default: runs]")
-    ] = None,
+    out: Out = None,
     nights: Annotated[
-        int, typer.Option(min=2, help="Nights of each testbed that are kept one by one; older ones by weeks.")
+        int,
+        typer.Option(
+            min=2, help="Nights per testbed with a page of their own. Older nights are shown by week."
+        ),
     ] = 400,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that make pages.  [default: all cores]")
+        int | None, typer.Option(min=1, help="Processes that write pages.  [default: all cores]")
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="Folder of what the next build need not read again.  [default: in --out]"),
+        typer.Option(help="Folder of the cache for the next build.  [default: in --to]"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the pages that show the history, or bring them up to date: only what changed is written.
+    """Write the history as static pages, or update them.
 
-    They need no server, no network and no JavaScript. A folder that holds anything else is refused.
+    Only pages that changed are written. They need no server, no network and no JavaScript. A folder that
+    holds anything else is refused.
     """
     from datetime import UTC, datetime
 
@@ -38,20 +42,25 @@ def site(
     from perfdash.site.build_record import is_as_left, read_record, sources
     from perfdash.site.site_folder import refuse_foreign, state_of
 
-    refuse_foreign(out)
-    with opened(db, runs) as store:
-        if last := read_record(state_of(out, state)):
+    refuse_foreign(to)
+    with opened(db, out) as store:
+        if last := read_record(state_of(to, state)):
             with store.read() as connection:
                 made_of = sources(connection, nightly_problems(connection, datetime.now(UTC)), nights)
-            if is_as_left(last, made_of, out):
-                typer.echo(f"{last.pages} pages in {out}: nothing is new")
+            if is_as_left(last, made_of, to):
+                counts = {"folder": str(to), "pages": last.pages, "written": 0, "removed": 0}
+                typer.echo(dumps(counts) if as_json else f"{last.pages} pages in {to}: nothing to update")
                 return
         from perfdash.site.build import build  # slow to import
 
-        done = build(store, out, nights=nights, jobs=jobs, state=state, say=_say)
+        done = build(store, to, nights=nights, jobs=jobs, state=state, say=_say)
+    if as_json:
+        counts = {"folder": str(to), "pages": done.pages, "written": done.written, "removed": done.removed}
+        typer.echo(dumps(counts))
+        return
     removed = f", {done.removed} removed" if done.removed else ""
-    typer.echo(f"{done.pages} pages in {out}: {done.written} files written{removed}")
-    typer.echo(f"Open {out / 'index.html'}")
+    typer.echo(f"{done.pages} pages in {to}: {done.written} files written{removed}")
+    typer.echo(f"Open {to / 'index.html'}")
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
-from perfdash.detect.environment_changes import package_changes
+from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import metric_logs
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
@@ -117,14 +117,14 @@ class AlertEvidence:
 
     @property
     def changed(self) -> list[str]:
-        """What changed between the two builds, `name: old | new`.
+        """What changed between the two nights, `name: old | new`: of the machine first, then of the packages.
 
-        Of a host's shift the machine too, of a status the method of checking: as the alert has it.
+        Of a host's shift also its noise, of a status the method of checking: as the alert has it.
         """
         good, bad = self.between
         if good is None or bad is None or self.alert.kind in ("host", "status"):
             return [str(line) for line in self.alert.details.get("changed") or []]
-        return package_changes(good, bad)
+        return environment_changes(good, bad)
 
 
 def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:

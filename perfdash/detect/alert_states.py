@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from perfdash.detect.change_dates import date_change
-from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import (
     PARTS_OF,
     WORSE,
@@ -320,7 +320,7 @@ def dated(alert: Alert, panel: Panel) -> Alert:
         before=newer_date.change.before,
         after=newer_date.change.after,
         change=math.log1p(newer_date.change.change),
-        details={**alert.details, "changed": package_changes(good, newer_date.first)},
+        details={**alert.details, "changed": environment_changes(good, newer_date.first)},
     )
 
 
@@ -388,8 +388,7 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
     if changes({}, panel.runs[-1].method, finding.metric or ""):
         details["method"] = numbers(panel.runs[-1].method, finding.metric or "")
     if good is not None:
-        compare = environment_changes if finding.kind == "host" else package_changes
-        details["changed"] = compare(good, bad)
+        details["changed"] = environment_changes(good, bad)
         if finding.kind == "status":
             method_changes = changes(good.method, bad.method, "status")
             details["changed"] += [f"perfdash's method: {method_change}" for method_change in method_changes]

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
-from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.detect.environment_changes import machine_changes, package_changes
 from perfdash.detect.findings import WORSE
 from perfdash.history import alert_store
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, SUSPECTED, Alert
@@ -340,9 +340,10 @@ def _attribution(cause: Cause) -> str:
     if cause.good is None or cause.bad is None:
         return UNKNOWN
     packages = package_changes(cause.good, cause.bad)
-    if not packages:
-        same_host = cause.good.testbed_id == cause.bad.testbed_id
-        return HOST if same_host and environment_changes(cause.good, cause.bad) else UNKNOWN
+    same_testbed = cause.good.testbed_id == cause.bad.testbed_id
+    on_other_machine = same_testbed and bool(machine_changes(cause.good, cause.bad))
+    if not packages or (on_other_machine and cause.eager_moved):
+        return HOST if on_other_machine else UNKNOWN
     latency = [member for member in cause.main if member.alert.metric in _LATENCIES]
     if cause.eager_moved or (latency and latency[0].alert.metric == "eager_ms"):
         return LIBRARY

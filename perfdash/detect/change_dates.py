@@ -94,7 +94,7 @@ def date_change(
     near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)
     if near is None:
         return None
-    values = np.exp(metric_logs(panel, metric)[panel.case_ids.index(case_id)])
+    values = np.exp(metric_logs(panel, metric, [panel.case_ids.index(case_id)])[0])
     near_changes = [
         change
         for change in change_points(values, min_change=JUDGED[metric].threshold / 2)

@@ -6,7 +6,6 @@ Every fault of the file is a UsageError that names file and line and says what t
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from perfdash.history.importers import foreign_files
 from perfdash.history.importers.foreign_files import FilePlace, shown
 from perfdash.stats import changepoints
 from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise, weak_changes
+from perfdash.suggestions import did_you_mean
 
 MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
 MOST_VALUES = 100_000  # their segmentation takes half a minute
@@ -148,17 +148,12 @@ def _position(header: list[str], name: str, option: str, where: FilePlace) -> in
         return header.index(name)
     if count:
         raise where.wrong(f"{count} columns are named {shown(name)!r} ({option}): give each its own name")
-    near = difflib.get_close_matches(name, header, n=3, cutoff=0.5)
-    shown_names = near or header[:10]
-    listed = ", ".join(shown(column, 60) for column in shown_names) + (
-        "" if near or len(header) <= 10 else ", ..."
-    )
+    listed = ", ".join(shown(column, 60) for column in header[:10]) + (", ..." if len(header) > 10 else "")
+    near = did_you_mean(name, [shown(column, 60) for column in header])
     hint = (
         "; the cells must be separated by commas" if len(header) == 1 and set(header[0]) & set(";\t") else ""
     )
-    raise where.wrong(
-        f"no column {shown(name)!r} ({option}); {'near' if near else 'there are'}: {listed}{hint}"
-    )
+    raise where.wrong(f"{option}: no column {shown(name)!r}{near}; there are: {listed}{hint}")
 
 
 def _value(cell: str, name: str, where: FilePlace) -> float:

@@ -7,14 +7,23 @@ from typing import Any
 
 from perfdash.history.results import RunRow
 
+# What of the machine moves numbers most comes first.
+_FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
+
 
 def environment_changes(old: RunRow, new: RunRow) -> list[str]:
     """The differences between two runs' machines, then between their packages."""
+    return machine_changes(old, new) + package_changes(old, new)
+
+
+def machine_changes(old: RunRow, new: RunRow) -> list[str]:
+    """The differences between two runs' machines; first what moves numbers most."""
     lines = []
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
     old_facts, new_facts = old.facts, new.facts
-    for name in sorted({*old_facts, *new_facts} - {"variables"}):
+    names = sorted({*old_facts, *new_facts} - {"variables"})
+    for name in sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         values = old_facts.get(name), new_facts.get(name)
         if values[0] != values[1] and not any(isinstance(value, list) for value in values):
             lines.append(f"{name}: {values[0]} | {values[1]}")
@@ -22,7 +31,7 @@ def environment_changes(old: RunRow, new: RunRow) -> list[str]:
     for name in sorted({*variables[0], *variables[1]}):
         if variables[0].get(name) != variables[1].get(name):
             lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
-    return lines + package_changes(old, new)
+    return lines
 
 
 def package_changes(old: RunRow, new: RunRow) -> list[str]:

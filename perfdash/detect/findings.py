@@ -23,6 +23,7 @@ from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
+from perfdash.stats.machine_levels import machine_levels
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high")
 NIGHTS = 200  # that the drift test uses, on the first night of a week
@@ -85,19 +86,44 @@ class Finding:
 Key = tuple[int, str]  # of a series: case id, metric
 
 
+def on_one_machine(panel: Panel, start: Mapping[Key, int] | None = None) -> tuple[Panel, dict[str, Array]]:
+    """The panel with every machine at the level of the one with most nights, and the variance of that.
+
+    Values of a machine whose level is not known yet are left out. The variances (cases,) by metric, as
+    squared logs; none where all nights are of one machine.
+    """
+    machines = [run.host for run in panel.runs]
+    if len(set(machines)) < 2:
+        return panel, {}
+    values, variances = dict(panel.values), {}
+    for name in JUDGED:
+        first = np.array(
+            [(start or {}).get((case_id, name), 0) for case_id in panel.case_ids], dtype=np.int64
+        )
+        levels = machine_levels(metric_logs(panel, name), machines, first)
+        values[name] = values[name] * np.exp(-levels.offset)
+        variances[name] = levels.variance
+    return replace(panel, values=values), variances
+
+
 def judge(
-    panel: Panel, start: Mapping[Key, int] | None = None, least: Mapping[Key, float] | None = None
+    panel: Panel,
+    start: Mapping[Key, int] | None = None,
+    least: Mapping[Key, float] | None = None,
+    machines: Mapping[str, Array] | None = None,
 ) -> list[Finding]:
     """Find all changes on the last night of a panel.
 
     `start`: the index of the first night that counts for a series, after its last known change. `least`: the
-    minimum change of a series, where it is not its metric's. The numbers of a case that did not pass are
-    ignored, because they do not describe the compiled model.
+    minimum change of a series, where it is not its metric's. `machines`: as `on_one_machine` gives it. The
+    numbers of a case that did not pass are ignored, because they do not describe the compiled model.
     """
     findings = [
         finding
         for metric in JUDGED.values()
-        for finding in _of_metric(panel, metric, start or {}, least or {})
+        for finding in _of_metric(
+            panel, metric, start or {}, least or {}, (machines or {}).get(metric.column)
+        )
     ]
     findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count)]
     return findings + _of_status(panel) + _vanished(panel)
@@ -147,11 +173,11 @@ def _measured(
     return rows, np.array(first, dtype=np.int64)
 
 
-def metric_logs(panel: Panel, metric: str) -> Array:
-    """Logs of a metric, cases x nights; NaN where not measured or not passed."""
-    values = panel.values[metric]
+def metric_logs(panel: Panel, metric: str, rows: Sequence[int] | slice = slice(None)) -> Array:
+    """Logs of a metric, cases x nights, of all cases or some rows; NaN where not measured or not passed."""
+    values = panel.values[metric][rows]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(_passed(panel) & (values > 0), np.log(values), np.nan)
+        return np.where(panel.passed[rows] & (values > 0), np.log(values), np.nan)
 
 
 class NetLogs:
@@ -182,13 +208,6 @@ class NetLogs:
         return self._of_metric[metric]
 
 
-def _passed(panel: Panel) -> NDArray[np.bool_]:
-    """Where a case passed with its compiled side compiled; unknown counts as compiled."""
-    passed = np.isin(panel.statuses.astype(str), list(_PASSING))
-    captured = panel.values.get("calls_captured")
-    return passed if captured is None else passed & (captured != 0)
-
-
 def _within(panel: Panel, metric: str) -> Array | None:
     """The variance of a log latency within its night, from its 95 % interval."""
     if f"{metric}_low" not in panel.values:
@@ -200,7 +219,11 @@ def _within(panel: Panel, metric: str) -> Array | None:
 
 
 def _of_metric(
-    panel: Panel, metric: Metric, start: Mapping[Key, int], least: Mapping[Key, float]
+    panel: Panel,
+    metric: Metric,
+    start: Mapping[Key, int],
+    least: Mapping[Key, float],
+    machines: Array | None = None,
 ) -> list[Finding]:
     values = metric_logs(panel, metric.column)
     rows, first = _measured(panel, metric.column, values, start)
@@ -215,6 +238,7 @@ def _of_metric(
         values[rows],
         start=first,
         within=None if within is None else within[rows],
+        machines=None if machines is None else machines[rows],
         minimum_change=np.array(
             [least.get((panel.case_ids[row], metric.column), metric.threshold) for row in rows.tolist()]
         ),
@@ -304,7 +328,7 @@ def _begun(recent: Array, change: float) -> tuple[int, float]:
 def _of_count(panel: Panel, name: str) -> list[Finding]:
     # Captured calls are read by every method, for statuses.
     same = np.array([alike(run.method, panel.runs[-1].method, name) for run in panel.runs])
-    values = np.where(_passed(panel) & same, panel.values[name], np.nan)
+    values = np.where(panel.passed & same, panel.values[name], np.nan)
     more_is_worse = JUDGED_COUNTS[name].more_is_worse
     findings = []
     for row, good in _last_before(np.isfinite(values)):

@@ -12,7 +12,17 @@ import sqlalchemy as sa
 
 from perfdash.detect import alert_states
 from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
-from perfdash.detect.findings import NIGHTS, READ, Finding, Key, drifts, judge, metric_logs, with_parts
+from perfdash.detect.findings import (
+    NIGHTS,
+    READ,
+    Finding,
+    Key,
+    drifts,
+    judge,
+    metric_logs,
+    on_one_machine,
+    with_parts,
+)
 from perfdash.detect.nights import NEARBY_RUNS, has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
@@ -107,7 +117,8 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if not is_a_night(night):
         return Judged(run, night, [], unlike=len(night.runs) > 1)
     night, start, selection, alerts = _prepared(connection, run, night, rules)
-    findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
+    night, machines = on_one_machine(night, start)
+    findings = with_parts(judge(night, start, selection.minimum_changes(), machines), alerts)
     findings = _of_measured_configurations(connection, night, findings)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
@@ -182,11 +193,11 @@ def _prepared(
     return night, alert_states.first_nights(night, alerts), selection, alerts
 
 
-AFTER = (1, 2, 5)  # nights after which SeriesNoise says what is found
+AFTER = (1, 2, 5)  # nights after which SeriesThreshold says what is found
 
 
 @dataclass(frozen=True)
-class SeriesNoise:
+class SeriesThreshold:
     """The noise of a series. `sd`: relative standard deviation of a night; `nights`: that estimate it.
 
     `minimum`: the least relative change that counts; `least`: the least that raises an alert after the nights
@@ -203,9 +214,10 @@ class SeriesNoise:
 
 def noisiest(
     connection: sa.Connection, run: RunLine, number: int, rules: Sequence[SeriesRule] = ()
-) -> list[SeriesNoise]:
+) -> list[SeriesThreshold]:
     """The noisiest judged series of a run's testbed, by the nights up to the run."""
     night, start, selection, _ = _prepared(connection, run, read_night(connection, run), rules)
+    night, _ = on_one_machine(night, start)
     cases, minimum = cases_by_id(connection, night.case_ids), selection.minimum_changes()
     listed = []
     for name, metric in JUDGED.items():
@@ -218,7 +230,7 @@ def noisiest(
         first = np.array([start.get((case_id, name), 0) for case_id in ids], dtype=np.int64)
         found = sensitivity(values[rows], AFTER, start=first, minimum_change=least)
         listed += [
-            SeriesNoise(
+            SeriesThreshold(
                 cases[case_id],
                 name,
                 int(found.count[place]),

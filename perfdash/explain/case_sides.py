@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from perfdash.detect.causes import Cause, gather_in_causes
 from perfdash.errors import UsageError
-from perfdash.explain.explanation_text import sentence
-from perfdash.explain.structure_comparison import Explanation, Side, compare, side_of
+from perfdash.explain.explanation_sentence import sentence
+from perfdash.explain.structure_comparison import ExplainedSide, Explanation, compare, side_of
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, from_result
@@ -39,13 +39,11 @@ def row_of(run: Imported, pattern: str) -> Row:
 
 
 def row_of_case(run: Imported, case: Case) -> Row:
-    """The result of a case; of another batch size where the case itself was not measured."""
-    for row in run.rows:
-        if row.case == case:
-            return row
-    alike = [row for row in run.rows if replace(row.case, batch_size=case.batch_size) == case]
-    if len(alike) == 1:
-        return alike[0]
+    """The result of a case; of other settings or another batch size where the case was not measured."""
+    for ignored in ({}, {"settings": case.settings}, {"batch_size": case.batch_size}):
+        alike = [row for row in run.rows if replace(row.case, **ignored) == case]
+        if len(alike) == 1:
+            return alike[0]
     raise UsageError(f"{run.run.name} did not measure {case.name}; give another run with --against")
 
 
@@ -93,14 +91,14 @@ def why_of_cause(connection: sa.Connection, cause: Cause) -> str:
     return sentence_of_cause(cause, explanation) if explanation else ""
 
 
-def side_of_record(record: Mapping[str, Any], name: str) -> Side:
+def side_of_record(record: Mapping[str, Any], name: str) -> ExplainedSide:
     """A case of a build from its record; `name`: of the build. Raises ValueError for a broken record."""
     result = result_from_json(dict(record))
     run = RunRow(name, result.started, "perfdash", "", "", "")
     return side_of(run, from_result(result))
 
 
-def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> Side:
+def stored_side(connection: sa.Connection, run: RunLine, case: Case) -> ExplainedSide:
     """A case of a stored run. Raises UsageError where the run did not measure it."""
     cases = schema.cases
     number = connection.execute(sa.select(cases.c.id).where(cases.c.digest == case_digest(case))).scalar()

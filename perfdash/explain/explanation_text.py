@@ -1,4 +1,4 @@
-"""An explanation as text of at most 80 columns, as plain values, and as one sentence. Pure."""
+"""An explanation as text of at most 80 columns, and as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -6,283 +6,39 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from perfdash.explain.explanation_sentence import change_words, code_clauses, sentence
 from perfdash.explain.structure_comparison import (
     ABOUT,
     BREAK,
+    EAGER_OPERATOR,
     ENVIRONMENT,
+    FAILED_GUARD,
     FALLBACK,
     GIVEN_UP,
     GRAPHS,
     GUARDS,
+    LATENCY,
     LIBRARY_CALL,
     LOADED,
+    MEMORY,
+    MODEL_FILE,
     OPERATORS,
+    PACKAGE,
     PHASE,
     RECOMPILE,
+    REGISTERED,
     RUN_OPTION,
     SETTING,
+    STATUS,
+    VARIABLE,
+    Difference,
+    ExplainedSide,
     Explanation,
-    Finding,
     KernelChange,
-    Side,
 )
-from perfdash.metrics import METRICS
 
 _WIDTH = 80
-_MOST_NAMED = 3  # kernels, calls or files that a sentence names
 _MOST_LINES = 12  # of one part in the text
-_REASON_CHARS = 160
-
-_OWN = "perfdash (Python)"
-_OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
-
-
-def sentence(explanation: Explanation, metric: str | None = None) -> str:
-    """What is known of the cause, in one sentence. `metric`: that of the alert, where there is one."""
-    described = METRICS.get(metric) if metric else None
-    if described is not None and described.of_eager:
-        return _sentence([*_option_clauses(explanation.of(RUN_OPTION)), *_eager_clauses(explanation)])
-    clauses = _clauses(explanation)
-    if described is not None and described.kind == "time":
-        clauses = [*_phase_clauses(explanation), *clauses]
-    return _sentence(clauses[:_MOST_NAMED] or [_nothing(explanation)])
-
-
-def _sentence(clauses: Sequence[str]) -> str:
-    text = "; ".join(clauses)
-    first = text.partition(" ")[0]
-    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
-
-
-def _clauses(explanation: Explanation) -> list[str]:
-    """The differences in the compiled code, the most telling first."""
-    clauses = [
-        *_setting_clauses(explanation.of(SETTING)),
-        *_option_clauses(explanation.of(RUN_OPTION)),
-        *_break_clauses(explanation),
-        *_fallback_clauses(explanation.of(FALLBACK)),
-        *_kernel_clauses(explanation),
-        *_call_clauses(explanation.of(LIBRARY_CALL)),
-        *_recompile_clauses(explanation),
-        *_code_clauses(explanation),
-    ]
-    guards = explanation.of(GUARDS)
-    if guards and not clauses:
-        clauses += [f"the same kernels, with {guards[0].after} guards instead of {guards[0].before}"]
-    return clauses
-
-
-def _setting_clauses(findings: Sequence[Finding]) -> list[str]:
-    if not findings:
-        return []
-    return [f"compiled with other settings ({_named([_change(item) for item in findings])})"]
-
-
-def _option_clauses(findings: Sequence[Finding]) -> list[str]:
-    if not findings:
-        return []
-    return [f"run with other options ({_named([_change(item) for item in findings])})"]
-
-
-def _break_clauses(explanation: Explanation) -> list[str]:
-    more = [item for item in explanation.of(BREAK) if item.after > item.before]
-    fewer = [item for item in explanation.of(BREAK) if item.after < item.before]
-    graphs = explanation.of(GRAPHS)
-    within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
-    clauses = []
-    if more:
-        number = sum(item.after - item.before for item in more)
-        words = f"{_count(number, 'more graph break')}{within} ({_reason(more[0].what)})"
-        clauses.append(words)
-    elif fewer:
-        number = sum(item.before - item.after for item in fewer)
-        clauses.append(f"{_count(number, 'graph break')} fewer{within} ({_reason(fewer[0].what)})")
-    elif graphs:
-        clauses.append(f"{_count(graphs[0].after, 'graph')} instead of {graphs[0].before}")
-    if given_up := [item for item in explanation.of(GIVEN_UP) if item.after > item.before]:
-        clauses.append(f"dynamo gave up a frame ({_reason(given_up[0].what)})")
-    return clauses
-
-
-def _fallback_clauses(findings: Sequence[Finding]) -> list[str]:
-    lost = [item.what for item in findings if not item.before]
-    regained = [item.what for item in findings if not item.after]
-    clauses = []
-    if lost:
-        verb = "runs" if len(lost) == 1 else "run"
-        clauses.append(f"{_named(lost)} now {verb} in ATen, without a kernel of inductor")
-    if regained:
-        clauses.append(f"{_named(regained)} no longer fall{'s' if len(regained) == 1 else ''} back to ATen")
-    return clauses
-
-
-def _kernel_clauses(explanation: Explanation) -> list[str]:
-    """The number of kernels, and what became of the operators in the first that differ."""
-    old, new = explanation.before.kernels, explanation.after.kernels
-    if old is None or new is None:
-        return _count_clause(explanation)
-    number = f"{_count(len(new), 'kernel')} instead of {len(old)}" if len(old) != len(new) else ""
-    reasons = [
-        *_each(explanation.kernels_of("split"), _split_words),
-        *_each(explanation.kernels_of("merged"), _merged_words),
-        *_each(explanation.kernels_of("regrouped"), _regrouped_words),
-        *_gone_and_new(explanation),
-    ]
-    if not reasons:
-        return [number] if number else []
-    return [f"{number}: {reasons[0]}" if number else reasons[0], *reasons[1:]]
-
-
-def _count_clause(explanation: Explanation) -> list[str]:
-    """The counts alone, of a side whose kernels are not stored."""
-    counts = []
-    for side in (explanation.before, explanation.after):
-        kernels = side.kernels
-        counts.append(side.structure.get("kernels") if kernels is None else len(kernels))
-    if None in counts or counts[0] == counts[1]:
-        return []
-    return [f"{_count(int(counts[1] or 0), 'kernel')} instead of {counts[0]}"]
-
-
-def _each(changes: Sequence[KernelChange], words: Callable[[KernelChange], str]) -> list[str]:
-    if not changes:
-        return []
-    more = len(changes) - 1
-    also = f", and {more} more like it" if more else ""
-    return [f"{words(changes[0])}{also}"]
-
-
-def _operators(kernels: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Their operators, each once, in the order of the kernels."""
-    return list(dict.fromkeys(name for kernel in kernels for name in kernel.get("operators") or ()))
-
-
-def _split_words(change: KernelChange) -> str:
-    groups = [" + ".join(_operators([kernel])) for kernel in change.after]
-    if len(groups) <= _MOST_NAMED:
-        return f"{change.before[0]['name']} is split into {_and(groups)}"
-    return f"{change.before[0]['name']} is split into {len(groups)} kernels"
-
-
-def _merged_words(change: KernelChange) -> str:
-    groups = [" + ".join(_operators([kernel])) for kernel in change.before]
-    if len(groups) <= _MOST_NAMED:
-        return f"{_and(groups)} are merged into {change.after[0]['name']}"
-    return f"{len(groups)} kernels are merged into {change.after[0]['name']}"
-
-
-def _regrouped_words(change: KernelChange) -> str:
-    old, new = set(_operators(change.before)), set(_operators(change.after))
-    lost, gained = sorted(old - new), sorted(new - old)
-    name = change.after[0]["name"]
-    parts = [f"{name} no longer contains {_named(lost)}"] if lost else []
-    parts += [f"{'' if lost else name + ' '}now contains {_named(gained)}"] if gained else []
-    return " and ".join(parts)
-
-
-def _gone_and_new(explanation: Explanation) -> list[str]:
-    words = []
-    for how, verb in (("new", "new"), ("gone", "gone")):
-        kernels = [
-            *(kernel for change in explanation.kernels_of(how) for kernel in change.before + change.after)
-        ]
-        if kernels:
-            names = _named([str(kernel["name"]) for kernel in kernels])
-            words.append(f"{verb}: {names}")
-    return words
-
-
-def _call_clauses(findings: Sequence[Finding]) -> list[str]:
-    """Library calls that are more, fewer or replaced."""
-    gone = [item for item in findings if not item.after]
-    new = [item for item in findings if not item.before]
-    if len(gone) == len(new) == 1:
-        numbers = f" ({new[0].after} calls)" if new[0].after > 1 else ""
-        return [f"{_short(new[0].what)} is called instead of {_short(gone[0].what)}{numbers}"]
-    if not findings:
-        return []
-    return [f"library calls: {_named([_change(item, _short) for item in findings])}"]
-
-
-def _recompile_clauses(explanation: Explanation) -> list[str]:
-    recompiles = explanation.of(RECOMPILE)
-    if not recompiles:
-        return []
-    return [f"{_count(int(recompiles[0].after), 'recompile')} instead of {int(recompiles[0].before)}"]
-
-
-def _code_clauses(explanation: Explanation) -> list[str]:
-    changed = explanation.kernels_of("changed")
-    # A fingerprint holds the settings: where these differ, it differs for equal code, too.
-    if not changed or explanation.of(SETTING):
-        return []
-    kernels = explanation.after.kernels or []
-    names = _named([str(change.after[0]["name"]) for change in changed])
-    return [
-        f"other code in {len(changed)} of {_count(len(kernels), 'kernel')} with the same operators: {names}"
-    ]
-
-
-def _phase_clauses(explanation: Explanation) -> list[str]:
-    phases = sorted(explanation.of(PHASE), key=lambda item: -abs(item.after - item.before))
-    return [
-        f"{_phase(item.what)} takes {item.after:.1f} s instead of {item.before:.1f} s" for item in phases[:2]
-    ]
-
-
-def _phase(name: str) -> str:
-    return {"compiler": "the C++ or Triton compiler", "rest": "the rest of compiling"}.get(
-        name, name.replace("_", " ")
-    )
-
-
-def _eager_clauses(explanation: Explanation) -> list[str]:
-    """Of eager's latency or memory: generated code has no part in it."""
-    if explanation.same_files:
-        return [f"eager runs the same files: {_host(explanation)}"]
-    if loaded := explanation.of(LOADED):
-        return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
-    packages = explanation.of(ENVIRONMENT)
-    changed = f"; environment: {_named([item.what for item in packages])}" if packages else ""
-    return [f"eager runs no generated code, and the contents of loaded files are not known{changed}"]
-
-
-def _nothing(explanation: Explanation) -> str:
-    """The sentence where no difference in the structure is known."""
-    if explanation.same_code is None:
-        missing = [side.run.name for side in (explanation.before, explanation.after) if not _says(side)]
-        if missing:
-            return f"nothing is known of the generated code of {_and(missing)}"
-        return "the counts are the same, and whether the generated code is the same is not known"
-    if not explanation.same_code and None in (explanation.before.kernels, explanation.after.kernels):
-        return "the generated code differs, and it is not known in what"
-    if not explanation.same_code:
-        return "the kernels are the same, and only the order or the wrapper around them differs"
-    if explanation.same_files:
-        return f"the generated code and all loaded files are the same: {_host(explanation)}"
-    if loaded := explanation.of(LOADED):
-        if [item.what for item in loaded] == [_OWN]:
-            return (
-                "the generated code and all loaded files but perfdash's own are the same: the cause is the "
-                "host, or how another perfdash measures"
-            )
-        files = _named([item.what for item in loaded])
-        return f"the generated code is the same and {files} differ{'s' if len(loaded) == 1 else ''}: " + (
-            f"the cause lies {_OUTSIDE}, or is the host"
-        )
-    return (
-        f"the generated code is the same, and the contents of loaded files are not known: the cause lies "
-        f"{_OUTSIDE}, or is the host"
-    )
-
-
-def _host(explanation: Explanation) -> str:
-    changed = [_change(item) for item in explanation.of(ENVIRONMENT)]
-    return f"the cause is the host{f' ({_named(changed)})' if changed else ''}"
-
-
-def _says(side: Side) -> bool:
-    return side.structure.get("fingerprint") is not None
 
 
 def text(explanation: Explanation, metric: str | None = None) -> str:
@@ -292,11 +48,13 @@ def text(explanation: Explanation, metric: str | None = None) -> str:
         f"{after.case.name}",
         f"before  {before.run.name}  {before.run.torch_build}",
         f"after   {after.run.name}  {after.run.torch_build}",
+        *_wrapped(explanation.note)[: bool(explanation.note) * _MOST_LINES],
         "",
         *_table(explanation),
     ]
     for how in ("split", "merged", "regrouped", "changed", "gone", "new"):
-        lines += _kernel_lines(how, explanation.kernels_of(how))
+        if how != "changed" or code_clauses(explanation):
+            lines += _kernel_lines(how, explanation.kernels_of(how))
     for about in ABOUT:
         lines += _finding_lines(about, explanation.of(about))
     if explanation.unknown:
@@ -308,17 +66,19 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
     """Name, before and after of the counts that both sides are described by; None: not known."""
     sides = (explanation.before, explanation.after)
 
-    def kernels(side: Side) -> Any:
+    def kernels(side: ExplainedSide) -> Any:
         return side.structure.get("kernels") if side.kernels is None else len(side.kernels)
 
-    def calls(side: Side) -> Any:
+    def calls(side: ExplainedSide) -> Any:
         known = side.structure.get("library_calls")
         return sum(known.values()) if isinstance(known, Mapping) else known
 
-    def number(name: str) -> Callable[[Side], Any]:
+    has_text = all(side.structure.get("text") for side in sides)
+
+    def number(name: str) -> Callable[[ExplainedSide], Any]:
         return lambda side: side.structure.get(name, side.values.get(name))
 
-    rows: list[tuple[str, Callable[[Side], Any]]] = [
+    rows: list[tuple[str, Callable[[ExplainedSide], Any]]] = [
         ("kernels", kernels),
         ("calls of kernels", number("kernel_calls")),
         ("library calls", calls),
@@ -328,7 +88,7 @@ def figures(explanation: Explanation) -> list[tuple[str, Any, Any]]:
         ("guards", number("guards")),
         ("recompiles", number("recompiles")),
         ("bytes of code", number("code_bytes")),
-        ("fingerprint", number("fingerprint")),
+        ("fingerprint", number("text" if has_text else "fingerprint")),
     ]
     shown = [(name, of_side(sides[0]), of_side(sides[1])) for name, of_side in rows]
     return [row for row in shown if row[1:] != (None, None)]
@@ -358,6 +118,15 @@ _HOW = {
     "new": "New kernels",
 }
 _TITLES = {
+    PACKAGE: "Packages",
+    VARIABLE: "Variables",
+    MODEL_FILE: "Files of the model with other contents",
+    REGISTERED: "Operators that Python code implements",
+    STATUS: "Status",
+    FAILED_GUARD: "Guards that fail, with the number of recompiles",
+    MEMORY: "Peak memory, in bytes",
+    LATENCY: "Latency of a call, in ms",
+    EAGER_OPERATOR: "Calls of eager's operators",
     FALLBACK: "Operators that fall back to ATen",
     BREAK: "Graph breaks",
     GRAPHS: "",
@@ -386,12 +155,12 @@ def _kernel_lines(how: str, changes: Sequence[KernelChange]) -> list[str]:
     return lines + _more(len(changes))
 
 
-def _finding_lines(about: str, findings: Sequence[Finding]) -> list[str]:
+def _finding_lines(about: str, findings: Sequence[Difference]) -> list[str]:
     if not findings or not _TITLES[about]:  # a number stands in the table
         return []
     lines = ["", f"{_TITLES[about]}:"]
     for item in findings[:_MOST_LINES]:
-        lines += _wrapped(_change(item), "  ")
+        lines += _wrapped(change_words(item), "  ")
     return lines + _more(len(findings))
 
 
@@ -404,41 +173,6 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
         line, _WIDTH, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""),
         break_on_hyphens=False,
     ) or [indent]  # fmt: skip
-
-
-def _change(item: Finding, name: Callable[[str], str] = str) -> str:
-    def shown(value: Any) -> str:
-        if value is None:
-            return "none"
-        return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-    return f"{_reason(name(item.what))}: {shown(item.before)} -> {shown(item.after)}"
-
-
-def _short(call: str) -> str:
-    """A library call without the words that all of them start with."""
-    return call.removeprefix("extern_kernels.").removeprefix("torch.ops.")
-
-
-def _reason(text: str) -> str:
-    """The first line of a reason, cut to a readable length."""
-    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    line = lines[0] if lines else ""
-    return line if len(line) <= _REASON_CHARS else f"{line[: _REASON_CHARS - 3]}..."
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _named(words: Sequence[str]) -> str:
-    """The first words, and how many more there are."""
-    more = len(words) - _MOST_NAMED
-    return _and([*words[:_MOST_NAMED], f"{more} more"]) if more > 0 else _and(list(words))
 
 
 def to_plain(explanation: Explanation, metric: str | None = None) -> dict[str, Any]:
@@ -463,5 +197,6 @@ def to_plain(explanation: Explanation, metric: str | None = None) -> dict[str, A
         "same_code": explanation.same_code,
         "same_files": explanation.same_files,
         "unknown": list(explanation.unknown),
+        "note": explanation.note,
         "sentence": sentence(explanation, metric),
     }

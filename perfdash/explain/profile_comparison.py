@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from perfdash.stats.intervals import CONFIDENCE
 Profile = Mapping[str, Any]
 Pair = tuple[Profile, Profile]  # old, new
 
-_LEAST_SHARE = 0.05  # of the whole change: what moved by less is not named
+_LEAST_SHARE = 0.05  # of the whole change: what moved by more is always named
+_NAMED_SHARE = 0.8  # of the whole change: so much of it is named, by smaller parts too
 _NUMBER = re.compile(r"(_\d+)?( of graph \d+)?$")
 REST = {
     "compiled": "outside of kernels (guards, wrapper, allocation)",
@@ -45,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """Kernels or operators of the old build and those that do their work in the new one.
 
     Milliseconds a call of the model. One side is empty for what is new or gone.
@@ -87,20 +88,15 @@ class SideComparison:
     old_ms: float
     new_ms: float
     change_ms: Difference
-    rows: tuple[Row, ...]  # with the rest as the last one; the rows add up to the change
+    rows: tuple[ProfileRow, ...]  # with the rest as the last one; the rows add up to the change
     clocks_ms: float  # what the clocks themselves cost, the larger of the two builds
     memory: Buffers | None
+    named: tuple[ProfileRow, ...]  # those with a clear difference that make up the change, the largest first
+    remainder_ms: Difference  # the change without the named rows
     notes: tuple[str, ...] = ()
 
     @property
-    def named(self) -> list[Row]:
-        """Kernels or operators with a clear difference, the largest first; without the rest."""
-        least = _LEAST_SHARE * abs(self.change_ms.estimate)
-        rows = [row for row in self.rows[:-1] if row.change_ms.is_clear and _size(row) >= least]
-        return sorted(rows, key=_size, reverse=True)
-
-    @property
-    def rest(self) -> Row:
+    def rest(self) -> ProfileRow:
         """What is in the call and in none of its kernels or operators."""
         return self.rows[-1]
 
@@ -166,8 +162,22 @@ def _keys(labels: Sequence[str]) -> list[str]:
     return [label if "(" in label else _NUMBER.sub("", label) for label in labels]
 
 
-def _size(row: Row) -> float:
+def _size(row: ProfileRow) -> float:
     return abs(row.change_ms.estimate)
+
+
+def _named(rows: Sequence[ProfileRow], change: float) -> tuple[ProfileRow, ...]:
+    """Rows with a clear difference, the largest first, until they explain the change.
+
+    Those of at least a twentieth of the change are all named, smaller ones while over a fifth is unexplained.
+    """
+    named: list[ProfileRow] = []
+    for row in sorted((row for row in rows if row.change_ms.is_clear), key=_size, reverse=True):
+        left = abs(change - sum(row.change_ms.estimate for row in named))
+        if _size(row) < _LEAST_SHARE * abs(change) and left <= (1 - _NAMED_SHARE) * abs(change):
+            break
+        named.append(row)
+    return tuple(named)
 
 
 def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
@@ -179,18 +189,25 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
         for pair in sides
     ]
     rows = []
+    changes: dict[int, list[float]] = {}  # of each row, by pair
     for old, new in align(*labels):
         times = [
             (sum(before.get(name, 0.0) for name in old), sum(after.get(name, 0.0) for name in new))
             for before, after in spent
         ]
         rows.append(_row(old, new, times))
+        changes[id(rows[-1])] = [after - before for before, after in times]
     rest = [
         (before - sum(of_old.values()), after - sum(of_new.values()))
         for (before, after), (of_old, of_new) in zip(whole, spent, strict=True)
     ]
-    rows.append(_row((REST[side],), (REST[side],), rest))
     total = _row((), (), [(old, new) for old, new in whole])
+    named = _named(rows, total.change_ms.estimate)
+    remainder = [
+        after - before - sum(changes[id(row)][number] for row in named)
+        for number, (before, after) in enumerate(whole)
+    ]
+    rows.append(_row((REST[side],), (REST[side],), rest))
     costs = [
         median([_ms(pair[place]["instrumented_ns"]) - _ms(pair[place]["plain_ns"]) for pair in sides])
         for place in (0, 1)
@@ -199,17 +216,17 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
     notes = ("its calls differ from step to step: times are means by name",) if unsteady else ()
     return SideComparison(
         side, len(pairs), total.old_ms, total.new_ms, total.change_ms, tuple(rows), max(costs),
-        _buffers(sides), notes,
+        _buffers(sides), named, difference(remainder), notes,
     )  # fmt: skip
 
 
-def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> Row:
-    """`times`: (old, new) milliseconds of each pair."""
-    return Row(
+def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> ProfileRow:
+    """`times`: (old, new) milliseconds of each pair. The times are means, which differ by the difference."""
+    return ProfileRow(
         old,
         new,
-        median(before for before, _ in times),
-        median(after for _, after in times),
+        mean(before for before, _ in times),
+        mean(after for _, after in times),
         difference([after - before for before, after in times]),
     )
 

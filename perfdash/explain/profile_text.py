@@ -9,12 +9,13 @@ from perfdash.explain.profile_comparison import (
     Buffers,
     Difference,
     ProfileComparison,
-    Row,
+    ProfileRow,
     SideComparison,
 )
 
 _MOST_ROWS = 12
 _MOST_NAMED = 3
+_MOST_OF_IT = 0.5  # of the remainder: so much outside of kernels is said
 _NAME = 58  # characters of a name
 
 
@@ -28,7 +29,7 @@ def text(comparison: ProfileComparison, folder: str = "", of_eager: bool = False
         parts += _side(side)
     parts += [f"note: {note}" for note in comparison.notes]
     parts.append(
-        "Times are medians of calls with a clock around each kernel, in "
+        "Times are means over processes of medians of calls with a clock around each kernel, in "
         f"{comparison.compiled.pairs} pairs of processes with code compiled anew; the intervals are 95 %."
     )
     if folder:
@@ -63,16 +64,25 @@ def _sentence(side: SideComparison) -> str:
         clause = f"{whole}: {names}{more} {verb} {share:.0%} of it"
     else:
         clause = f"{whole}, and none of its {kind} does so clearly"
-    if side.rest.change_ms.is_clear and abs(side.rest.change_ms.estimate) >= 0.2 * abs(
-        side.change_ms.estimate
-    ):
-        clause += f"; {side.rest.name} {_signed(side.rest.change_ms.estimate)}"
+    if named:
+        clause += f"; {_remainder(side)}"
     if side.costs_more_than_change:
         clause += (
             f". The clocks themselves cost {_ms(side.clocks_ms)} a call, more than the change: the times of "
             f"single {kind} are a hint only"
         )
     return f"{clause}."
+
+
+def _remainder(side: SideComparison) -> str:
+    """The part of the change that is in none of the named rows, and where it is if that is clear."""
+    remainder = f"{_interval(side.remainder_ms)} remain"
+    rest = side.rest.change_ms
+    if not side.remainder_ms.is_clear:
+        return f"{remainder} (none clearly)"
+    if rest.is_clear and abs(rest.estimate) >= _MOST_OF_IT * abs(side.remainder_ms.estimate):
+        return f"{remainder}, {_signed(rest.estimate)} of it {side.rest.name}"
+    return remainder
 
 
 def _memory_sentence(side: str, memory: Buffers) -> str:
@@ -88,13 +98,17 @@ def _memory_sentence(side: str, memory: Buffers) -> str:
 
 def _side(side: SideComparison) -> list[str]:
     rows = [row for row in side.rows if row.old_ms or row.new_ms or row.change_ms.estimate]
-    rows.sort(key=lambda row: -abs(row.change_ms.estimate))
+    rows.sort(key=lambda row: (row not in side.named, -abs(row.change_ms.estimate)))
+    shown = max(_MOST_ROWS, len(side.named))
     lines = [f"{side.side}: {_ms(side.old_ms)} -> {_ms(side.new_ms)}, {_interval(side.change_ms)}"]
-    lines += [f"  {_cut(row.name):<{_NAME}} {_row(row)}" for row in rows[:_MOST_ROWS]]
-    if len(rows) > _MOST_ROWS:
-        lines.append(f"  {len(rows) - _MOST_ROWS} more with smaller differences")
+    lines += [f"  {_cut(row.name):<{_NAME}} {_row(row)}" for row in rows[:shown]]
+    if len(rows) > shown:
+        lines.append(f"  {len(rows) - shown} more with smaller differences")
     if side.share is not None:
-        lines.append(f"  named with a clear difference: {len(side.named)}, {side.share:.0%} of the change")
+        lines.append(
+            f"  named, with a clear difference: {len(side.named)}, {side.share:.0%} of the change; "
+            f"remainder {_interval(side.remainder_ms)}"
+        )
     lines.append(f"  the clocks cost {_ms(max(0.0, side.clocks_ms))} a call")
     if side.memory:
         lines.append(
@@ -107,7 +121,7 @@ def _side(side: SideComparison) -> list[str]:
     return [*lines, *(f"  note: {note}" for note in side.notes), ""]
 
 
-def _row(row: Row) -> str:
+def _row(row: ProfileRow) -> str:
     return f"{_ms(row.old_ms)} -> {_ms(row.new_ms)}, {_interval(row.change_ms)}"
 
 
@@ -153,6 +167,7 @@ def _plain(side: SideComparison) -> dict[str, object]:
         "new_ms": side.new_ms,
         "change_ms": _numbers(side.change_ms),
         "share": side.share,
+        "remainder_ms": _numbers(side.remainder_ms),
         "clocks_ms": side.clocks_ms,
         "rows": [
             {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from perfdash.files import write
 from perfdash.records import Case
 from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.case_status import status_of
+from perfdash.runner.code_files import model_of_folder
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
@@ -23,21 +25,24 @@ from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
+from perfdash.worker.loaded_files import digest_of_text
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
 CONSTANTS = "constants.pt"
 INPUTS = "inputs.pt"  # what worker.failing_subgraph writes
+_PLACES = re.compile("PATH$|DIR$|HOME$|CACHE|^LD_PRELOAD$")
 
 
 @dataclass(frozen=True)
-class Build:
+class ProfiledBuild:
     """A case as a run measured it: its settings, and the interpreter that is used now."""
 
     run: str
     planned: Planned
     settings: RunSettings
     worker: Mapping[str, Any]  # what the run's interpreter said of itself
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the shell that it was measured in
 
     @property
     def options(self) -> Options:
@@ -45,7 +50,7 @@ class Build:
         return options_of(self.settings)
 
 
-def build_of(folder: Path, case: Case, python: str | None = None, cores: str | None = None) -> Build:
+def build_of(folder: Path, case: Case, python: str | None = None, cores: str | None = None) -> ProfiledBuild:
     """The case of a run folder, under `python` or the interpreter of the run.
 
     Raises UsageError where the run did not plan the case.
@@ -56,22 +61,89 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     if case not in plan:
         raise UsageError(f"{folder.name} has no plan of {case.name}: only what it measured can be profiled")
     (planned,) = with_secrets([plan[case]])
-    return Build(folder.name, planned, settings, info.environment.get("worker") or {})
+    environment = info.environment
+    variables = environment.get("variables") or {}
+    return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {}, variables)
 
 
-def refuse_same_build(old: Build, new: Build) -> None:
+def with_own_variables(
+    old: ProfiledBuild, new: ProfiledBuild, shell: Mapping[str, str]
+) -> tuple[ProfiledBuild, ProfiledBuild]:
+    """Both builds, each with the variables of its run's shell that the other run's shell had otherwise.
+
+    `shell`: the variables of this process. Variables that name places are left alone. Raises UsageError for
+    one that is set here and was not set for one of the runs: a process cannot be started without it.
+    """
+    names = {
+        name
+        for name in {*old.variables, *new.variables}
+        if old.variables.get(name) != new.variables.get(name) and not _PLACES.search(name)
+    }
+    for build in (old, new):
+        if surplus := sorted(name for name in names if name in shell and name not in build.variables):
+            raise UsageError(
+                f"{', '.join(surplus)} is set in this shell, and was not set when {build.run} was measured: "
+                "unset it and repeat the command. The other run gets it from its record."
+            )
+    of_old, of_new = (
+        {name: build.variables[name] for name in names & set(build.variables)} for build in (old, new)
+    )
+    return (
+        replace(old, planned=with_variables(old.planned, of_old)),
+        replace(new, planned=with_variables(new.planned, of_new)),
+    )
+
+
+def with_kept_model(
+    build: ProfiledBuild, run: Path, recorded: Mapping[str, str], folder: Path
+) -> ProfiledBuild:
+    """The build with the model as the run measured it: from the run's own copy where it was edited since.
+
+    `recorded`: digests of the model's files, by path below its folder. The copy goes into `folder`. Raises
+    UsageError where the file was edited and the run kept no copy.
+    """
+    planned = build.planned
+    if planned.loader != "python" or not recorded:
+        return build
+    file, _, function = planned.target.rpartition(":")
+    edited = [name for name, digest in recorded.items() if _digest(Path(file).parent / name) != digest]
+    if not edited:
+        return build
+    kept = model_of_folder(run, planned.case)
+    for name, data in kept.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, data.decode())
+    if any(_digest(folder / name) != digest for name, digest in recorded.items()):
+        raise UsageError(
+            f"{', '.join(edited)} was edited since {build.run} measured it, and the run kept no copy of it "
+            "(--no-code, or an older perfdash): put the file back, or measure both versions again"
+        )
+    return replace(
+        build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
+    )
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return digest_of_text(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def refuse_same_build(old: ProfiledBuild, new: ProfiledBuild) -> None:
     """Raise UsageError where both sides are one build with the same settings: nothing could differ."""
     if (old.options, old.planned) != (new.options, new.planned):
         return
     raise UsageError(
         f"{old.run} and {new.run} were measured under one interpreter ({new.settings.python}) with the same "
-        "settings, so there is one build to profile. Give the interpreter of the older build by --old-python."
+        "settings and the same model, so there is one build to profile. If that interpreter had another "
+        "build for the older run, give one that has it by --old-python."
     )
 
 
 def profile(
-    old: Build,
-    new: Build,
+    old: ProfiledBuild,
+    new: ProfiledBuild,
     folder: Path,
     pairs: int,
     wait_s: float | None,
@@ -104,7 +176,7 @@ def profile(
     return profiles
 
 
-def failing_subgraph(build: Build, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
+def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
     """The smallest part of a case's graphs that this build compiles wrongly, as the worker writes it.
 
     Raises UsageError where every graph passes alone or the case is no inference, MachineError where the
@@ -156,7 +228,7 @@ def read_profiles(folder: Path) -> list[Pair]:
     return pairs
 
 
-def _one(slots: PairedSlots, side: str, build: Build, folder: Path, traced: Path | None) -> Any:
+def _one(slots: PairedSlots, side: str, build: ProfiledBuild, folder: Path, traced: Path | None) -> Any:
     planned = build.planned
     if traced is not None:
         traced.mkdir(parents=True, exist_ok=True)
@@ -176,7 +248,7 @@ def _why(outcome: ProcessOutcome) -> str:
     return f"{failure.type} in {phase}: {failure.message}" if failure else "it ended without an answer"
 
 
-def _refuse_other_builds(builds: Mapping[str, Build], slots: PairedSlots) -> None:
+def _refuse_other_builds(builds: Mapping[str, ProfiledBuild], slots: PairedSlots) -> None:
     """Raise UsageError where an interpreter now has another torch than its run measured."""
     hellos = {
         side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()

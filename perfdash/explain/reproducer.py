@@ -6,8 +6,10 @@ that differ. The values of whole numbers, which may be indices, lie in a file be
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pformat
@@ -15,12 +17,13 @@ from textwrap import wrap
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.explain.profile_comparison import Pair, Row, SideComparison
+from perfdash.explain.profile_comparison import Pair, ProfileRow, SideComparison
 from perfdash.explain.profiling import CONSTANTS
 from perfdash.files import write as save
 
 SCRIPT = "reproduce.py"
 _WIDTH = 100
+_LIMIT_S = 1800.0  # of a script that compiles one small graph
 _OPERATOR = re.compile(r"torch\.ops\.(\w+)\.")
 _OF_TORCH = {
     "aten",
@@ -41,20 +44,27 @@ _ACCURACY = _SOURCE.with_name("accuracy_script.py")
 _EMPTY = re.compile(r"^(OLD|NEW) = \{.*\}$", re.MULTILINE)
 
 
-def write(folder: Path, side: SideComparison, pair: Pair, profiles: Path) -> Path:
+def write(
+    folder: Path,
+    side: SideComparison,
+    pair: Pair,
+    profiles: Path,
+    variables: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> Path:
     """Write reproduce.py for the row that changed most, and the constants that it needs.
 
-    `profiles`: the folder of the new build's profile, which has the constants. Raises UsageError where no
-    kernel or operator changed clearly, or where a script cannot repeat its calls.
+    `profiles`: the folder of the new build's profile, which has the constants. `variables`: under which the
+    old and the new build ran. Raises UsageError where no kernel or operator changed clearly, or where a
+    script cannot repeat its calls.
     """
     row = largest(side)
     old, new = pair
     sides = [
-        _side(profile, side.side, labels, where)
-        for profile, labels, where in zip(pair, (row.old, row.new), ("old", "new"), strict=True)
+        {"env": dict(env), **_side(profile, side.side, labels, where)}
+        for profile, labels, where, env in zip(
+            pair, (row.old, row.new), ("old", "new"), variables, strict=True
+        )
     ]
-    if not sides[0]["calls"] or not sides[1]["calls"]:
-        raise UsageError(f"{row.name}: it has no counterpart in the other build, so there is nothing to time")
     title = (
         f"{row.name}: {row.old_ms:.4g} ms a call of the model with torch {old['torch']}, "
         f"{row.new_ms:.4g} ms with torch {new['torch']}."
@@ -101,19 +111,33 @@ def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path
     return path
 
 
+def shows_it(script: Path, python: str, variables: Mapping[str, str]) -> bool:
+    """Whether the script ends with 1, which says that the difference is there. It may compile for minutes."""
+    done = subprocess.run(
+        [python, str(script)], env={**os.environ, **variables}, capture_output=True, timeout=_LIMIT_S
+    )
+    return done.returncode == 1
+
+
 def _docstring(text: str) -> str:
     return text.replace('"', "'").replace("\\", "/")
 
 
-def largest(side: SideComparison) -> Row:
-    """The named row with the largest difference. Raises UsageError where none is clear."""
+def largest(side: SideComparison) -> ProfileRow:
+    """The named row with the largest difference that both builds have. Raises UsageError without one."""
     if not side.named:
         where = side.rest.name if side.rest.change_ms.is_clear else "no part of the call"
         raise UsageError(
             f"no kernel or operator of the {side.side} call changed clearly ({where} did): there is no "
             "script to write. More pairs (--pairs) narrow the intervals."
         )
-    return side.named[0]
+    row = next((row for row in side.named if row.old and row.new), None)
+    if row is None:
+        names = ", ".join(row.name for row in side.named[:3])
+        raise UsageError(
+            f"{names}: the other build has no counterpart, so there is nothing to time beside it"
+        )
+    return row
 
 
 def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: str) -> dict[str, Any]:
@@ -186,7 +210,8 @@ def _literal(side: Mapping[str, Any]) -> str:
     tensors = "".join(f"    {tensor!r},\n" for tensor in side["tensors"])
     calls = "".join(f"    {call!r},\n" for call in side["calls"])
     config = pformat(side["config"], width=_WIDTH)
-    return f'{{"config": {config}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
+    settings = f'"env": {side["env"]!r}, "config": {config}'
+    return f'{{{settings}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
 
 
 def _raw(code: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdash.detect.environment_changes import environment_changes
+from perfdash.detect.environment_changes import environment_changes, package_changes
 from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
@@ -20,7 +20,7 @@ _LEAST_PHASE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Side:
+class ExplainedSide:
     """One case of one run. structure: as in records.Result, with fallbacks and reasons of graph breaks."""
 
     run: RunRow
@@ -38,13 +38,13 @@ class Side:
         return list(kernels) if isinstance(kernels, list) else None
 
 
-def side_of(run: RunRow, row: Row) -> Side:
+def side_of(run: RunRow, row: Row) -> ExplainedSide:
     """A side from a run, of a folder or of the history."""
     details = row.details
     counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return Side(run, row.case, row.status, structure, row.values, phases, row.code)
+    return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class KernelChange:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Difference:
     """One difference. about: which part (ABOUT); what: its name; before and after: None where absent."""
 
     about: str
@@ -66,17 +66,23 @@ class Finding:
     after: Any = None
 
 
-# The parts in the order in which findings are shown and worded.
-FALLBACK, BREAK, GRAPHS = "fallback", "graph break", "graphs"
-RECOMPILE, GIVEN_UP, LIBRARY_CALL = "recompiles", "frames given up", "library call"
-GUARDS, OPERATORS, SETTING = "guards", "graph operators", "setting"
+# The parts in the order in which findings are shown. The first ones are what people change, the others what
+# comes of it.
+PACKAGE, VARIABLE, SETTING, RUN_OPTION = "package", "variable", "setting", "option of the run"
+MODEL_FILE, REGISTERED = "model file", "registered operator"
+STATUS, BREAK, GRAPHS, FALLBACK = "status", "graph break", "graphs", "fallback"
+RECOMPILE, FAILED_GUARD, GIVEN_UP = "recompiles", "failed guard", "frames given up"
+MEMORY, LATENCY, EAGER_OPERATOR = "peak memory", "latency", "eager operator"
+LIBRARY_CALL, GUARDS, OPERATORS = "library call", "guards", "graph operators"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
-RUN_OPTION = "option of the run"
-_OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 ABOUT = (
-    SETTING, RUN_OPTION, BREAK, GRAPHS, FALLBACK, RECOMPILE, GIVEN_UP, LIBRARY_CALL, GUARDS, OPERATORS,
+    PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS, FALLBACK,
+    RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS, OPERATORS,
     LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
+_OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
+_LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
+_LEAST_LATENCY = 0.1  # the same, of a latency whose intervals do not overlap
 
 
 @dataclass(frozen=True)
@@ -87,15 +93,16 @@ class Explanation:
     all loaded modules and libraries have the same content; None where a side does not say.
     """
 
-    before: Side
-    after: Side
+    before: ExplainedSide
+    after: ExplainedSide
     kernels: tuple[KernelChange, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Difference, ...] = ()
     same_code: bool | None = None
     same_files: bool | None = None
     unknown: tuple[str, ...] = field(default=())  # what a side does not say, in words
+    note: str = ""  # on the choice of the sides
 
-    def of(self, about: str) -> list[Finding]:
+    def of(self, about: str) -> list[Difference]:
         """The findings of one part."""
         return [finding for finding in self.findings if finding.about == about]
 
@@ -104,7 +111,7 @@ class Explanation:
         return [change for change in self.kernels if change.how == how]
 
 
-def compare(before: Side, after: Side) -> Explanation:
+def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
     """What differs between two sides of one case."""
     old, new = before.structure, after.structure
     unknown = []
@@ -114,27 +121,34 @@ def compare(before: Side, after: Side) -> Explanation:
         unknown.append(f"kernels of {' and '.join(missing)}")
     else:
         kernels = match_kernels(before.kernels, after.kernels)
-    same_code = _same(old.get("fingerprint"), new.get("fingerprint"))
-    if old.get("version") != new.get("version"):
-        same_code = None
+    settings = _settings(old, new)
     same_files = _same(old.get("loaded"), new.get("loaded"))
     if same_files is None:
         unknown.append("contents of the loaded files")
     findings = [
+        *_packages(before.run, after.run),
+        *settings,
+        *_run_options(before, after),
+        *_contents(MODEL_FILE, old.get("model_files"), new.get("model_files")),
+        *_registered(old.get("registered_operators"), new.get("registered_operators")),
+        *_statuses(before.status, after.status),
         *_differences(FALLBACK, old.get("fallbacks"), new.get("fallbacks")),
         *_differences(BREAK, old.get("break_reasons"), new.get("break_reasons")),
         *_number(GRAPHS, "graphs", before, after),
         *_number(RECOMPILE, "recompiles", before, after),
-        *_differences(GIVEN_UP, old.get("frames_given_up"), new.get("frames_given_up")),
+        *_differences(FAILED_GUARD, old.get("failed_guards"), new.get("failed_guards")),
+        *_differences(GIVEN_UP, _given_up(old), _given_up(new)),
+        *_memory(before.values, after.values),
+        *_latencies(before.values, after.values),
+        *_differences(EAGER_OPERATOR, old.get("eager_operators"), new.get("eager_operators")),
         *_differences(LIBRARY_CALL, old.get("library_calls"), new.get("library_calls")),
         *_number(GUARDS, "guards", before, after),
         *_number(OPERATORS, "graph_operators", before, after),
-        *_settings(old, new),
-        *_run_options(before.run, after.run),
-        *_loaded(old.get("loaded"), new.get("loaded")),
+        *_contents(LOADED, old.get("loaded"), new.get("loaded")),
         *_environment(before.run, after.run),
         *_phases(before.phases_s, after.phases_s),
     ]
+    same_code = _same_code(old, new, bool(settings))
     return Explanation(before, after, tuple(kernels), tuple(findings), same_code, same_files, tuple(unknown))
 
 
@@ -142,7 +156,9 @@ def match_kernels(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> list[KernelChange]:
     """Match the kernels of two sides: each is in exactly one change."""
-    changes, old, new = _pairs("same", before, after, lambda kernel: kernel["fingerprint"])
+    # A fingerprint holds the settings, the text does not; old records have no text.
+    key = "text" if all(kernel.get("text") for kernel in (*before, *after)) else "fingerprint"
+    changes, old, new = _pairs("same", before, after, lambda kernel: kernel[key])
     changed, old, new = _pairs("changed", old, new, lambda kernel: (kernel["kind"], *_operators(kernel)))
     merged, new, old = _parts(new, old)
     split, old, new = _parts(old, new)
@@ -235,24 +251,75 @@ def _same(old: Any, new: Any) -> bool | None:
     return None if not old or not new else bool(old == new)
 
 
-def _differences(about: str, old: Any, new: Any) -> list[Finding]:
+def _differences(about: str, old: Any, new: Any) -> list[Difference]:
     """What two counts by name differ in; nothing where a side has only a sum."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
     names = dict.fromkeys([*old, *new])
     return [
-        Finding(about, name, old.get(name, 0), new.get(name, 0))
+        Difference(about, name, old.get(name, 0), new.get(name, 0))
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
 
 
-def _number(about: str, name: str, before: Side, after: Side) -> list[Finding]:
+def _number(about: str, name: str, before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     old, new = (side.structure.get(name, side.values.get(name)) for side in (before, after))
-    return [Finding(about, name, old, new)] if None not in (old, new) and old != new else []
+    return [Difference(about, name, old, new)] if None not in (old, new) and old != new else []
 
 
-def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
+def _same_code(old: Mapping[str, Any], new: Mapping[str, Any], other_settings: bool) -> bool | None:
+    """Whether the text of the generated code is the same; None where the records do not say it."""
+    if old.get("version") != new.get("version"):
+        return None
+    if old.get("text") and new.get("text"):
+        return bool(old["text"] == new["text"])
+    same = _same(old.get("fingerprint"), new.get("fingerprint"))
+    return None if other_settings and not same else same
+
+
+def _given_up(structure: Mapping[str, Any]) -> Any:
+    """The frames that dynamo gave up; its limit of recompiles among them."""
+    frames, limit = structure.get("frames_given_up"), structure.get("recompile_limit")
+    return {**frames, str(limit): 1} if limit and isinstance(frames, Mapping) else frames
+
+
+def _registered(old: Any, new: Any) -> list[Difference]:
+    if not isinstance(old, list) or not isinstance(new, list):
+        return []
+    return [Difference(REGISTERED, name, name in old, name in new) for name in sorted({*old} ^ {*new})]
+
+
+def _statuses(old: str, new: str) -> list[Difference]:
+    return [Difference(STATUS, "status", old, new)] if old != new else []
+
+
+def _memory(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
+    """Peaks that changed by more than measuring them errs by."""
+    findings = []
+    for side, name in (("compiled", "backend_peak_bytes"), ("eager", "eager_peak_bytes")):
+        if name in old and name in new:
+            change, smaller = abs(new[name] - old[name]), min(old[name], new[name])
+            if change >= max(_LEAST_MEMORY_BYTES, _LEAST_MEMORY * smaller):
+                findings.append(Difference(MEMORY, side, old[name], new[name]))
+    return findings
+
+
+def _latencies(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
+    """Latencies whose intervals do not overlap, and that changed by over a tenth."""
+    findings = []
+    for side, name in (("compiled", "backend_ms"), ("eager", "eager_ms")):
+        bounds = [values.get(f"{name}_{end}") for values in (old, new) for end in ("low", "high")]
+        if None in bounds or name not in old or name not in new:
+            continue
+        old_low, old_high, new_low, new_high = (float(bound or 0.0) for bound in bounds)
+        apart = old_high < new_low or new_high < old_low
+        if apart and abs(new[name] / old[name] - 1) >= _LEAST_LATENCY:
+            findings.append(Difference(LATENCY, side, old[name], new[name]))
+    return findings
+
+
+def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Other vector instructions, or other settings of the back end."""
     if not isinstance(old.get("settings"), Mapping) or not isinstance(new.get("settings"), Mapping):
         return []
@@ -266,50 +333,73 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Finding]:
     ]
     names = dict.fromkeys([*flat[0], *flat[1]])
     return [
-        Finding(SETTING, name, flat[0].get(name), flat[1].get(name))
+        Difference(SETTING, name, flat[0].get(name), flat[1].get(name))
         for name in names
         if flat[0].get(name) != flat[1].get(name)
     ]
 
 
-def _run_options(old: RunRow, new: RunRow) -> list[Finding]:
-    """Options by which two runs are on different testbeds: variables, allocator, weights ..."""
+def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
+    """Options by which two runs are on different testbeds, and what differs between their cases."""
     flat = [
         {
             f"{name} {key}" if isinstance(value, Mapping) else name: item
-            for name, value in run.setting.items()
+            for name, value in side.run.setting.items()
             if name not in _OF_COMPILING
             for key, item in (value.items() if isinstance(value, Mapping) else [(name, value)])
         }
-        for run in (old, new)
+        | {"batch size": side.case.batch_size}
+        for side in (before, after)
     ]
     return [
-        Finding(RUN_OPTION, name, flat[0].get(name), flat[1].get(name))
+        Difference(RUN_OPTION, name, flat[0].get(name), flat[1].get(name))
         for name in sorted({*flat[0], *flat[1]})
         if flat[0].get(name) != flat[1].get(name)
     ]
 
 
-def _loaded(old: Any, new: Any) -> list[Finding]:
+def _contents(about: str, old: Any, new: Any) -> list[Difference]:
+    """Files whose digests differ, by name."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
     return [
-        Finding(LOADED, name, old.get(name), new.get(name))
+        Difference(about, name, old.get(name), new.get(name))
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     ]
 
 
-def _environment(old: RunRow, new: RunRow) -> list[Finding]:
-    lines = [line.partition(": ") for line in environment_changes(old, new)]
-    return [Finding(ENVIRONMENT, name, *values.split(" | ", 1)) for name, _, values in lines]
+def _packages(old: RunRow, new: RunRow) -> list[Difference]:
+    return [_changed_line(PACKAGE, line) for line in package_changes(old, new)]
 
 
-def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Finding]:
+def _environment(old: RunRow, new: RunRow) -> list[Difference]:
+    """Variables of the shell, and facts of the host."""
+    lines = environment_changes(old, new)
+    lines = lines[: len(lines) - len(package_changes(old, new))]
+    return [
+        _changed_line(VARIABLE, line.removeprefix(_VARIABLE))
+        if line.startswith(_VARIABLE)
+        else _changed_line(ENVIRONMENT, line)
+        for line in lines
+    ]
+
+
+_VARIABLE = "variable "
+
+
+def _changed_line(about: str, line: str) -> Difference:
+    """A line of detect.environment_changes as a finding."""
+    name, _, values = line.partition(": ")
+    old, _, new = values.partition(" | ")
+    return Difference(about, name, *(None if value == "None" else value for value in (old, new)))
+
+
+def _phases(old: Mapping[str, float], new: Mapping[str, float]) -> list[Difference]:
     """The phases of compiling whose change is large beside the whole."""
     whole = max(sum(old.values()), sum(new.values()))
     return [
-        Finding(PHASE, name, old.get(name, 0.0), new.get(name, 0.0))
+        Difference(PHASE, name, old.get(name, 0.0), new.get(name, 0.0))
         for name in dict.fromkeys([*old, *new])
         if old and new
         and abs(new.get(name, 0.0) - old.get(name, 0.0)) >= max(_LEAST_PHASE_S, _LEAST_PHASE * whole)

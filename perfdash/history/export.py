@@ -28,7 +28,7 @@ def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form:
         with replaced(path) as part:
             count = _WRITERS[form](_frames(connection, runs), part)
     except ImportError as error:
-        raise UsageError("Parquet needs the extra: pip install 'perfdash[parquet]'") from error
+        raise UsageError("Parquet needs pyarrow: pip install pyarrow") from error
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror or error}") from error
     return count

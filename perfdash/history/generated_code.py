@@ -34,7 +34,7 @@ def _inflated(data: bytes) -> bytes:
 
 def store(connection: sa.Connection, by_result: Iterable[tuple[int, Row]]) -> None:
     """Store structure and code of results; a text that is there already is not stored again."""
-    names: list[dict[str, Any]] = []
+    names: list[tuple[int, str, str]] = []
     data: dict[str, bytes] = {}
     for result_id, row in by_result:
         parts = dict(row.code)
@@ -44,30 +44,39 @@ def store(connection: sa.Connection, by_result: Iterable[tuple[int, Row]]) -> No
         for name, packed in parts.items():
             digest = sha256(_inflated(packed)).hexdigest()
             data[digest] = packed
-            names.append({"result_id": result_id, "name": name, "digest": digest})
+            names.append((result_id, name, digest))
     if not names:
         return
-    table = schema.artifacts
-    known = set()
-    digests = list(data)
-    for start in range(0, len(digests), 500):
-        query = sa.select(table.c.digest).where(table.c.digest.in_(digests[start : start + 500]))
-        known |= set(connection.execute(query).scalars())
-    new = [{"digest": digest, "data": packed} for digest, packed in data.items() if digest not in known]
+    ids = _ids(connection, list(data))
+    new = [{"digest": digest, "data": packed} for digest, packed in data.items() if digest not in ids]
     if new:
-        connection.execute(sa.insert(table), new)
-    connection.execute(sa.insert(schema.result_artifacts), names)
+        connection.execute(sa.insert(schema.texts), new)
+        ids = _ids(connection, list(data))
+    links = [
+        {"result_id": result_id, "name": name, "text_id": ids[digest]} for result_id, name, digest in names
+    ]
+    connection.execute(sa.insert(schema.result_texts), links)
+
+
+def _ids(connection: sa.Connection, digests: list[str]) -> dict[str, int]:
+    """The ids of the texts that are there, by digest."""
+    table = schema.texts
+    ids: dict[str, int] = {}
+    for start in range(0, len(digests), 500):
+        query = sa.select(table.c.digest, table.c.id).where(table.c.digest.in_(digests[start : start + 500]))
+        ids |= {row.digest: row.id for row in connection.execute(query)}
+    return ids
 
 
 def load(
     connection: sa.Connection, run_id: int, case_id: int | None = None
 ) -> dict[int, tuple[dict[str, Any], dict[str, bytes]]]:
     """(structure, code) of the results of a run, or of one case of it, by result."""
-    links, table, results = schema.result_artifacts, schema.artifacts, schema.results
+    links, table, results = schema.result_texts, schema.texts, schema.results
     query = (
         sa.select(links.c.result_id, links.c.name, table.c.data)
         .join_from(links, results, links.c.result_id == results.c.id)
-        .join(table, links.c.digest == table.c.digest)
+        .join(table, links.c.text_id == table.c.id)
         .where(results.c.run_id == run_id)
         .order_by(links.c.result_id, links.c.name)
     )
@@ -85,6 +94,6 @@ def load(
 
 def drop_unused(connection: sa.Connection) -> int:
     """Remove texts that no result refers to any more; return their number."""
-    table, links = schema.artifacts, schema.result_artifacts
-    used = sa.select(links.c.digest).where(links.c.digest == table.c.digest).exists()
+    table, links = schema.texts, schema.result_texts
+    used = sa.select(links.c.text_id).where(links.c.text_id == table.c.id).exists()
     return connection.execute(sa.delete(table).where(~used)).rowcount

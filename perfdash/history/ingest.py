@@ -13,14 +13,15 @@ from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import generated_code, schema
 from perfdash.history.acts import given_name
+from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
-from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
+from perfdash.history.queries import in_chunks, list_runs, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
 
-TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
+TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 OLDER = "left out: what is there is newer"
 
 
@@ -42,7 +43,7 @@ def _check(imported: Imported) -> None:
     cases = set()
     for row in imported.rows:
         if row.case in cases:
-            raise UsageError(f"{imported.run.source}: {row.case.name} stands there twice")
+            raise UsageError(f"{imported.run.source}: {row.case.name} is in it twice")
         cases.add(row.case)
         for name, value in {**row.values, **row.others}.items():
             if not math.isfinite(value) or (name in NUMBERS and value < 0):

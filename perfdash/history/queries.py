@@ -5,13 +5,11 @@ Runs are selected by name, `last`, a date, a window, or the version or commit of
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,13 +17,14 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.errors import UsageError
-from perfdash.files import dumps
 from perfdash.history import generated_code, schema
+from perfdash.history.compression import unpack
 from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, Case, Status
+from perfdash.records import DISTURBED, PASSING, Case, Status
+from perfdash.suggestions import did_you_mean, not_one_of
 
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
@@ -36,7 +35,7 @@ CASE_COLUMNS = (
 )  # fmt: skip
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")
-_COMPRESSION = 1  # of zlib: higher levels take ten times as long for a few percent
+_PASSING = [str(status) for status in PASSING]
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
     "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
@@ -177,19 +176,31 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
     raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
 
 
-def run_before(connection: sa.Connection, run: RunRow, case: Case) -> RunLine | None:
-    """The last run before a run that measured a case on the same testbed and is not excluded."""
+def run_before(
+    connection: sa.Connection, run: RunRow, case: Case, *, other_settings: bool = False
+) -> RunLine | None:
+    """The last run before a run that measured a case on the same testbed and is not excluded.
+
+    `other_settings`: on hosts of the same class, and whatever the settings of the run and the case were.
+    """
     runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
     query = (
         sa.select(runs.c.id)
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .join(beds, runs.c.testbed_id == beds.c.id)
-        .where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(1)
     )
+    if other_settings:
+        named = {
+            name: value for name, value in vars(case).items() if name not in ("settings", "configuration")
+        }
+        same = [cases.c[name].is_not_distinct_from(value) for name, value in named.items()]
+        query = query.where(beds.c.host_class == run.host_class, *same)
+    else:
+        query = query.where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
     number = connection.execute(query).scalar()
     return list_runs(connection, ids=[number])[0] if number is not None else None
 
@@ -381,6 +392,13 @@ class Panel:
     values: dict[str, NDArray[np.float64]]
     statuses: NDArray[np.object_]
 
+    @cached_property
+    def passed(self) -> NDArray[np.bool_]:
+        """Where a case passed with its compiled side compiled; unknown counts as compiled."""
+        passed = np.isin(self.statuses.astype(str), _PASSING)
+        captured = self.values.get("calls_captured")
+        return passed if captured is None else passed & (captured != 0)
+
 
 def panel(
     connection: sa.Connection,
@@ -465,12 +483,11 @@ def model_series(
     """
     for metric in metrics:
         if metric not in NUMBERS:
-            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(NUMBERS)}")
+            raise UsageError(not_one_of("--metric", metric, NUMBERS))
     cases = case_numbers(connection, line.testbed_id)
     of_model = {case: number for case, number in cases.items() if case.model == model}
     if not of_model:
-        near = get_close_matches(model, sorted({case.model for case in cases}), n=3)
-        hint = f"; near it: {', '.join(near)}" if near else ""
+        hint = did_you_mean(model, sorted({case.model for case in cases}))
         raise UsageError(f"--model {model!r} was never measured on {line.host_class}{hint}")
     return [
         (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])
@@ -566,23 +583,3 @@ def _processes(details: Any) -> ProcessRatios | None:
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:
     """A run with the numbers and details of its results, without samples."""
     return Imported(line, tuple(rows_of(connection, line.id, details=True)))
-
-
-def pack(samples: Mapping[str, Sequence[float]]) -> bytes:
-    """Pack samples by name into a blob of 32-bit floats: relative error 6e-8."""
-    header = dumps({name: len(values) for name, values in samples.items()}).encode()
-    body = b"".join(np.asarray(values, "<f4").tobytes() for values in samples.values())
-    return zlib.compress(len(header).to_bytes(4, "little") + header + body, _COMPRESSION)
-
-
-def unpack(blob: bytes) -> dict[str, list[float]]:
-    """Unpack a blob of `pack`. Raises ValueError for other bytes."""
-    try:
-        data = zlib.decompress(blob)
-        size = int.from_bytes(data[:4], "little")
-        counts: dict[str, int] = json.loads(data[4 : 4 + size])
-        values = np.frombuffer(data[4 + size :], "<f4")
-    except (zlib.error, ValueError) as error:
-        raise ValueError(f"not a blob of samples: {error}") from error
-    ends = np.cumsum(list(counts.values()))
-    return {name: part.tolist() for name, part in zip(counts, np.split(values, ends[:-1]), strict=True)}

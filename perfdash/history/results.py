@@ -24,15 +24,19 @@ VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 MAX_SAMPLES = 200  # for each side: enough to describe a latency; the run folder has all
 
 
+# What the series of a size is called in Row.others, after the size.
+TITLES_OF_SIZES = {"speedup": "speedup over eager", "cost": "times the static artefact's latency"}
+
+
 @dataclass(frozen=True)
 class Row:
     """One result of a case.
 
     `values`: its numbers by column (perfdash.metrics), without those that were not measured. `others`:
-    metrics of a foreign benchmark that have no column, by name. `samples`: latencies in ms, by `eager_ms` and
-    `backend_ms`. `details`: error, reasons and conditions, as plain JSON. `structure`: what compiling
-    produced, as in records.Result, with what was captured. `code`: the generated code by file name,
-    compressed (history.generated_code).
+    metrics without a column, by name: of a foreign benchmark, or of each size of scenario sizes. `samples`:
+    latencies in ms, by `eager_ms` and `backend_ms`. `details`: error, reasons and conditions, as plain JSON.
+    `structure`: what compiling produced, as in records.Result, with what was captured. `code`: the generated
+    code by file name, compressed (history.generated_code).
     """
 
     case: Case
@@ -364,6 +368,8 @@ def from_result(result: Result) -> Row:
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
     values["recompiles"] = result.structure.get("recompiles")
+    for side, counted in result.instructions.items():
+        values[f"{side}_instructions"] = counted.get("median")
     fallbacks = result.capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
@@ -405,6 +411,7 @@ def from_result(result: Result) -> Row:
         values={k: v for k, v in values.items() if v is not None and math.isfinite(v)},
         verdict=speed.verdict if speed else None,
         basis=speed.basis if speed else None,
+        others=_series_of_sizes(result.sizes),
         samples={
             name: thinned(latency.samples)
             for name, latency in (("eager_ms", result.eager_ms), ("backend_ms", result.backend_ms))
@@ -419,7 +426,10 @@ def _whole_structure(result: Result) -> dict[str, Any]:
     """What compiling produced, with the breaks and fallbacks by name."""
     if not result.structure:
         return {}
-    names = ("graphs", "graph_breaks", "calls_captured", "break_reasons", "fallbacks")
+    names = (
+        "graphs", "graph_breaks", "calls_captured", "break_reasons", "break_places", "fallbacks",
+        "recompile_limit",
+    )  # fmt: skip
     captured = {name: result.capture[name] for name in names if name in result.capture}
     return {**result.structure, **captured}
 
@@ -429,6 +439,23 @@ def _parts(result: Result) -> dict[str, float]:
     parts = result.parts_ms.get("backend") or {}
     medians = {f"{name}_ms": part.get("median") for name, part in parts.items()}
     return {name: value for name, value in medians.items() if name in PARTS and value}
+
+
+def _series_of_sizes(sizes: Mapping[str, Any]) -> dict[str, float]:
+    """The speedup, and the cost beside an artefact of that size alone, of each size and of all."""
+    every = {**(sizes.get("by_size") or {}), "all sizes": sizes.get("overall") or {}}
+    return {
+        f"{size}: {title}": float(value)
+        for size, figures in every.items()
+        for name, title in TITLES_OF_SIZES.items()
+        if (value := _value(figures.get(name))) is not None
+    }
+
+
+def _value(figure: Any) -> float | None:
+    """The number of a figure that may have an interval; None where it is not finite."""
+    value = figure.get("value") if isinstance(figure, Mapping) else figure
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _structure(structure: Mapping[str, Any]) -> dict[str, Any]:

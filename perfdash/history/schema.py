@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from perfdash.history.compression import CompressedJson
 from perfdash.metrics import NUMBERS
 
 metadata = MetaData(
@@ -122,28 +123,30 @@ results = Table(
     UniqueConstraint("run_id", "case_id"),
     Index(None, "case_id", "run_id"),
 )
-# Large values, in a table of their own so that scans of `results` stay fast. history.queries packs samples.
+# Large values, in a table of their own so that scans of `results` stay fast; history.compression packs them.
 result_details = Table(
     "result_details",
     metadata,
     Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
-    Column("details", JSON, nullable=False),
+    Column("details", CompressedJson, nullable=False),
     Column("samples", LargeBinary),
 )
 # What compiling produced, compressed: every text once, under the SHA-256 of its content.
-artifacts = Table(
-    "artifacts",
+texts = Table(
+    "texts",
     metadata,
-    Column("digest", String(64), primary_key=True),
+    Column("id", Integer, primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
     Column("data", LargeBinary, nullable=False),
 )
 # The structure of a result, and its generated code by file name.
-result_artifacts = Table(
-    "result_artifacts",
+result_texts = Table(
+    "result_texts",
     metadata,
     Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
     Column("name", Text, primary_key=True),
-    Column("digest", ForeignKey("artifacts.digest"), nullable=False, index=True),
+    Column("text_id", ForeignKey("texts.id"), nullable=False, index=True),
+    sqlite_with_rowid=False,
 )
 # Metrics of foreign benchmarks that have no column.
 other_metrics = Table(

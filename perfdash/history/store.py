@@ -18,11 +18,11 @@ from perfdash.files import dumps
 from perfdash.redaction import remember
 
 # The newest migration. A test compares it with the files; a store that is at HEAD opens without Alembic.
-HEAD = "0008"
+HEAD = "0010"
 VERSION_TABLE = "perfdash_version"  # not Alembic's default, which other programs may use here
 # PostgreSQL: the advisory lock that writers and migrations take.
 WRITERS = 7270683
-_BUSY_S = 60.0
+_BUSY_S = 300.0  # eight writers of large nights on one busy core wait over a minute for each other
 _CONNECT_S = 10
 _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
@@ -238,7 +238,7 @@ def _engine(url: sa.URL) -> sa.Engine:
             url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True, json_serializer=dumps
         )
     except ImportError as error:
-        raise UsageError("a PostgreSQL history needs the extra: pip install 'perfdash[postgres]'") from error
+        raise UsageError("a PostgreSQL history needs psycopg: pip install 'psycopg[binary]'") from error
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:
@@ -298,6 +298,10 @@ def _migrate(store: Store, revision: str | None) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     store.engine.dispose()  # its connections have foreign keys switched off
+    if store.is_sqlite and revision is not None:
+        # Give back what the migration has freed; a full disk or a reader that stays is no failure.
+        with contextlib.suppress(MachineError), store.exclusive() as connection:
+            connection.exec_driver_sql("VACUUM")
 
 
 def _back_up(path: Path, revision: str) -> None:

@@ -55,7 +55,7 @@ def send(
         if not reason:
             return
         if pause is None or retry_s is None or retry_s > _PATIENCE_S:
-            raise MachineError(f"the webhook ({VARIABLE}) was not told: {reason}")
+            raise MachineError(f"the webhook ({VARIABLE}) did not accept the message: {reason}")
         wait = max(pause, retry_s)
         log(f"webhook: {reason}: trying again in {wait:.0f} s")
         sleep(wait)

@@ -11,7 +11,7 @@ from prettytable import PrettyTable
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.change_dates import Dated
-from perfdash.detect.nightly_judging import AFTER, SeriesNoise
+from perfdash.detect.nightly_judging import AFTER, SeriesThreshold
 from perfdash.history.alert_store import (
     ACCEPTED,
     ACKNOWLEDGED,
@@ -176,7 +176,7 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
     return str(table.get_string())
 
 
-def noise_list(listed: Sequence[SeriesNoise]) -> str:
+def noise_list(listed: Sequence[SeriesThreshold]) -> str:
     """A table of noisy series with the least change that raises an alert in each."""
     if not listed:
         return "No series has enough nights to estimate its noise"

@@ -56,7 +56,7 @@ def report_text(result: BisectionResult, as_json: bool) -> str:
 
 def how_to_resume(folder: Path) -> str:
     """The command that continues a bisection."""
-    return f"To go on: perfdash bisect --resume {quote(str(folder))}"
+    return f"To continue: perfdash bisect --resume {quote(str(folder))}"
 
 
 def _unmeasured_ends(result: BisectionResult, logs: Path) -> str:
@@ -70,5 +70,5 @@ def _unmeasured_ends(result: BisectionResult, logs: Path) -> str:
                 lines.append(f"--{name} {end.label}: {skipped.why}{log}")
     other = "exit-code" if result.command else "status"
     hint = "" if result.kind == "status" else f" (--metric {other} looks for the change of that)"
-    lines.append(f"What it said meanwhile is in {logs}")
-    return "an end of the range cannot be measured, so nothing can be told" + hint + ":\n" + "\n".join(lines)
+    lines.append(f"Its output is in {logs}")
+    return "an end of the range cannot be measured, so there is no result" + hint + ":\n" + "\n".join(lines)

@@ -346,6 +346,6 @@ def _text_of_cause(outcome: GroupOutcome) -> str:
             "for this alert, too."
         )
     elif outcome.how != BISECTED:
-        parts.append("It was interrupted; the same command goes on.")
+        parts.append("It was interrupted. The same command continues.")
     parts.append(f"Report: {code(attempt.folder, 400)}")
     return "\n\n".join(parts)

@@ -9,7 +9,7 @@ from statistics import median
 
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause, causes
-from perfdash.detect.environment_changes import package_changes
+from perfdash.detect.environment_changes import environment_changes
 from perfdash.history.queries import RunLine
 from perfdash.metrics import METRICS, title_of
 from perfdash.report.alert_text import model_of, short_name
@@ -155,7 +155,7 @@ def of_cause(
 
 
 def _changed(good: RunLine | None, bad: RunLine | None) -> list[str]:
-    return package_changes(good, bad) if good and bad else []
+    return environment_changes(good, bad) if good and bad else []
 
 
 def evidence_words(cause: Cause) -> str:

@@ -102,7 +102,7 @@ def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
     tables = []
     for title, cell, rank in (
         ("Performance speedup", _number("speedup", "0.0"), _largest("speedup")),
-        ("Accuracy", _status, _failed_first),
+        ("Accuracy", status, _failed_first),
         ("Compilation latency (sec)", _number("compilation_s", "nan"), _largest("compilation_s")),
         ("Peak Memory Compression Ratio", _number("compression_ratio", "nan"), _largest("compression_ratio")),
     ):
@@ -141,7 +141,7 @@ def _number(name: str, missing: str) -> Callable[[Row | None], str]:
     return number
 
 
-def _status(row: Row | None) -> str:
+def status(row: Row | None) -> str:
     """The status, with a remark on a pass that was not compiled completely."""
     if row is None:
         return "-"
@@ -197,19 +197,19 @@ def all_numbers(rows: Sequence[Row]) -> str:
                 row.case.batch_size,
                 plain(f"amp-{row.case.amp_dtype}" if row.case.amp_dtype else row.case.dtype),
                 plain(backend_of(row.case, several)),
-                _status(row),
-                _shown(values.get("speedup"), ".3f", "x"),
+                status(row),
+                shown(values.get("speedup"), ".3f", "x"),
                 interval(row),
                 verdict(row),
-                mark_cpu_time(_shown(values.get("eager_ms"), ".3f"), row),
-                mark_cpu_time(_shown(values.get("backend_ms"), ".3f"), row),
-                _shown(values.get("compilation_s"), ".1f"),
-                _shown(values.get("compilation_cpu_s"), ".1f"),
-                _shown(values.get("compression_ratio"), ".3f"),
-                _shown(values.get("eager_peak_bytes"), ".1f", scale=1e-6),
-                _shown(values.get("backend_peak_bytes"), ".1f", scale=1e-6),
-                _shown(values.get("graphs"), ".0f"),
-                _shown(values.get("graph_breaks"), ".0f"),
+                mark_cpu_time(shown(values.get("eager_ms"), ".3f"), row),
+                mark_cpu_time(shown(values.get("backend_ms"), ".3f"), row),
+                shown(values.get("compilation_s"), ".1f"),
+                shown(values.get("compilation_cpu_s"), ".1f"),
+                shown(values.get("compression_ratio"), ".3f"),
+                shown(values.get("eager_peak_bytes"), ".1f", scale=1e-6),
+                shown(values.get("backend_peak_bytes"), ".1f", scale=1e-6),
+                shown(values.get("graphs"), ".0f"),
+                shown(values.get("graph_breaks"), ".0f"),
             ]
         )
     return "\n".join([str(table.get_string()), *cpu_time_notes(rows)])
@@ -233,7 +233,8 @@ def verdict(row: Row) -> str:
     return plain(row.verdict if row.basis in (None, "processes") else f"{row.verdict} ({row.basis})", 40)
 
 
-def _shown(value: float | None, form: str, unit: str = "", scale: float = 1.0) -> str:
+def shown(value: float | None, form: str, unit: str = "", scale: float = 1.0) -> str:
+    """A number with its unit; empty where it is not known or not finite."""
     return "" if value is None or not math.isfinite(value) else f"{value * scale:{form}}{unit}"
 
 

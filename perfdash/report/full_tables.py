@@ -76,7 +76,7 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     machine = (
         environment.get("cpu") if setting.device == "cpu" else gpus_of(night.run)
-    ) or "a machine that is not told"
+    ) or "an unknown machine"
     what = _WORK.get(setting.scenario, _WORK["inference"])
     single_size = len({row.case.batch_size for row in rows}) == 1
     sizes = (

@@ -31,7 +31,7 @@ def check_settings(settings: RunSettings) -> None:
     part = bool(settings.shard) and parse_shard(str(settings.shard))[1] > 1
     if "regression" in settings.fail_on and (settings.no_history or part):
         why = "--no-history" if settings.no_history else "a shard goes in when it is merged"
-        raise UsageError(f"{_REGRESSION} is told by the history, and this run stays out: {why}")
+        raise UsageError(f"{_REGRESSION} needs the history, and this run is kept out of it: {why}")
     if settings.junit and not settings.junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {settings.junit}: there is no folder {settings.junit.parent}")
     if settings.no_history or part:
@@ -74,11 +74,11 @@ def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[Aler
         if any(
             judged.unlike for judged in judge_new(store, rules=judging_rules()) if judged.run.name == name
         ):
-            warn(f"{_REGRESSION}: not told: this run has too few of the cases of the runs before it")
+            warn(f"{_REGRESSION}: not checked: this run has too few of the cases of the runs before it")
         with store.read() as connection:
             caution = of_history(connection, imported).caution
         if caution:
-            warn(f"{_REGRESSION}: not told: {caution}")
+            warn(f"{_REGRESSION}: not checked: {caution}")
         return open_alerts(store, run=name)
 
 
@@ -114,7 +114,7 @@ def night_gate(night: Night, warn: Warn) -> int:
     """Fail on changes of a night that are worse and that nobody has acknowledged."""
     for reason in (night.untold, night.caution):
         if reason:
-            warn(f"{_REGRESSION}: not told: {reason}")
+            warn(f"{_REGRESSION}: not checked: {reason}")
     failing = [change for change in night.changes if change.group in BAD and not change.acknowledged]
     return _failed([f"{model_of(change.case)}: {change.what}" for change in failing], warn)
 

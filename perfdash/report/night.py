@@ -89,11 +89,11 @@ def compared_with(night: Night) -> list[str]:
     """Sentences that name the baseline, and what could not be compared."""
     sentences = []
     if night.untold:
-        sentences.append(f"What changed is not told: {night.untold}.")
+        sentences.append(f"No changes are reported: {night.untold}.")
     elif night.against:
         sentences.append(f"Compared with {night.against}.")
     if night.caution:
-        sentences.append(f"Not told: {night.caution}.")
+        sentences.append(f"Not reported: {night.caution}.")
     return sentences
 
 
@@ -128,7 +128,7 @@ def package_versions(run: RunRow, names: Sequence[str]) -> list[tuple[str, str]]
 
 def _quiet(night: Night) -> str:
     """The headline of a night without changes, unless some could not be judged."""
-    return "no change that could be told" if night.caution else "nothing changed"
+    return "no change was found in what could be compared" if night.caution else "nothing changed"
 
 
 def against(imported: Imported, comparison: Comparison) -> Night:
@@ -184,17 +184,17 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
     if run.judged is None:
-        return Night(imported, untold="this night was not judged: only the latest are")
+        return Night(imported, untold="this night was not judged, because only the latest nights are")
     earlier = [
         item
         for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started, with_excluded=False)
         if item.origin == run.origin and (item.started, item.id) < (run.started, run.id)
     ]
     if not earlier:
-        return Night(imported, untold="the first run of its kind in the history: nothing to compare it with")
+        return Night(imported, untold="first run of this kind, nothing to compare it with")
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
-        return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
+        return Night(imported, untold="it has too few of the cases of the runs before it")
     alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable(shortly))]
     alerts = _of_night(connection, run, imported)
     evidence = gather(connection, [*alerts, *_elsewhere(connection, run)])
@@ -210,7 +210,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         RunChange(APPEARED, case, "not measured before", good=last, bad=ChangeEnd.of(run))
         for case in cases_by_id(connection, new).values()
     ]
-    text = f"the {len(earlier)} runs before it on this kind of machine, the last like it {alike[-1].name}"
+    text = f"the {len(earlier)} runs before it on this kind of machine; previous run: {alike[-1].name}"
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"

@@ -24,10 +24,10 @@ _REDRAW_S = 2.0
 
 
 @contextmanager
-def open_progress() -> Iterator[Watcher]:
-    """A live view where standard output is a terminal, else plain lines."""
-    if not sys.stdout.isatty():
-        yield Plain()
+def open_progress(to_errors: bool = False) -> Iterator[Watcher]:
+    """A live view on a terminal, else plain lines; `to_errors`: these go to standard error."""
+    if to_errors or not sys.stdout.isatty():
+        yield Plain(to_errors)
         return
     from rich.live import Live
 
@@ -42,23 +42,35 @@ def _backend(case: Case) -> str:
 
 
 class Plain:
-    """One plain line per event, for a log."""
+    """One plain line per event, for a log. The phases of a run's only case are events, too."""
+
+    def __init__(self, to_errors: bool = False) -> None:
+        self._to_errors = to_errors
+        self._total = 0
 
     def say(self, text: str) -> None:
-        _line(text)
+        self._line(text)
+
+    def _line(self, text: str) -> None:
+        if self._to_errors:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            _line(text)
 
     def activity(self, text: str) -> None:
         pass
 
     def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
-        _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {_backend(case)} ...")
+        self._total = total
+        self._line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {_backend(case)} ...")
 
     def phase(self, case: Case, name: str) -> None:
-        pass
+        if self._total == 1:
+            self._line(f"  {name}")
 
     def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
         left = "" if number >= total else f"  (about {duration(left_s)} left)"
-        _line(f"[{number}/{total}] {one_line(result)}{left}")
+        self._line(f"[{number}/{total}] {one_line(result)}{left}")
 
 
 class Silent:

@@ -88,24 +88,44 @@ class RunLookup:
             find_run(word, self.out)  # its error lists the runs that there are
             raise
 
-    def previous(self, imported: Imported, case: Case) -> Imported:
-        """The last run before one that measured this case on the same testbed. Raises UsageError."""
+    def previous(self, imported: Imported, case: Case) -> tuple[Imported, str]:
+        """The last run before one that measured this case on the same testbed, and "".
+
+        Where there is none, the last one with other settings on such a host, and a sentence that says so.
+        Raises UsageError without any.
+        """
+        for other_settings in (False, True):
+            if before := self._previous(imported, case, other_settings):
+                note = (
+                    f"No run before {imported.run.name} measured this with the same settings: it is compared "
+                    f"with {before.run.name}, which had others."
+                )
+                return before, note if other_settings else ""
+        raise UsageError(
+            f"no run before {imported.run.name} measured {case.name} on this host; give one with --against"
+        )
+
+    def _previous(self, imported: Imported, case: Case, other_settings: bool) -> Imported | None:
         run = imported.run
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                if line := run_before(connection, run, case):
+                if line := run_before(connection, run, case, other_settings=other_settings):
                     return read_stored_run(connection, line)
         except NoHistory:
             pass
-        folders = sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True)
-        for folder in folders:
+        for folder in sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True):
             before = read_folder(folder, self._warn)
-            is_alike = before.run.testbed_digest == run.testbed_digest
-            if before.run.started < run.started and is_alike and any(r.case == case for r in before.rows):
+            if before.run.started >= run.started:
+                continue
+            if other_settings:
+                is_alike = before.run.host_class == run.host_class
+                cases = [replace(row.case, settings=case.settings) for row in before.rows]
+            else:
+                is_alike = before.run.testbed_digest == run.testbed_digest
+                cases = [row.case for row in before.rows]
+            if is_alike and case in cases:
                 return before
-        raise UsageError(
-            f"no run before {run.name} measured {case.name} on this testbed; give one with --against"
-        )
+        return None
 
     def night(self, word: str, baseline: str | None = None) -> Night:
         """A run and what changed: since `baseline` (as in `comparison`), else by the history.
@@ -125,7 +145,7 @@ class RunLookup:
             return Night(imported, untold="there is no history to compare it with")
         except (MachineError, UsageError) as error:
             # The error may name the database and its host, which is not for a public comment.
-            self._warn(f"What changed is not told: {error}")
+            self._warn(f"No changes are reported: the history cannot be read: {error}")
             return Night(imported, untold="the history cannot be read")
 
     def comparison(self, old: str, new: str, host_class: str | None = None) -> Comparison:

@@ -1,4 +1,4 @@
-"""Tables for the terminal: a run's summary and cases, the history's runs and series."""
+"""Tables for the terminal: a run's cases, the history's runs and series."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from prettytable import PrettyTable
 
 from perfdash.history.acts import RENAME, Act
 from perfdash.history.queries import Point, RunLine
-from perfdash.history.results import Row, from_result
+from perfdash.history.results import Row
 from perfdash.methods import changes
-from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Result, RunInfo, variation
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Result, variation
 from perfdash.report.dashboard_tables import (
-    all_numbers,
     backend_of,
-    by_suite,
     cpu_time_notes,
     settings,
     several_configurations,
@@ -24,54 +22,8 @@ from perfdash.report.dashboard_tables import (
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
-from perfdash.stats.speedup import null_warning
 
 _NAMES = 8  # of kernels and library calls of one model
-
-
-def summary(results: Sequence[Result], info: RunInfo) -> str:
-    """The summary of a run on a screen or two."""
-    environment = info.environment
-    worker = environment.get("worker", {})
-    first, rows = results[0].case, [from_result(result) for result in results]
-    parts = [
-        f"Run {info.id} ({info.state}): {len(results)} of {info.cases} cases, {first.device}, "
-        f"{first.threads} thread{'s' if first.threads > 1 else ''} "
-        f"{_where(info)}, {first.scenario}",
-        f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}{_from_repositories(worker)}",
-        _noise_line(info),
-        *_warnings(info),
-        "",
-        *(f"{title}\n{table}\n" for title, table in by_suite(rows)),
-        "Models",
-        all_numbers(rows),
-    ]
-    notes = [f"  {r.case.model}: {note}" for r in results for note in r.notes]
-    if notes:
-        parts += ["Notes", *notes]
-    return "\n".join(part for part in parts if part is not None)
-
-
-def _from_repositories(worker: Mapping[str, Any]) -> str:
-    """The packages whose commit is known."""
-    versions, commits = worker.get("packages", {}), worker.get("commits") or {}
-    return "".join(f", {name} {versions.get(name)} {commit[:10]}" for name, commit in commits.items())
-
-
-def _where(info: RunInfo) -> str:
-    """Where the last session measured: its cores, or its slots on hosts."""
-    session = info.sessions[-1] if info.sessions else {}
-    slots = session.get("slots", [])
-    if not slots:
-        cores = info.configuration.get("cores")
-        return f"on core {', '.join(map(str, cores))}" if isinstance(cores, list) else "on no slot"
-    hosts = {slot["host"] for slot in slots}
-    at_once = session.get("at_once", len(slots))
-    count = f"{len(slots)} slots" if at_once == len(slots) else f"{at_once} of {len(slots)} slots"
-    if len(hosts) > 1:
-        return f"in {count} on {len(hosts)} hosts"
-    places = " + ".join(", ".join(map(str, slot["cores"])) for slot in slots)
-    return f"on core {places}" if len(slots) == 1 else f"in {count}, cores {places}"
 
 
 def phase_table(results: Sequence[Result]) -> str:
@@ -205,22 +157,6 @@ def verdict_text(result: Result) -> str:
         return ""
     basis = result.speedup.basis
     return result.speedup.verdict + ("" if basis == "processes" else f" ({basis})")
-
-
-def _noise_line(info: RunInfo) -> str:
-    worst = info.noise.get("null", {}).get("worst")
-    between = info.noise.get("between_processes", {}).get("relative_sd")
-    parts = []
-    if worst is not None:
-        parts.append(f"a model against itself is off by at most {worst:.2%}")
-    if between is not None:
-        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
-    return "Noise: " + ("; ".join(parts) or "not measured")
-
-
-def _warnings(info: RunInfo) -> list[str]:
-    warning = null_warning(info.noise.get("null", {}).get("worst"))
-    return [f"WARNING: {warning}"] if warning else []
 
 
 def _table(columns: list[str]) -> PrettyTable:

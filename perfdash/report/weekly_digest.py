@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.nightly_judging import SeriesNoise, noisiest
+from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import list_runs
 from perfdash.metrics import title_of
@@ -98,7 +98,7 @@ def _aged(cause: ReportedCause, today: date, owners: Owners) -> str:
 
 def _noise(connection: sa.Connection, rules: Sequence[SeriesRule]) -> list[str]:
     """The noisiest series of all testbeds, by the last night of each."""
-    series: list[SeriesNoise] = []
+    series: list[SeriesThreshold] = []
     for bed in connection.execute(sa.select(schema.testbeds.c.id)).scalars().all():
         runs = list_runs(connection, testbed_id=bed, latest=1, with_excluded=False)
         if runs:

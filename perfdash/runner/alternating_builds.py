@@ -256,6 +256,21 @@ class AlternatingBuilds:
         result.conditions.update(torch)
         return result
 
+    def structure(self, planned: Planned, environment: Environment, log: Path) -> dict[str, Any]:
+        """What compiling produces under one build, without timing it; empty where it fails.
+
+        Raises KeyboardInterrupt when told to stop.
+        """
+        slot = self._slot(environment)
+        order = Order(with_variables(planned, environment.variables), role="structure")
+        try:
+            outcome = slot.measure(order, log, lambda event: None).outcomes[0]
+        except RunStopped as error:
+            raise KeyboardInterrupt from error
+        finally:
+            slot.renew()
+        return dict((outcome.find("compiled") or {}).get("structure") or {})
+
     def introduce(self, planned: Planned, environment: Environment) -> dict[str, Any]:
         """What a build's interpreter says of itself: {environment, probes, where}. Raises MachineError."""
         slot = self._slot(environment)

@@ -56,8 +56,7 @@ def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], ru
     changes = differences(fingerprint(then), fingerprint(now))
     if changes:
         raise MachineError(
-            f"{run} was begun in another environment, so it cannot go on here (then | now):\n"
-            f"{as_lines(changes)}"
+            f"Cannot resume {run}: its environment differs from this one (then | now):\n{as_lines(changes)}"
         )
 
 
@@ -66,7 +65,7 @@ def refuse_other_method(results: Iterable[Result], run: str) -> None:
     for result in results:
         if changes := methods.changes(result.method, methods.CURRENT):
             raise UsageError(
-                f"{run} cannot go on: perfdash now measures by another method ({', '.join(changes)}), and a "
+                f"Cannot resume {run}: perfdash now measures by another method ({', '.join(changes)}), and a "
                 "run never mixes two. Start a new run, or resume it with the perfdash that began it."
             )
 
@@ -124,19 +123,27 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
             complaints = [complaint for probe in introduction["probes"] for complaint in probe["complaints"]]
             raise UsageError("; ".join(dict.fromkeys(complaints)))
         if unloadable := introduction.get("unloadable"):
-            raise UsageError("\n".join(_slip(target, failed) for target, failed in unloadable.items()))
+            raise UsageError("\n".join(slip_message(target, failed) for target, failed in unloadable.items()))
 
 
-def _slip(target: str, failed: Mapping[str, Any]) -> str:
+def slip_message(target: str, failed: Mapping[str, Any]) -> str:
     """Why the function that --model names, or one of a notebook, gives no model, and where it fails."""
     path, colon, _ = target.rpartition(":")
     place = rf'File "{re.escape(path)}", line (\d+)' if colon else rf"line (\d+), in {re.escape(target)}\n"
     lines = re.findall(place, failed.get("traceback", ""))
-    where = f" (line {lines[-1]})" if lines else ""
-    message = f"{'--model ' if colon else ''}{target}{where}: {failed['type']}: {failed['message']}"
-    if lines or failed["type"] != "TypeError" or "must return" in failed["message"]:
-        return message
-    return f"{message}; it is called with the batch size and returns (module, inputs)"
+    # A syntax error names its file and line once more.
+    text = re.sub(r" \([^()]*, line \d+\)$", "", failed["message"])
+    if failed["type"] == "SyntaxError" and not lines:
+        lines = re.findall(r"line (\d+)\)$", failed["message"])
+    subject = f"{'--model ' if colon else ''}{target}{f' (line {lines[-1]})' if lines else ''}"
+    for name in (target, path):  # messages of the loader begin with one of them
+        if text.startswith(f"{name} "):
+            return f"{subject} {text.removeprefix(f'{name} ')}"
+    if lines or failed["type"] != "TypeError":
+        return f"{subject}: {failed['type']}: {text}"
+    return (
+        f"{subject}: {failed['type']}: {text}; it is called with the batch size and returns (module, inputs)"
+    )
 
 
 def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) -> None:

@@ -53,7 +53,7 @@ class DaskExecutor:
             from distributed import Client
         except ImportError:
             raise MachineError(
-                "--executor dask needs Dask: pip install 'perfdash[cluster]', here and for the workers"
+                "--executor dask needs Dask: pip install distributed, here and for the workers"
             ) from None
         # One message of ours replaces what Dask logs about a lost connection.
         for name in list(logging.root.manager.loggerDict):
@@ -192,7 +192,9 @@ class DaskExecutor:
             replies.append(reply)
         self._workers()
         if not replies and self._coreless:
-            raise MachineError(f"{next(iter(self._coreless.values()))}: end what measures there, then go on")
+            raise MachineError(
+                f"{next(iter(self._coreless.values()))}: end the run that measures there, then resume"
+            )
         if not replies:
             raise MachineError(f"every Dask worker at {self._address} was lost before it could measure")
         return replies
@@ -271,11 +273,11 @@ class DaskExecutor:
         if self._workers():
             self._last_seen = time.monotonic()
         elif time.monotonic() - self._last_seen > ALONE_S:
-            raise MachineError(f"no Dask worker is left at {self._address}: start some, then go on")
+            raise MachineError(f"no Dask worker is left at {self._address}: start some, then resume")
 
     def _lost(self) -> MachineError:
         return MachineError(
-            f"the Dask scheduler at {self._address} is gone: start it and its workers, then go on"
+            f"the Dask scheduler at {self._address} is gone: start it and its workers, then resume"
         )
 
     @staticmethod

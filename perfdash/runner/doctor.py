@@ -47,7 +47,7 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
             MachineFinding(
                 "note",
                 "virtual machine",
-                "neighbours on the host can slow it unseen",
+                "other virtual machines on the host can slow it down unnoticed",
                 "trust the interval, and the probe before and after each case",
             )
         )
@@ -86,7 +86,7 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
             "leave the siblings of measured cores idle, or echo off > /sys/devices/system/cpu/smt/control",
         )
         if facts["smt"]
-        else MachineFinding("ok", "SMT", "one hardware thread a core")
+        else MachineFinding("ok", "SMT", "one hardware thread per core")
     )
     if facts["cpu_limit"] is not None:
         add(
@@ -113,7 +113,10 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
     if facts["cores"] < 2:
         add(
             MachineFinding(
-                "warn", "cores", "one core: what watches runs where it measures", "give it a second core"
+                "warn",
+                "cores",
+                "only one core: perfdash itself runs on the core that it measures on",
+                "give it a second core",
             )
         )
     if facts["compiler"]:
@@ -244,7 +247,7 @@ def judge_gpus(facts: Sequence[dict[str, Any]] | None) -> list[MachineFinding]:
                 "note",
                 "NVML",
                 "not available: clocks, power, heat, other processes and faults of the GPU stay unknown",
-                "pip install 'perfdash[gpu]' (nvidia-ml-py) beside perfdash",
+                "pip install nvidia-ml-py into the environment of perfdash",
             )
         ]
     findings = []
@@ -301,7 +304,7 @@ def _load(load: float) -> MachineFinding:
     if load <= _IDLE:
         return MachineFinding("ok", "load", f"{load:.2f}")
     return MachineFinding(
-        "warn", "load", f"{load:.2f} tasks want to run besides", "stop other work while measuring"
+        "warn", "load", f"{load:.2f} other tasks want to run", "stop other work while measuring"
     )
 
 

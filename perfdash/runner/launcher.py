@@ -298,7 +298,9 @@ def refuse_missing_torch(launch: Launch) -> None:
 
 
 def _not_started(python: str, error: OSError) -> MachineError:
-    return MachineError(f"{python} cannot be started: {error.strerror}; give an interpreter that has torch")
+    return MachineError(
+        f"{python} cannot be started: {error.strerror}; give an interpreter that has torch (--python)"
+    )
 
 
 def _without_torch(python: str, why: str) -> MachineError:
@@ -344,6 +346,6 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
 
 def _tail(log: Path, lines: int = 5) -> str:
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(it said nothing)"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(it printed nothing)"
     except OSError:
         return "(its log cannot be read)"

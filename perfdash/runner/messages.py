@@ -59,7 +59,8 @@ class Order:
     """One case to measure or to check, with its latency sampled in `processes` processes.
 
     `further`: two more where these disagree. `role` is what its main process does: full, check, try_eager
-    or try_backend; or profile and subgraph, which write into `folder` (records.Job).
+    or try_backend; or profile and subgraph, which write into `folder` (records.Job). `share`: cases of the
+    same eager side come before or after it, and the slot lets them share what it measures of eager.
     """
 
     planned: Planned
@@ -67,6 +68,7 @@ class Order:
     further: bool = False
     role: str = "full"
     folder: str = ""
+    share: bool = False
 
 
 @dataclass

@@ -59,7 +59,7 @@ def _pickled(make: Callable[..., Any], name: str) -> bytes:
     except ImportError as error:
         raise UsageError(
             f"{name} is defined in a notebook or at a prompt, and sending it to another process needs "
-            "cloudpickle: pip install cloudpickle (or 'perfdash[notebook]'). Or write it into a file, e.g. "
+            "cloudpickle: pip install cloudpickle. Or write it into a file, e.g. "
             f"net.py with %%writefile, and measure 'net.py:{name}'"
         ) from error
     try:

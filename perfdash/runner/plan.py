@@ -20,6 +20,7 @@ from perfdash.runner import schedule
 from perfdash.runner.cores import slots_of
 from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
+from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
 from perfdash.suites.suite_file import load_suite, notebook_model, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
@@ -75,9 +76,7 @@ def make_plan(
     of a notebook that makes one more model. Raises UsageError.
     """
     if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
-        raise UsageError(
-            f"--scenario {settings.scenario!r}: there are: {', '.join(registry.names('scenarios'))}"
-        )
+        raise UsageError(not_one_of("--scenario", settings.scenario, registry.names("scenarios")))
     names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
     path = settings.torchbench
     suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
@@ -86,7 +85,10 @@ def make_plan(
     if notebook:
         suites.append(notebook_model(notebook))
     if not suites:
-        raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
+        raise UsageError(
+            "nothing to measure: give --suite NAME (`perfdash list` shows "
+            "the suites) or --model file.py:function"
+        )
     if needs_checkout(suites):
         find_checkout(path)
     planned = select(suites, settings)

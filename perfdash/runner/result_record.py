@@ -173,6 +173,12 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
             "recompiles": sum(by_phase.values()) if by_phase else None,
             "recompiles_by_phase": by_phase,
             "frames_given_up": recompiled["given_up"],
+            "failed_guards": recompiled.get("guards"),
+        }
+    if result.structure and (operators := (main.find("eager") or {}).get("operators")):
+        result.structure |= {
+            "eager_operators": operators["calls"],
+            "registered_operators": operators["registered"],
         }
     if result.case.backend.startswith("inductor") and compiled["capture"].get("graphs") == 0:
         result.notes.append("nothing was captured: the compiled side is eager")

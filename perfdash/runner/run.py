@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfdash import __version__
+from perfdash import __version__, topology
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
@@ -38,8 +39,10 @@ from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_pl
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
-from perfdash.suites.case_selection import backend_names
-from perfdash.suites.suite_file import NOTEBOOK, near
+from perfdash.suggestions import not_one_of
+from perfdash.suites.case_selection import Planned, backend_names
+from perfdash.suites.suite_file import NOTEBOOK
+from perfdash.topology import parse_cores
 
 Say = Callable[[str], None]
 
@@ -47,7 +50,7 @@ Say = Callable[[str], None]
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "wait", "suite", "model", "configuration",  # differences() compares their content
+    "wait", "no_share", "suite", "model", "configuration",  # differences() compares their content
 }  # fmt: skip
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
@@ -77,7 +80,7 @@ class OpenRun:
         """How the user measures what is left."""
         if self.notebook:
             return f"{NOT_RESUMED} Call perfdash.measure() again"
-        return f"To go on: perfdash run --resume {self.journal.folder}"
+        return f"To continue: perfdash run --resume {self.journal.folder}"
 
 
 def new_run(
@@ -135,15 +138,21 @@ def _host() -> str:
 
 def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
     """The slots of the run's own threads. Raises UsageError where a configuration's cannot be had."""
-    measured = {case.case.threads for case in plan.cases if case.skip_reason is None} - {settings.threads}
-    if measured and settings.executor != "local":
+    measured = {_of_slots(settings, case) for case in plan.cases if case.skip_reason is None}
+    others = measured - {(settings.threads, settings.bind_memory)}
+    if others and settings.executor != "local":
         raise UsageError(
-            f"--configuration: {', '.join(map(str, sorted(measured)))} threads are for --executor local; a "
-            f"cluster's slots have {settings.threads}"
+            f"--configuration: {', '.join(str(threads) for threads, _ in sorted(others))} threads are for "
+            f"--executor local; a cluster's slots have {settings.threads}"
         )
-    for threads in sorted(measured):
-        slots_of(_with_threads(settings, threads))
+    for threads, binds in sorted(others):
+        slots_of(_with_slots(settings, threads, binds))
     return slots_of(settings)
+
+
+def _of_slots(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
+    """The threads that a case needs, and whether they and its memory are bound."""
+    return planned.case.threads, planned.case.options.get("bind_memory", settings.bind_memory)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -209,14 +218,27 @@ def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, 
         )
     fresh, dynamo_names = make_plan(settings, uncut=True)
     fresh = replace(fresh, cases=tuple(as_left_out(fresh.cases, plan_from_json(old).cases)))
+    then = plan_from_json(old)
+    if not {planned.case for planned in then.cases} & {planned.case for planned in fresh.cases}:
+        raise UsageError(
+            f"Cannot resume {folder.name}: it measures other cases than this command "
+            f"({_suites(then.cases)} | {_suites(fresh.cases)}). Leave out "
+            "--suite and --model, or start a new run "
+            "without --resume."
+        )
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
-            f"{compatibility.as_lines(changed)}"
+            f"{compatibility.as_lines(changed)}\nStart a new run without --resume."
         )
-    then = plan_from_json(old)
     by_case = {planned.case: planned for planned in fresh.cases}
     return replace(then, cases=tuple(by_case[planned.case] for planned in then.cases)), dynamo_names
+
+
+def _suites(cases: Sequence[Planned]) -> str:
+    """The suites of some cases, with the number of cases in each."""
+    counts = Counter(planned.case.suite for planned in cases)
+    return ", ".join(f"{suite}: {count} case{'s' * (count > 1)}" for suite, count in counts.items())
 
 
 def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
@@ -240,25 +262,32 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
 def _by_threads(run: OpenRun) -> list[tuple[RunSettings, list[int]]]:
     """The cases that are left, by number of threads: each number has slots of its own, one after another.
 
-    Raises UsageError where this machine has no such slots.
+    Bound threads count as another number. Raises UsageError where this machine has no such slots.
     """
-    cases, settings = run.plan.cases, run.settings
-    numbers = list(dict.fromkeys(cases[index].case.threads for index in run.left)) or [settings.threads]
+    settings = run.settings
+    needed = {index: _of_slots(settings, run.plan.cases[index]) for index in run.left}
+    numbers = list(dict.fromkeys(needed.values())) or [(settings.threads, settings.bind_memory)]
     return [
-        (
-            _with_threads(settings, number),
-            [index for index in run.left if cases[index].case.threads == number],
-        )
+        (_with_slots(settings, *number), [index for index in run.left if needed[index] == number])
         for number in numbers
     ]
 
 
-def _with_threads(settings: RunSettings, threads: int) -> RunSettings:
-    """The settings with the threads of a configuration; --jobs N is for the run's own threads."""
-    if threads == settings.threads:
+def _with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings:
+    """The settings with a configuration's threads; --jobs N is for the run's own.
+
+    Bound threads that fill a socket get that socket's cores.
+    """
+    if (threads, binds) == (settings.threads, settings.bind_memory):
         return settings
     jobs = settings.jobs if settings.jobs == "auto" else 1
-    return settings.model_copy(update={"threads": threads, "jobs": jobs})
+    changed: dict[str, Any] = {"threads": threads, "bind_memory": binds, "jobs": jobs}
+    if binds:
+        asked = parse_cores(settings.cores) if settings.cores else None
+        socket_cores = topology.one_socket(topology.available(asked))
+        if len(socket_cores) == threads:
+            changed["cores"] = topology.format_cores(socket_cores)
+    return settings.model_copy(update=changed)
 
 
 def _measure_part(
@@ -270,11 +299,16 @@ def _measure_part(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
     policy = Policy(
-        settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
+        settings.allocator,
+        settings.processes,
+        settings.retries,
+        settings.retry_pause,
+        settings.strict,
+        share=not settings.no_share,
     )
     planned = [plan.cases[index] for index in left]
     costs = [plan.costs[index] for index in left]
-    own_slots = run.slots if settings.threads == run.settings.threads else slots_of(settings)
+    own_slots = run.slots if settings is run.settings else slots_of(settings)
     slots = own_slots if left else ()
     session = None
     try:
@@ -323,7 +357,7 @@ def earlier_nights(
     except NoHistory:
         return {}
     except PerfdashError as error:
-        say(f"the history tells nothing of the noise of earlier nights: {error}")
+        say(f"the noise of earlier nights cannot be read from the history: {error}")
         return {}
 
 
@@ -333,8 +367,7 @@ def parse_statuses(words: Sequence[str]) -> set[Status]:
     statuses = set()
     for word in (part.strip() for item in words for part in item.split(",")):
         if word not in names:
-            hint = near(word, names)
-            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(names)}")
+            raise UsageError(not_one_of("--retry", word, names))
         statuses.add(Status(word))
     return statuses
 
@@ -357,20 +390,29 @@ def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
     hidden = [key for key, value in env.items() if value == MASK]
     if hidden:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
-    refused = [
-        f"  --{key.replace('_', '-')}: {then.get(key)} | {value}"
-        for key, value in changes.items()
-        if key not in may_change and value != then.get(key)
-    ]
+    refused = [key for key, value in changes.items() if key not in may_change and value != then.get(key)]
     if refused:
+        options = ", ".join(f"--{key.replace('_', '-')}" for key in refused)
+        values = [
+            f"  --{key.replace('_', '-')}: {_spell(then.get(key))} | {_spell(changes[key])}"
+            for key in refused
+        ]
         raise UsageError(
-            f"--resume: {info.id} was begun otherwise, so it cannot go on so (then | now):\n"
-            + "\n".join(refused)
+            f"Cannot resume {info.id}: its settings differ from this command (then | now):\n"
+            + "\n".join(values)
+            + f"\nLeave out {options}, or start a new run without --resume."
         )
     try:
         return RunSettings(**{**then, **changes, "env": env})
     except ValidationError as error:
         raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
+
+
+def _spell(value: Any) -> str:
+    """A setting as it is typed; `none` for one that was not given."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value in (None, "", {}) else str(value)
 
 
 def _absolute_paths(settings: RunSettings) -> dict[str, Any]:

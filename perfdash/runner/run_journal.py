@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from perfdash.records import (
     to_json,
 )
 from perfdash.runner import code_files, dynamo_csv_writer
+from perfdash.suggestions import did_you_mean
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -149,6 +150,10 @@ class RunJournal:
     def write_code(self, case: Case, graphs: Sequence[str]) -> None:
         """The generated code of a case: a zip file with one Python file a graph, without secrets."""
         self._guard(lambda: code_files.write(self.folder, case, graphs))
+
+    def write_model(self, case: Case, files: Mapping[str, str]) -> None:
+        """The sources of a case's model, where it is the user's own, without secrets."""
+        self._guard(lambda: code_files.write_model(self.folder, case, files))
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """Save a failed attempt at a case, so that it counts even after a kill."""
@@ -330,8 +335,14 @@ def find_run(name: str, out: Path, *, without_results: bool = False) -> Path:
     for candidate in (Path(name), out / name):
         if (candidate / "run.json").is_file():
             return candidate
-    latest = ", ".join(run.name for run in runs[-5:]) or "none"
-    raise UsageError(f"no run {name!r}; the latest in {out}: {latest}")
+    if not runs:
+        where = "the folder does not exist" if not out.is_dir() else "the folder has no runs"
+        raise UsageError(
+            f"no run {name!r} in {out}: {where}. `perfdash run` makes one; --out names another folder of runs"
+        )
+    latest = ", ".join(run.name for run in runs[-5:])
+    near = did_you_mean(name, [run.name for run in runs])
+    raise UsageError(f"no run {name!r} in {out}{near}; the latest are: {latest}")
 
 
 def _document(value: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,12 +55,13 @@ def record(
         return 0
     try:
         with open_store(settings.history) as store:
-            take_in(store, [with_code(from_run(info, results, str(folder)), folder)])
-    except Exception as error:  # whatever it is, the run is saved, and its user must know how to go on
+            source = str(folder).encode(errors="replace").decode()  # a name need not be text
+            take_in(store, [with_code(from_run(info, results, source), folder)])
+    except Exception as error:  # whatever it is, the run is saved, and its user must know how to import it
         where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
         warn(
             f"The run is saved, but not in the history: {error}\n"
-            f"To take it in: perfdash history import {folder}{where}"
+            f"To import it: perfdash history import {shlex.quote(str(folder))}{where}"
         )
         return MachineError.exit_code
     return 0

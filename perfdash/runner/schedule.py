@@ -105,16 +105,22 @@ def duration(seconds: float) -> str:
 def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> list[int]:
     """Indices of the cases to measure, in the order in which slots take them.
 
-    One slot goes on as planned, but by loader, since each has fork parents of its own; several such
-    that the last case is done early.
+    Cases of one eager side follow one another: they share what is measured of eager. One slot goes on as
+    planned, but by loader, since each has fork parents of its own; several such that the last case is done
+    early.
     """
-    indices = [index for index, case in enumerate(planned) if case.skip_reason is None]
+    alike: dict[Case, list[int]] = {}
+    for index, case in enumerate(planned):
+        if case.skip_reason is None:
+            alike.setdefault(case.eager_side, []).append(index)
+    groups = list(alike.values())
     if slots <= 1:
         loaders = list(dict.fromkeys(case.loader for case in planned))
-        indices.sort(key=lambda index: loaders.index(planned[index].loader))
+        groups.sort(key=lambda group: loaders.index(planned[group[0]].loader))
     else:
-        indices = [indices[place] for place in order([costs[index] for index in indices], slots)]
-    return indices
+        group_costs = [sum(costs[index] for index in group) for group in groups]
+        groups = [groups[place] for place in order(group_costs, slots)]
+    return [index for group in groups for index in group]
 
 
 def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,10 @@ class Policy:
 
     allocator: str = "steady"
     processes: int | None = None  # None: two, and two more where these disagree
-    retries: int = 2  # of a case that failed by the machine's fault
+    retries: int = 2  # of a case that failed because of the machine
     retry_pause_s: float = 30.0
     strict: bool = False  # refuse a machine on which a model differs from itself
+    share: bool = True  # what is measured of eager, among cases that differ in their configuration alone
 
 
 def is_to_be_repeated(result: Result) -> bool:
@@ -96,6 +97,8 @@ class Session:
         self.watcher = watcher
         self.dynamo_names = dynamo_names
         self._results = {result.case: result for result in done}
+        self._alike = Counter(case.eager_side for case in self.planned if case.skip_reason is None)
+        self._last: dict[int, Case] = {}  # the eager side of each slot's last case
         self._queue: deque[int] = deque()
         self._again: deque[tuple[float, int]] = deque()  # (not before, index), in order of time
         self._busy: dict[int, tuple[int, Path]] = {}
@@ -249,10 +252,11 @@ class Session:
         for slot in range(self.executor.slots):
             if slot in self._busy:
                 continue
-            index = self._next()
+            index = self._next(slot)
             if index is None:
                 return
             planned = self.planned[index]
+            self._last[slot] = planned.eager_side
             log = self.journal.log_for(planned.case)
             self._busy[slot] = index, log
             self.begun = True
@@ -277,10 +281,20 @@ class Session:
 
     def _order(self, planned: Planned) -> Order:
         wanted = self.policy.processes
-        return Order(planned, PROCESSES if wanted is None else wanted, further=wanted is None)
+        return Order(
+            planned,
+            PROCESSES if wanted is None else wanted,
+            further=wanted is None,
+            share=self.policy.share and self._alike[planned.eager_side] > 1,
+        )
 
-    def _next(self) -> int | None:
-        """The next case to measure; cases too large for memory are recorded on the way."""
+    def _next(self, slot: int) -> int | None:
+        """The next case of a slot; cases too large for memory are recorded on the way.
+
+        First of all one with the eager side of its last case, last of all one that another slot is measuring.
+        """
+        if self.executor.slots > 1:
+            self._queue = deque(sorted(self._queue, key=lambda index: self._rank(index, slot)))
         for _ in range(len(self._queue)):
             index = self._queue.popleft()
             if self._waits_for_a_smaller_one(index):
@@ -293,6 +307,18 @@ class Session:
         if self._again and self._again[0][0] <= time.monotonic():
             return self._again.popleft()[1]
         return None
+
+    def _rank(self, index: int, slot: int) -> int:
+        """0 for a case with the eager side of the slot's last case, 2 with that of another slot's, else 1.
+
+        A case that is measured again stays where it was put.
+        """
+        side = self.planned[index].eager_side
+        if index in self._disturbed:
+            return 1
+        if side == self._last.get(slot):
+            return 0
+        return 2 if side in self._last.values() else 1
 
     def _waits_for_a_smaller_one(self, index: int) -> bool:
         """Whether a smaller batch of the case is still waiting or being measured."""
@@ -349,12 +375,16 @@ class Session:
         self._measure_again_if_disturbed(index, result)
 
     def _keep_code(self, result: Result, answer: Answer) -> None:
-        """Write the generated code that the case's process sent; a full disk loses only that."""
-        if code := answer.outcomes[0].find("code"):
-            try:
+        """Write the code that the case's process sent, and its model's; a full disk loses only that."""
+        main = answer.outcomes[0]
+        code, model = main.find("code"), main.find("model_files")
+        try:
+            if code:
                 self.journal.write_code(result.case, code["graphs"])
-            except (MachineError, ValueError, zlib.error) as error:
-                result.notes.append(f"the generated code was not kept: {error}"[:300])
+            if model:
+                self.journal.write_model(result.case, model["files"])
+        except (MachineError, ValueError, zlib.error) as error:
+            result.notes.append(f"the code was not kept: {error}"[:300])
 
     def _keep_disturbed(self, kept: Result, again: Result) -> None:
         """Keep what was disturbed where measuring it again gave no speedup at all."""

@@ -8,6 +8,7 @@ It knows nothing of the journal or of other slots: orders in, answers out.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import socket
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 from perfdash.errors import MachineError
 from perfdash.files import TemporaryFolder, now
-from perfdash.records import Job, Status
+from perfdash.records import Case, Job, Status
 from perfdash.runner import gpus, host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.case_status import spoils_gpu
@@ -80,6 +81,8 @@ class Slot:
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
         self._machine_cache: TemporaryFolder | None = None
+        self._shared: TemporaryFolder | None = None  # what cases with this eager side share
+        self._eager_side: Case | None = None
         self._monitor: GpuMonitor | None = None  # once it is first needed
         self._prepared_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
@@ -102,6 +105,7 @@ class Slot:
 
     def __exit__(self, *_: object) -> None:
         self.renew()
+        self._stop_sharing()
         if self._machine_cache:
             self._machine_cache.remove()
             self._machine_cache = None
@@ -265,7 +269,7 @@ class Slot:
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
             if (
-                order.role in ("full", "profile", "subgraph")
+                order.role in ("full", "profile", "subgraph", "structure")
                 and planned.needs_inductor
                 and asked not in self._prepared_for
             ):
@@ -273,7 +277,7 @@ class Slot:
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role, folder=order.folder)
-                outcomes = [_too_large(job, planned) or self._process(planned, job, log, on_event)]
+                outcomes = [_too_large(job, planned) or self._main_process(order, job, log, on_event)]
                 if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and order.role == "full":
                     replica_start = time.monotonic()
                     # The main process is not one of the timed ones where the allocator is preloaded.
@@ -284,6 +288,32 @@ class Slot:
         if planned.case.device != "cpu" and spoils_gpu(outcomes):
             self._recover()
         return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
+
+    def _main_process(self, order: Order, job: Job, log: Path, on_event: OnEvent) -> ProcessOutcome:
+        """Run the main process of a case, which may share what it measures of eager (worker/shared_eager).
+
+        Of a process that ended without a word nothing is shared: the next case measures for itself.
+        """
+        if not order.share:
+            return self._process(order.planned, job, log, on_event)
+        if self._shared and self._eager_side != order.planned.eager_side:
+            self._stop_sharing()
+        if self._shared is None:
+            self._shared, self._eager_side = TemporaryFolder(), order.planned.eager_side
+        launch = hashlib.sha256(repr(self._launch(order.planned)).encode()).hexdigest()[:16]
+        folder = Path(self._shared.path) / launch
+        folder.mkdir(exist_ok=True)
+        earlier = set(folder.iterdir())
+        outcome = self._process(order.planned, replace(job, shared=str(folder)), log, on_event)
+        if not outcome.find("done") and not outcome.find("failed"):
+            for path in set(folder.iterdir()) - earlier:
+                path.unlink()
+        return outcome
+
+    def _stop_sharing(self) -> None:
+        if self._shared:
+            self._shared.remove()
+            self._shared = None
 
     def _recover(self) -> None:
         """Start the fork parents anew, once the driver has taken back what an ended case held on the GPU.

@@ -13,7 +13,7 @@ from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
-from perfdash.history.results import Row
+from perfdash.history.results import TITLES_OF_SIZES, Row
 from perfdash.metrics import CHARTS, JUDGED
 from perfdash.records import PASSING, Case
 from perfdash.report.alert_text import what
@@ -344,7 +344,7 @@ OtherMetrics = Mapping[
 
 
 def read_other_metrics(connection: sa.Connection, history: TestbedHistory) -> OtherMetrics:
-    """Read the metrics of other programs for the nights drawn one by one.
+    """Read the metrics of other programs, and of single sizes, for the nights drawn one by one.
 
     One cheap query answers for the usual store, which has none.
     """
@@ -374,6 +374,7 @@ def other_metric_lines(
         measured = [values[name].get(night, math.nan) for night in nights]
         empty = [math.nan] * (weekly + len(nights))
         line: list[float | None] = [*empty[:weekly], *measured]
-        hint = "as the other program has it"
+        is_of_size = name.endswith(tuple(TITLES_OF_SIZES.values()))
+        hint = "of this size, by the scenario sizes" if is_of_size else "as the other program has it"
         lines.append(TrendLine(f"other-{len(lines) + 1}", name, hint, line, list(empty), list(empty)))
     return lines

@@ -106,7 +106,7 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
         with open(marker, "a+", encoding="utf-8") as file:
             if not try_lock(file.fileno()):
                 raise MachineError(
-                    f"--out {path}: another `perfdash site` is writing it; wait until it has ended"
+                    f"--to {path}: another `perfdash site` is writing it; wait until it has ended"
                 )
             file.seek(0)
             content = dumps({"perfdash": "site", "version": VERSION, "store": store}) + "\n"
@@ -119,7 +119,7 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
     except OSError as error:
         where = error.filename or path
         raise MachineError(
-            f"--out {path}: {where}: {error.strerror}; the next call mends what is there"
+            f"--to {path}: {where}: {error.strerror}; the next call mends what is there"
         ) from error
 
 
@@ -128,20 +128,20 @@ def refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise UsageError(f"--out {path}: it is a file; give a folder")
+        raise UsageError(f"--to {path}: it is a file; give a folder")
     try:
         names = os.listdir(path)
     except OSError as error:
-        raise UsageError(f"--out {path}: {error.strerror}") from error
+        raise UsageError(f"--to {path}: {error.strerror}") from error
     if not names:
         return
     if MARKER not in names:
         raise UsageError(
-            f"--out {path}: the folder is not empty and holds no site of perfdash; give an empty or new one"
+            f"--to {path}: the folder is not empty and holds no site of perfdash; give an empty or new one"
         )
     marker = _marker(path / MARKER)
     if marker and int(marker.get("version", 0)) > VERSION:
-        raise UsageError(f"--out {path}: the site in it was made by a newer perfdash; update this one")
+        raise UsageError(f"--to {path}: the site in it was made by a newer perfdash; update this one")
 
 
 def _marker(path: Path) -> dict[str, Any]:

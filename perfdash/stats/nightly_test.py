@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -20,6 +20,10 @@ from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_norm
 WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights in the baseline
 CLIP = 5.0  # deviations at which one night's value is clipped
+# The same in windows of LONG nights or more, if more than FREQUENT of the nights are OUTLYING: there the
+# number of nights makes a change certain, and outliers among them would make it doubtful.
+LONG_CLIP, LONG = 3.0, 3
+FREQUENT, OUTLYING = 0.005, 3.5
 CANDIDATES = 0.115  # share of unchanged series that become candidates by tonight alone
 SUSPECT_P = 0.01  # largest p over all windows of a candidate, and of a suspect
 DISCOVERY_RATE = 0.1
@@ -70,6 +74,7 @@ def judge(
     *,
     start: Counts | None = None,
     within: Array | None = None,
+    machines: Array | None = None,
     minimum_change: float | Array = MINIMUM_CHANGE,
     candidates: float = CANDIDATES,
     discovery_rate: float = DISCOVERY_RATE,
@@ -79,7 +84,8 @@ def judge(
 
     `start` (S,): column of the first night that counts (the night of the last accepted change).
     `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
-    of each value within its night, NaN where unknown. Each series' last 1 to 10 nights are compared with up
+    of each value within its night, NaN where unknown. `machines` (S,): variance of the levels of the machines
+    (machine_levels), where the nights are of several. Each series' last 1 to 10 nights are compared with up
     to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
     search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
     and with a p of at most MOST_P, which does not depend on their number. `candidates`: the share of
@@ -97,6 +103,8 @@ def judge(
     old = present & (later > guard[:, None])
     shifts = host_shift(values, old, floor)
     noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
+    if machines is not None:
+        noise = replace(noise, machines=machines / noise.sd**2)
     shift = tonights_shift(shifts.night, noise, present, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
@@ -175,8 +183,11 @@ def sensitivity(
     noise = noise_level(
         np.where(present, values - host_shift(values, present, floor).own, np.nan), floor=floor
     )
-    tails = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
-    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
+    clips, of_varying, of_constant = (
+        _clips(noise),
+        _tails(noise, ~noise.constant),
+        _tails(noise, noise.constant),
+    )
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
@@ -184,9 +195,11 @@ def sensitivity(
         spread = noise.inflation[:, min(length, noise.inflation.shape[1]) - 1]
         error = np.sqrt(spread / length + noise.level_variance)
         independent = np.maximum(np.rint(length / spread), 1).astype(np.int64)
-        for deviations in np.arange(CLIP, 0, -_GRID):  # from the largest down: p grows
+        clip = clips[length - 1]
+        varying, constant = of_varying[clip], of_constant[clip]
+        for deviations in np.arange(clip, 0, -_GRID):  # from the largest down: p grows
             score = as_normal(deviations / error, noise.df)
-            p = np.where(noise.constant, of_constant.p(score, independent), tails.p(score, independent))
+            p = np.where(noise.constant, constant.p(score, independent), varying.p(score, independent))
             found = (_searched(p, most) <= MOST_P) & (most >= length) & (noise.count >= 3)
             least[found, place] = deviations * noise.sd[found]
     return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
@@ -233,12 +246,15 @@ def _windows(
     `net`, `scores` (S, T): each night minus the baseline, as a log and in deviations.
     """
     present = np.isfinite(net)
-    unit = np.clip(scores, -CLIP, CLIP)
-    of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
-    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
+    clips, of_varying, of_constant = (
+        _clips(noise),
+        _tails(noise, ~noise.constant),
+        _tails(noise, noise.constant),
+    )
     tests: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
-        part, has = unit[:, -length:], present[:, -length:]
+        clip = clips[length - 1]
+        part, has = np.clip(scores[:, -length:], -clip, clip), present[:, -length:]
         count = np.maximum(has.sum(axis=1), 1)
         # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
         rows = judged & has[:, 0] & (count <= most)
@@ -247,9 +263,9 @@ def _windows(
         score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
         # Autocorrelated nights count as fewer independent nights, whose mean has heavier tails.
         independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
-        p = of_varying.p(score, independent)
+        p = of_varying[clip].p(score, independent)
         if noise.constant.any():
-            p = np.where(noise.constant, of_constant.p(score, independent), p)
+            p = np.where(noise.constant, of_constant[clip].p(score, independent), p)
         change = row_medians(np.where(has, net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
         tests.append(_WindowTest(score + none, p + none, change + none, count))
@@ -261,6 +277,19 @@ def _windows(
         np.array([test.change for test in tests])[at],
         np.array([test.window for test in tests])[at],
     )
+
+
+def _clips(noise: NoiseLevel) -> list[float]:
+    """Deviations at which the nights of a window are clipped, for windows of 1 to WINDOWS nights."""
+    pooled = _pooled(noise, ~noise.constant)
+    has_outliers = len(pooled) > 0 and float(np.mean(np.abs(pooled) > OUTLYING)) > FREQUENT
+    return [LONG_CLIP if has_outliers and length >= LONG else CLIP for length in range(1, WINDOWS + 1)]
+
+
+def _tails(noise: NoiseLevel, rows: Flags) -> dict[float, Tails]:
+    """The tails of some series' nights, by the deviations at which they are clipped."""
+    pooled = _pooled(noise, rows)
+    return {clip: Tails(pooled, clip, WINDOWS) for clip in (CLIP, LONG_CLIP)}
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
@@ -302,7 +331,7 @@ def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
 
 def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
     """All residuals of some series, scaled up because the level was fitted to them."""
-    left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
+    left = np.sqrt(np.maximum(1 - noise.fitted_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
 

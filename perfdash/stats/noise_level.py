@@ -33,7 +33,8 @@ class NoiseLevel:
 
     level, sd, df, count: (S,); `df` is of the squared sd, `count` the number of values. inflation (S, L):
     variance of the mean of 1..L consecutive nights over that of independent nights. residuals (S, T):
-    (value - level) / sd, NaN where missing. constant (S,): the spread is 0.
+    (value - level) / sd, NaN where missing. constant (S,): the spread is 0. machines (S,): variance of the
+    level for want of nights on the last nights' machines, relative to the squared sd.
     """
 
     level: Array
@@ -43,12 +44,18 @@ class NoiseLevel:
     inflation: Array
     residuals: Array
     constant: Flags
+    machines: Array | float = 0.0
+
+    @property
+    def fitted_variance(self) -> Array:
+        """Variance of `level` by the number of nights, relative to the squared sd; infinite without one."""
+        # The inflation at the last lag approximates that of long windows.
+        return np.where(self.count > 0, self.inflation[:, -1] / np.maximum(self.count, 1), np.inf)
 
     @property
     def level_variance(self) -> Array:
-        """Variance of `level` relative to the squared sd; infinite without a value."""
-        # The inflation at the last lag approximates that of long windows.
-        return np.where(self.count > 0, self.inflation[:, -1] / np.maximum(self.count, 1), np.inf)
+        """Variance of `level` relative to the squared sd, that of the machines' levels included."""
+        return np.asarray(self.fitted_variance + self.machines)
 
 
 def row_medians(values: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from perfdash.errors import UsageError
 from perfdash.records import DEFAULT_CONFIGURATION, Case, Job, Specification, declared_options
 from perfdash.run_options import configuration_keys
 from perfdash.settings import RunSettings
+from perfdash.suggestions import did_you_mean
 from perfdash.suites import suite_file
 from perfdash.suites.configuration import OF_A_CASE, Configuration, chosen, named, settings_of_options
-from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, near
+from perfdash.suites.suite_file import OWN, BatchSize, Model, Setting, Skip, Suite
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
@@ -64,6 +65,11 @@ class Planned(Specification):
             return False
         return hasattr(backend, "vector_isa") and self.skip_reason is None
 
+    @property
+    def eager_side(self) -> Case:
+        """The case without its back end and configuration: equal in cases that have the same eager side."""
+        return replace(self.case, backend="", dynamic=False, settings="", configuration=DEFAULT_CONFIGURATION)
+
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""
         specification = {field.name: getattr(self, field.name) for field in fields(Specification)}
@@ -103,7 +109,8 @@ def backend_names(settings: RunSettings, configuration: Configuration | None = N
         if not given.endswith(".py"):
             if name not in available and "backend" not in (configuration.values if configuration else ()):
                 raise UsageError(
-                    f"--backend {given!r}: there are: {', '.join(available)}, or a file of your own"
+                    f"--backend: no back end named {given!r}{did_you_mean(given, available)}; there are: "
+                    f"{', '.join(available)}, or a file of your own (mine.py)"
                 )
             names.append(name)
             continue
@@ -129,7 +136,7 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     for pattern in settings.models:
         if not any(_matches(name, pattern) for name in names):
             raise UsageError(
-                f"--models {pattern!r} matches no model of {among}{near(pattern, names)}; "
+                f"--models {pattern!r} matches no model of {among}{did_you_mean(pattern, names)}; "
                 f"`perfdash list {suites[0].name}` shows them all"
             )
 
@@ -225,7 +232,10 @@ def _plan(
     setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if settings.device in s.devices and dtype in s.dtypes]
-    refused = configuration.reason_against(case) if configuration else None
+    refused = None
+    if configuration:
+        own = suite.scenario if "scenario" in configuration.values else case.scenario
+        refused = configuration.reason_against(case, own)
     module = None if refused else registry.backend_facts(backend)
     reasons += [refused] if refused else _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
@@ -321,10 +331,10 @@ def _target(suite: Suite, model: Model) -> str:
     file, _, function = target.rpartition(":")
     path = (suite.path.parent / file).resolve()
     if not file or not path.is_file():
-        raise UsageError(
-            f"{suite.path}: model {model.name!r}: target {target!r} must be file.py:function, "
-            f"and {path} is not a file"
-        )
+        where = f"--model {target}" if suite.name == OWN else f"{suite.path}: model {model.name!r}: {target}"
+        if not file:
+            raise UsageError(f"{where}: give it as file.py:function")
+        raise UsageError(f"{where}: there is no file {path}")
     return f"{path}:{function}"
 
 

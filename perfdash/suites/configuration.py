@@ -12,27 +12,47 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WrapValidator,
+    create_model,
+)
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
-from perfdash.records import DEFAULT_CONFIGURATION, Case
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Option
 from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
-from perfdash.settings import RunSettings, validated_type
-from perfdash.suites.suite_file import near
+from perfdash.settings import RunSettings, threads_of_a_socket, validated_type
+from perfdash.suggestions import did_you_mean
+from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 _LONGEST = 1000  # characters of a case's settings: they are part of a key in the history
 # Options that are fields of a case: the others are in its `settings`.
-OF_A_CASE = frozenset({"backend", "dtype", "amp_dtype", "threads", "dynamic"})
+OF_A_CASE = frozenset({"backend", "dtype", "amp_dtype", "threads", "dynamic", "scenario"})
 
 
 def _one_value(kind: Any) -> Any:
     """The type of one item of an option that may be given several times."""
     return get_args(kind)[0] if get_origin(kind) is tuple else kind
+
+
+def _with_words(kind: Any, option: Option) -> Any:
+    """The type of an option that also takes its words, as they are."""
+    if not option.words:
+        return kind
+
+    def word_or(value: Any, check: Any) -> Any:
+        return value if value in option.words else check(value)
+
+    return Annotated[kind, WrapValidator(word_or), PlainSerializer(lambda value: value)]
 
 
 if TYPE_CHECKING:
@@ -44,7 +64,7 @@ else:
         "_ConfigurationKeys",
         __config__=ConfigDict(extra="forbid", frozen=True),
         **{
-            name: (validated_type(_one_value(without_none(kind)) | None, option), None)
+            name: (_with_words(validated_type(_one_value(without_none(kind)), option), option) | None, None)
             for name, (kind, option) in configuration_keys().items()
         },
     )
@@ -72,11 +92,11 @@ class Configuration(_ConfigurationKeys):
         options = {key: value for key, value in self.values.items() if key not in OF_A_CASE}
         return _as_text({**options, "env": mask_variables(options.get("env", {}))})
 
-    def reason_against(self, case: Case) -> str | None:
-        """Why a case cannot be run under it; None where it can."""
+    def reason_against(self, case: Case, scenario: str) -> str | None:
+        """Why a case cannot be run under it; None where it can. `scenario`: without the configuration."""
         for key, value, taken in (
             ("devices", case.device, self.devices),
-            ("scenarios", case.scenario, self.scenarios),
+            ("scenarios", scenario, self.scenarios),
         ):
             if taken and value not in taken:
                 return f"configuration {self.name} is for {key} {', '.join(taken)}, not for {value}"
@@ -93,6 +113,13 @@ class Configuration(_ConfigurationKeys):
         for key, value in self.values.items():
             flag = f"--{key.replace('_', '-')}"
             given, usual = getattr(settings, key), RunSettings.model_fields[key].default
+            if key == "threads":
+                if settings.instances:
+                    raise UsageError(
+                        f"--instances {settings.instances} sets the threads, and so does configuration "
+                        f"{self.name}; leave one of the two out"
+                    )
+                value = threads_of_a_socket(settings.cores) if value == "socket" else value
             if isinstance(value, dict):
                 if twice := sorted(set(given) & set(value)):
                     raise UsageError(
@@ -134,7 +161,7 @@ def load_configuration(name_or_path: str) -> Configuration:
     if path.suffix != ".toml":
         path = bundled("configurations") / f"{name_or_path}.toml"
         if name_or_path not in configuration_names():
-            hint = near(name_or_path, configuration_names())
+            hint = did_you_mean(name_or_path, configuration_names())
             raise UsageError(
                 f"no configuration named {name_or_path!r}{hint}; there are: "
                 f"{', '.join(configuration_names())} (a file of your own is given by its path, ending in "
@@ -147,7 +174,9 @@ def load_configuration(name_or_path: str) -> Configuration:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"configuration file {path} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"--configuration {name_or_path}: the file {path.absolute()} cannot be read: {error.strerror}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"configuration file {path} is not valid TOML: {error}") from error
     if "name" in data:
@@ -164,9 +193,11 @@ def _checked(configuration: Configuration, path: Path) -> Configuration:
     if configuration.name == DEFAULT_CONFIGURATION and configuration.values:
         key = next(iter(configuration.values))
         raise UsageError(f"{where} '{key}': the configuration default sets nothing; give it another name")
-    if unknown := sorted(set(configuration.scenarios) - set(registry.names("scenarios"))):
+    own = {str(value) for key, value in configuration.values.items() if key == "scenario"}
+    if unknown := sorted((own | set(configuration.scenarios)) - set(registry.names("scenarios"))):
+        key = "scenarios" if unknown[0] in configuration.scenarios else "scenario"
         raise UsageError(
-            f"{where} 'scenarios': no scenario named {unknown[0]!r}; "
+            f"{where} '{key}': no scenario named {unknown[0]!r}; "
             f"there are: {', '.join(registry.names('scenarios'))}"
         )
     if len(configuration.settings) > _LONGEST:
@@ -182,9 +213,9 @@ def _explained(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         keys = [*configuration_keys(), "title", "devices", "scenarios"]
-        return f"unknown key '{key}'{near(key, keys)}; there are: {', '.join(keys)}"
+        return f"unknown key '{key}'{did_you_mean(key, keys)}; there are: {', '.join(keys)}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"key '{key}': {first['msg']}{more}"
+    return f"key '{key}'{predicate(first)}{more}"
 
 
 def chosen(names: Sequence[str]) -> list[Configuration]:
@@ -228,6 +259,7 @@ def _shipped_options() -> tuple[tuple[dict[str, Any], str], ...]:
     options = [
         ({key: value for key, value in configuration.values.items() if key not in OF_A_CASE}, configuration)
         for configuration in _shipped()
+        if configuration.values.get("threads") != "socket"  # a run with --threads socket has bound memory
     ]
     return tuple((own, configuration.settings) for own, configuration in options if own)
 

@@ -5,8 +5,6 @@ Also the limits that a model's outputs are judged by, and the labelled data that
 
 from __future__ import annotations
 
-import difflib
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +25,8 @@ from perfdash.errors import UsageError
 from perfdash.files import bundled
 from perfdash.records import Case, Dtype, Phase, Specification, declared_options
 from perfdash.settings import validated_type
+from perfdash.suggestions import did_you_mean
+from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
@@ -211,7 +211,7 @@ def load_suite(name_or_path: str) -> Suite:
     if path.suffix != ".toml":
         path = bundled("suites") / f"{name_or_path}.toml"
         if not path.is_file():
-            hint = near(name_or_path, suite_names())
+            hint = did_you_mean(name_or_path, suite_names())
             raise UsageError(
                 f"no suite named {name_or_path!r}{hint}; there are: {', '.join(suite_names())} "
                 "(a file of your own is given by its path, ending in .toml)"
@@ -219,7 +219,9 @@ def load_suite(name_or_path: str) -> Suite:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"suite file {path} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"--suite {name_or_path}: the file {path.absolute()} cannot be read: {error.strerror}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"suite file {path} is not valid TOML: {error}") from error
     try:
@@ -230,13 +232,15 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(f"suite file {path}: {error}") from error
     if suite.scenario not in registry.names("scenarios"):
         raise UsageError(
-            f"suite file {path}: key 'scenario': no scenario named {suite.scenario!r}; "
+            f"suite file {path}: key 'scenario': no scenario named "
+            f"{suite.scenario!r}{did_you_mean(suite.scenario, registry.names('scenarios'))}; "
             f"there are: {', '.join(registry.names('scenarios'))}"
         )
     for way in suite.ways:
         if registry.canonical(way.backend) not in registry.names("backends"):
             raise UsageError(
-                f"suite file {path}: key 'ways': no back end named {way.backend!r}; "
+                f"suite file {path}: key 'ways': no back end named "
+                f"{way.backend!r}{did_you_mean(way.backend, registry.names('backends'))}; "
                 f"there are: {', '.join(registry.names('backends'))}"
             )
     for model in suite.models:
@@ -246,8 +250,8 @@ def load_suite(name_or_path: str) -> Suite:
         loaders = [name for name in registry.names("loaders") if name != NOTEBOOK]
         if loader not in loaders:
             raise UsageError(
-                f"suite file {path}: key 'loader' (model {model.name!r}): no loader named {loader!r}; "
-                f"there are: {', '.join(loaders)}"
+                f"suite file {path}: key 'loader' (model {model.name!r}): no loader named "
+                f"{loader!r}{did_you_mean(loader, loaders)}; there are: {', '.join(loaders)}"
             )
     return suite
 
@@ -272,17 +276,6 @@ def notebook_model(name: str) -> Suite:
     return Suite(name=OWN, loader=NOTEBOOK, models=(model,), path=Path.cwd() / "own.toml")
 
 
-def near(word: str, names: list[str]) -> str:
-    """` (near: a, b)` for the names most like a word or pattern, or empty."""
-    close = nearest(word, names)
-    return f" (near: {', '.join(close)})" if close else ""
-
-
-def nearest(word: str, names: list[str]) -> list[str]:
-    """The names most like a word or pattern, the nearest first."""
-    return difflib.get_close_matches(re.sub(r"[*?\[\]]", "", word), names, n=4, cutoff=0.5)
-
-
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
     """The first complaint of pydantic, with the file's key and the model's name."""
     first = error.errors()[0]
@@ -296,10 +289,10 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         tables = (Suite, Model, Training, BatchSize, Skip, Way)
         allowed = [name for table in tables for name in table.model_fields]
-        hint = near(str(first["loc"][-1]), allowed)
+        hint = did_you_mean(str(first["loc"][-1]), allowed)
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"suite file {path}: key '{key}'{where}: {first['msg']}{more}"
+    return f"suite file {path}: key '{key}'{where}{predicate(first)}{more}"
 
 
 def tolerance(setting: Setting, case: Case, freezing: bool) -> float:

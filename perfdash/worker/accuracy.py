@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from dataclasses import replace
-from typing import Any, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import torch
 
 from perfdash.worker import compilation, failures, held_memory, linux, output_comparison, pytree
 from perfdash.worker.device import Cpu
 from perfdash.worker.eager_and_compiled import BothSides, ModelSide
+from perfdash.worker.shared_eager import SharedEager
 
 _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
 # Of a float64 copy on the CPU, where a GPU has no room for it: operations a second of a core, and how long.
@@ -30,18 +31,60 @@ Verdict = dict[str, Any]
 Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled side's
 
 
-def of_case(comparison: BothSides, eager_differs: str | None) -> Verdict:
-    """The event `accuracy`. `eager_differs`: how two eager runs differ, None where they do not."""
-    job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
-    if not job.check_accuracy:
+@dataclass
+class Reference:
+    """What the compiled side is compared with: what eager returned, and the judge if it was made.
+
+    effects: what eager changed of its inputs and buffers. judge: outputs, where it ran if not beside eager,
+    why there is none.
+    """
+
+    eager: Any
+    effects: Dict[str, Any]
+    is_random: bool
+    judge: Optional[Tuple[Any, str, str]] = None
+
+
+def of_case(comparison: BothSides, eager_differs: str | None, shared: SharedEager | None = None) -> Verdict:
+    """The event `accuracy`. `eager_differs`: how two eager runs differ, None where they do not.
+
+    shared: where another case of the model may have left its reference. Only a pass is accepted beside that;
+    any other verdict is reached again beside the case's own eager.
+    """
+    if not comparison.job.check_accuracy:
         return {"status": "skipped", "detail": "the suite skips the check for this model"}
     if eager_differs:
         return {"status": "eager_two_runs_differ", "detail": eager_differs}
-    seed()
+    # The compiled side's step follows choices that eager's made: of those only the outputs are shared.
+    if shared is None or hasattr(comparison.eager_step, "follow"):
+        return _verdict(comparison, _reference(comparison))
+    values = shared.read("outputs")
+    if values is not None:
+        source = values.pop("shared_from")
+        verdict = _verdict(comparison, Reference(**values))
+        if verdict["status"] == "pass":
+            return {**verdict, "shared_from": source}
+        del values
+    reference = _reference(comparison)
+    verdict = _verdict(comparison, reference)
+    if reference.judge is None or reference.judge[0] is not None:
+        shared.write("outputs", vars(reference))
+    return verdict
+
+
+def _reference(comparison: BothSides) -> Reference:
+    """What eager returns here, without the judge."""
+    comparison.seed()
     state = comparison.device.random_state()
     eager = comparison.observe_eager(observed)
     is_random = not torch.equal(comparison.device.random_state(), state)
-    eager_effects = comparison.eager_side.changed()
+    return Reference(eager, comparison.eager_side.changed(), is_random)
+
+
+def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
+    """The verdict on the compiled side; the reference gets its judge, where that is needed and not made."""
+    job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
+    eager, is_random = reference.eager, reference.is_random
     seed()
     compiled = observed(comparison.compiled_step, follows=comparison.eager_step)
     compiled_effects = comparison.compiled_side.changed()
@@ -57,10 +100,11 @@ def of_case(comparison: BothSides, eager_differs: str | None) -> Verdict:
     if job.distance_bound is not None:
         judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
-        if is_random and comparison.device.kind == "cuda":
-            why_none = "CUDA draws other random numbers in float64"
-        else:
-            float64_outputs, elsewhere, why_none = _float64_outputs(comparison)
+        if reference.judge is None and is_random and comparison.device.kind == "cuda":
+            reference.judge = None, "", "CUDA draws other random numbers in float64"
+        elif reference.judge is None:
+            reference.judge = _float64_outputs(comparison)
+        float64_outputs, elsewhere, why_none = reference.judge
         if float64_outputs is not None and of_group:
             noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
         judge = functools.partial(
@@ -102,7 +146,7 @@ def of_case(comparison: BothSides, eager_differs: str | None) -> Verdict:
         # A back end that converts elsewhere (CAPTURES), or computes in other bits, may update differently.
         exact = getattr(comparison.backend, "CAPTURES", True) and job.distance_bound is None
         effects = output_comparison.other_effects(
-            eager_effects, compiled_effects, exact, job.tolerance, unjudged
+            reference.effects, compiled_effects, exact, job.tolerance, unjudged
         )
         verdict = effects or verdict
     if elsewhere and not why_none:

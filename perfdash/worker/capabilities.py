@@ -70,8 +70,8 @@ def refuse(job: Job) -> None:
         extra = on_gpu or backend.EXTRA
         raise failures.Unmeasurable(
             Status.MISSING_DEPENDENCY,
-            f"back end {job.case.backend} needs {', '.join(missing)}: install perfdash[{extra}], or "
-            "these beside torch in the interpreter that is measured",
+            f"back end {job.case.backend} needs {', '.join(missing)}: install them beside torch in the "
+            f"interpreter that is measured (they are in the extra `{extra}` of perfdash's pyproject.toml)",
         )
     if messages := complaints(job):
         raise failures.Unmeasurable(Status.SKIPPED, "; ".join(messages))

@@ -30,6 +30,7 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
+    eager_operators,
     failing_subgraph,
     failures,
     hardware_counters,
@@ -44,17 +45,12 @@ from perfdash.worker import (
     profiling,
     quality,
     registry,
+    shared_eager,
     structure,
     weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
-from perfdash.worker.eager_and_compiled import (
-    BothSides,
-    ModelSide,
-    compiled_side,
-    eager_side,
-    variant_side,
-)
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide, compiled_side, eager_side, variant_side
 
 Emit = Callable[..., None]
 
@@ -77,6 +73,7 @@ def run_case(job: Job, emit: Emit) -> None:
                 "try_backend": case.try_backend,
                 "profile": case.profile,
                 "subgraph": case.failing_subgraph,
+                "structure": case.profile,
             }
             roles.get(job.role, case.measure)()
             emit("done")
@@ -105,6 +102,7 @@ class CaseProcess:
         self.atomics: str | None = None  # how eager's runs differ unless its algorithms are deterministic
         self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
+        self.shared: shared_eager.SharedEager | None = None  # what configurations of the model share
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
@@ -157,15 +155,17 @@ class CaseProcess:
                     self.memory()
                 if self.frames:
                     self.count_recompiles("timing")
-                    self.emit("recompiled", by_phase=self.recompiles, given_up=self.frames.given_up())
+                    self.emit("recompiled", by_phase=self.recompiles, **self.frames.failures())
 
     def profile(self) -> None:
-        """Load, compile, then profile both sides into the job's folder; nothing is judged."""
+        """Load, compile, then profile both sides unless only the structure is wanted; nothing is judged."""
         job = self.job
         self.begin()
         with self.scenario.context(job):
             with self.phase("compile"):
                 self.compile()
+            if job.role == "structure":
+                return
             with self.phase("latency"):
                 self.use_allocator()
                 settings = {"mode": job.compile_mode, "config": job.inductor_config}
@@ -207,7 +207,7 @@ class CaseProcess:
         self.begin()
         with self.scenario.context(self.job), self.phase("eager"):
             self.use_threads()
-            self.try_steps(self.eager_step)
+            peak_memory.try_steps(self.eager_step, self.device)
 
     def try_backend(self) -> None:
         """Find out whether the back end has memory for this batch size, without eager's own model."""
@@ -221,13 +221,7 @@ class CaseProcess:
             linux.malloc_trim()
             capabilities.prepare_backend(self.job)
             self.seed()
-            self.try_steps(self.make_step(side, self.prepare(side)))
-
-    def try_steps(self, step: Callable[[], Any]) -> None:
-        """Call the step twice: the optimiser allocates its state in the first call."""
-        step()
-        step()
-        self.device.synchronize()
+            peak_memory.try_steps(self.make_step(side, self.prepare(side)), self.device)
 
     def begin(self) -> None:
         """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
@@ -251,6 +245,7 @@ class CaseProcess:
         torch.set_num_threads(1)
         self.seed()
         loader = registry.find("loaders", job.loader)
+        self.registered = eager_operators.registered()
         module, inputs = loader.load(job)
         if hasattr(self.scenario, "all_inputs"):
             inputs = self.scenario.all_inputs(job, inputs, loader.load)
@@ -355,8 +350,12 @@ class CaseProcess:
 
     def eager(self) -> None:
         """Does eager run, does it repeat itself, what memory does it need: in a child on the CPU."""
+        self.shared = shared_eager.open_shared(self.job, self.eager_side, self.backend)
         try:
-            facts = self.eager_facts() if self.device.kind == "cuda" else in_child("eager", self.eager_facts)
+            if self.device.kind == "cuda":
+                facts = self.eager_facts()
+            else:
+                facts = shared_eager.memory_facts(self.shared, lambda: in_child("eager", self.eager_facts))
         except (ChildFailed, RuntimeError, MemoryError) as error:  # on a GPU there is no child
             failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
             if not self.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
@@ -365,7 +364,8 @@ class CaseProcess:
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
-        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts)
+        operators = facts.pop("operators", {})
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, the constants that eager's calls leave, and its memory."""
@@ -385,7 +385,8 @@ class CaseProcess:
         if not releases:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
-        return {**repeated, "constants_bytes": constants, **figures}
+        operators = eager_operators.of_case(self.eager_step, self.registered)  # last: it may allocate more
+        return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
@@ -488,12 +489,7 @@ class CaseProcess:
         """
         if self.frames is None or self.job.role == "replica":
             return {}, []
-        settings = {
-            "backend": self.job.case.backend,
-            "mode": self.job.compile_mode,
-            "dynamic": self.job.case.dynamic,
-            "config": self.job.inductor_config,
-        }
+        settings = structure.settings_of(self.job)
         folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", self.job.scratch)
         figures, code, notes = structure.of_case(folder, self.frames, isa, settings, not self.job.no_code)
         if code:
@@ -502,6 +498,10 @@ class CaseProcess:
         cache = self.job.machine_cache
         if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
             figures["loaded"] = loaded
+        found, texts = loaded_files.of_model(registry.find("loaders", self.job.loader), self.job)
+        figures |= found
+        if texts:
+            self.emit("model_files", files=texts)
         return figures, notes
 
     def count_recompiles(self, phase: str) -> None:
@@ -522,7 +522,7 @@ class CaseProcess:
 
     def check_accuracy(self) -> None:
         """Emit the verdict."""
-        self.emit("accuracy", **accuracy.of_case(self.comparison(), self.eager_differs))
+        self.emit("accuracy", **accuracy.of_case(self.comparison(), self.eager_differs, self.shared))
 
     def latency(self) -> None:
         """Time both sides. Eager may have had memory in its child and have none beside the back end."""

@@ -17,6 +17,7 @@ from perfdash.worker import compile_phases, linux
 
 _REASONS = 20  # how many reasons for graph breaks are kept
 _REASON_CHARS = 300
+_PLACES = 5  # of one reason
 # "cache_size_limit reached" (torch 2.4), "recompile_limit reached", "Dynamo recompile limit exceeded".
 _LIMIT = re.compile(r"(cache_size|recompile)[_ ]limit")
 
@@ -130,6 +131,7 @@ def capture_figures() -> Iterator[dict[str, Any]]:
                 graph_breaks=int(sum(breaks.values())),
                 unique_graph_breaks=len(breaks),
                 break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
+                break_places=_places(),
                 fallbacks=fallbacks,
                 cache_hits=int(
                     counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
@@ -178,6 +180,20 @@ def _reason(of_break: Any) -> str:
     frame = of_break.user_stack[-1] if of_break.user_stack else None
     where = f" in {os.path.basename(frame.filename)}:{frame.lineno}" if frame else ""
     return f"a branch that depends on data{where} ({text})"
+
+
+def _places() -> dict[str, list[str]]:
+    """Where in the user's code each reason for a graph break is: `net.py:9 in forward`, by reason."""
+    places: dict[str, list[str]] = {}
+    for of_break in _break_reasons():
+        if not of_break.user_stack:
+            continue
+        frame = of_break.user_stack[-1]
+        place = f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
+        known = places.setdefault(_reason(of_break)[:_REASON_CHARS], [])
+        if place not in known and len(known) < _PLACES:
+            known.append(place)
+    return dict(list(places.items())[:_REASONS])
 
 
 @contextlib.contextmanager

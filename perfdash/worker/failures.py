@@ -118,7 +118,9 @@ def describe(phase: str, error: BaseException) -> dict[str, Any]:
 def unknown_model(library: str, name: str, known: Iterable[str]) -> LookupError:
     """The error for a model that a library does not have, with similar names."""
     near = difflib.get_close_matches(name, list(known), n=4, cutoff=0.6)
-    return LookupError(f"{library} has no model {name!r}" + (f" (near: {', '.join(near)})" if near else ""))
+    return LookupError(
+        f"{library} has no model {name!r}" + (f" (did you mean {', '.join(near)}?)" if near else "")
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

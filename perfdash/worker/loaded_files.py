@@ -14,6 +14,8 @@ import sysconfig
 import traceback
 from typing import Any, Iterable, Iterator, Optional
 
+from perfdash.worker.structure import packed_text
+
 _MOST_BYTES = 8 << 30  # of files that are read in one process
 _CHUNK = 1 << 20
 _OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -89,8 +91,26 @@ def _digest(path: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def of_model(loader: Any, job: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """{model_files: digests} of what the user's own model is made of, and packed texts unless no_code.
+
+    Both are empty for a loader that finds no such files.
+    """
+    find = getattr(loader, "files", None)
+    files: dict[str, str] = find(job) if find else {}
+    digests = {name: digest_of_text(text) for name, text in files.items()}
+    return {"model_files": digests} if digests else {}, {} if job.no_code else {
+        name: packed_text(text) for name, text in files.items()
+    }
+
+
+def digest_of_text(text: str) -> str:
+    """The digest of a file with this text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 def _of_texts(texts: list[str]) -> str:
-    return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return digest_of_text("\n".join(texts))
 
 
 def copy_kept(source: Optional[str], target: Optional[str]) -> None:

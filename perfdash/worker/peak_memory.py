@@ -24,6 +24,13 @@ Figures = dict[str, Optional[int]]  # bytes by name; None where they are unknown
 _CALLS = 2
 
 
+def try_steps(step: Callable[[], Any], device: Cpu | Cuda) -> None:
+    """Call the step twice: the optimiser allocates its state in the first call."""
+    step()
+    step()
+    device.synchronize()
+
+
 def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> Figures:
     """Bytes that steady calls need beyond what is held; on a GPU the whole peak."""
     return _gpu_peak(device, step) if isinstance(device, Cuda) else transient_bytes(step, context)

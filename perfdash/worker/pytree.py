@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from typing import Any, Callable, Iterator
 
 import torch
@@ -92,3 +93,49 @@ def cast_module(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.buffers()]:
             tensor.data = change(tensor.data)
+
+
+def to_plain(value: Any) -> list[Any]:
+    """A nested value as lists of tensors and plain values alone, which a file may hold without any code.
+
+    Raises TypeError for what from_plain could not make again: objects, but for dataclasses that are dicts.
+    """
+    if type(value) in (torch.Tensor, bool, int, float, complex, str, type(None)):
+        return ["value", value]
+    if type(value) in (list, tuple):
+        return [type(value).__name__, [to_plain(item) for item in value]]
+    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+        kind = type(value)
+        items = [[key, to_plain(item)] for key, item in value.items()]
+        if kind is dict:
+            return ["dict", items]
+        if _output_class(kind.__module__, kind.__qualname__) is kind:
+            return ["output", kind.__module__, kind.__qualname__, items]
+    raise TypeError(f"{type(value).__name__} is not made of tensors and plain values")
+
+
+def from_plain(plain: list[Any]) -> Any:
+    """The value that to_plain was given.
+
+    Raises TypeError, ValueError, KeyError or IndexError for anything else. Nothing is imported: the class of
+    an output is one that the model has loaded.
+    """
+    kind = plain[0]
+    if kind == "value":
+        return plain[1]
+    if kind in ("list", "tuple"):
+        items = [from_plain(item) for item in plain[1]]
+        return items if kind == "list" else tuple(items)
+    if kind == "dict":
+        return {key: from_plain(item) for key, item in plain[1]}
+    found = _output_class(plain[1], plain[2])
+    if kind != "output" or found is None:
+        raise TypeError(f"{plain[:3]} is no value of to_plain")
+    return found(**{key: from_plain(item) for key, item in plain[3]})
+
+
+def _output_class(module: str, name: str) -> Any:
+    """A loaded class of outputs by its name: a dict that is a dataclass, as in transformers; None without."""
+    found = getattr(sys.modules.get(module), name, None)
+    is_output = isinstance(found, type) and issubclass(found, dict) and dataclasses.is_dataclass(found)
+    return found if is_output else None

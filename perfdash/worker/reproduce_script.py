@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS, BLOCK_S, BY = 40, 0.005, 1.02
 THREADS = 1
 # Tensors: shape, stride, dtype, device, elements of memory, where in constants.pt its values are.
-OLD = {"config": {}, "kernels": [], "tensors": [], "calls": []}
-NEW = {"config": {}, "kernels": [], "tensors": [], "calls": []}
+OLD = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
+NEW = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
 
 
 def prepare(side):
@@ -123,9 +123,10 @@ def main():
         print("Both sides make the same calls of the same code: give --against /other/python")
         return 2
     workers = []
-    for python, name in ((args.against, "old"), (sys.executable, "new")):
-        command = [python, os.path.abspath(__file__), "--serve", name]
-        workers.append(subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    for python, name, side in ((args.against, "old", OLD), (sys.executable, "new", NEW)):
+        command, env = [python, os.path.abspath(__file__), "--serve", name], {**os.environ, **side["env"]}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        workers.append(subprocess.Popen(command, text=True, env=env, **pipes))
     seconds = ([], [])
     try:
         if [worker.stdout.readline().strip() for worker in workers] != ["ready", "ready"]:

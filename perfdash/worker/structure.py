@@ -3,7 +3,7 @@
 All of it is read from what compiling leaves anyway: dynamo's records of compilations, and the wrappers that
 inductor writes into the case's cache folder, which contain the source of every kernel. A fingerprint ignores
 comments, paths, hashes and kernel numbers. It covers the vector instructions and the settings of inductor,
-so that equal fingerprints mean the same code for the same machine.
+so that equal fingerprints mean the same code for the same machine. `text` is a fingerprint of the code alone.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _CPP_KERNEL = re.compile(r'^extern "C"\s+void\s+(\w+)\([^;{}]*\)\s*\{.*?^\}', re
 _CPP_LIBRARY_CALL = re.compile(
     r"\b(aoti_torch_(?:cpu|cuda|xpu|mps)_\w+|aoti_torch_proxy_executor_call_function)\("
 )
+# "0/1: self.phase == 0   # if self.phase == 0:  # repo/net.py:7 in forward (HINT: ...)"
+_COMPILE_ID = re.compile(r"^[\s-]*\d+/\d+(?:_\d+)?:\s*")
+_PLACE = re.compile(r"([^/\\\s]+):(\d+) in (\S+)")
 _FUSED = re.compile(r"(?:^|_)fused_(\D.*?)(?:_\d+)?$")
 _CPP_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PYTHON_COMMENT = re.compile(r"(^|\s)#[^\n]*")
@@ -142,9 +145,11 @@ def figures(code: Code, isa: Optional[str], settings: dict[str, Any]) -> dict[st
     """Kernels, calls and fingerprints, as they are recorded."""
     key = f"{isa}\n{json.dumps(settings, sort_keys=True, default=str)}"
     names = _operator_names() if code.kernels else frozenset()
-    kernels, prints = [], []
+    kernels, prints, texts = [], [], []
     for kernel in code.kernels:
-        prints.append(fingerprint([kernel.kind, normal_kernel(kernel)], key))
+        text = normal_kernel(kernel)
+        prints.append(fingerprint([kernel.kind, text], key))
+        texts.append(fingerprint([kernel.kind, text], ""))
         kernels.append(
             {
                 "name": kernel.name,
@@ -154,6 +159,7 @@ def figures(code: Code, isa: Optional[str], settings: dict[str, Any]) -> dict[st
                 "calls": kernel.calls,
                 "bytes": len(kernel.source.encode("utf-8", "replace")),
                 "fingerprint": prints[-1],
+                "text": texts[-1],
             }
         )
     wrappers = sorted(normal(_PYTHON_COMMENT.sub(r"\1", wrapper)) for wrapper in code.wrappers)
@@ -166,6 +172,7 @@ def figures(code: Code, isa: Optional[str], settings: dict[str, Any]) -> dict[st
         "settings": settings,
         "version": VERSION,
         "fingerprint": fingerprint([*sorted(prints), *wrappers], key) if code.wrappers else None,
+        "text": fingerprint([*sorted(texts), *wrappers], "") if code.wrappers else None,
     }
 
 
@@ -226,6 +233,11 @@ def wrapper_sources(folder: str) -> Optional[list[str]]:
     return texts
 
 
+def packed_text(text: str) -> str:
+    """A text as it is handed over: compressed, in base64."""
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode("ascii")
+
+
 def packed(sources: Iterable[str], folder: str) -> Optional[list[str]]:
     """The code as it is handed over: compressed, in base64; None where that is too much.
 
@@ -237,8 +249,18 @@ def packed(sources: Iterable[str], folder: str) -> Optional[list[str]]:
         text = source.replace(folder, "cache")
         if len(home) > 1:
             text = text.replace(home + os.sep, "~" + os.sep)
-        texts.append(base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 6)).decode("ascii"))
+        texts.append(packed_text(text))
     return texts if sum(map(len, texts)) <= _MOST_KEPT else None
+
+
+def settings_of(job: Any) -> dict[str, Any]:
+    """The settings of the back end that decide which code it generates."""
+    return {
+        "backend": job.case.backend,
+        "mode": job.compile_mode,
+        "dynamic": job.case.dynamic,
+        "config": job.inductor_config,
+    }
 
 
 def of_case(
@@ -254,6 +276,8 @@ def of_case(
         graphs = frames.figures()
         if frames.records() is None:
             notes.append("this torch keeps no records of compilations: guards, nodes, recompiles are unknown")
+        elif not frames.knows_reasons():
+            notes.append("this torch does not record why it compiles again: failed guards are unknown")
     except Exception as error:
         graphs = {}
         notes.append(
@@ -279,6 +303,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._uncounted = 0
+        self._uncounted_guards: Counter[str] = Counter()
         utils = _dynamo_utils()
         with contextlib.suppress(AttributeError):
             utils.set_compilation_metrics_limit(_MOST_FRAMES)
@@ -301,11 +326,31 @@ class Frames:
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
         """Leave out the recompiles of the block."""
-        before = self.recompiles() or 0
+        before, guards = self.recompiles() or 0, self._guards()
         try:
             yield
         finally:
             self._uncounted += (self.recompiles() or 0) - before
+            self._uncounted_guards += self._guards() - guards
+
+    def knows_reasons(self) -> bool:
+        """Whether this torch records which guard failed; True before anything was compiled."""
+        return all(hasattr(record, "recompile_reason") for record in self.records() or ())
+
+    def failed_guards(self) -> Optional[dict[str, int]]:
+        """How often each guard failed, so that code was compiled again; None in a torch without reasons."""
+        if self.records() is None or not self.knows_reasons():
+            return None
+        return dict((self._guards() - self._uncounted_guards).most_common(_MOST_REASONS))
+
+    def _guards(self) -> Counter[str]:
+        records = filter(_is_recompile, self.records() or ())
+        reasons = (getattr(record, "recompile_reason", None) for record in records)
+        return Counter(failed_guard(str(reason)) for reason in reasons if reason)
+
+    def failures(self) -> dict[str, Any]:
+        """The frames that dynamo gave up, and the guards that failed."""
+        return {"given_up": self.given_up(), "guards": self.failed_guards()}
 
     def given_up(self) -> Optional[dict[str, int]]:
         """The frames that dynamo gave up, by reason."""
@@ -335,6 +380,15 @@ def _dynamo_utils() -> Any:
 
 def _is_recompile(record: Any) -> bool:
     return bool(getattr(record, "cache_size", 0)) and not getattr(record, "fail_type", None)
+
+
+def failed_guard(reason: str) -> str:
+    """The guard of a reason for compiling again, with its place in the user's code but not its text."""
+    line = next((line for line in reason.splitlines() if line.strip()), "")
+    guard, *comments = re.split(r"\s+# ", _COMPILE_ID.sub("", line).partition("(HINT:")[0])
+    place = next(filter(None, map(_PLACE.search, reversed(comments))), None)
+    where = f" ({place[1]}:{place[2]} in {place[3]})" if place else ""
+    return f"{' '.join(guard.split())[:_REASON_CHARS]}{where}"
 
 
 def _why_given_up(record: Any) -> Optional[str]:

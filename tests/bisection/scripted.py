@@ -51,9 +51,11 @@ class Script:
     unbuildable: dict = field(default_factory=dict)
     not_fresh: dict = field(default_factory=dict)
     sides: dict = field(default_factory=dict)  # of a merge: label -> its side's revisions
+    structures: dict = field(default_factory=dict)  # label -> what compiling produces, where that is known
     metric: str = "eager"
     built: list = field(default_factory=list)
     measured: list = field(default_factory=list)
+    screened: list = field(default_factory=list)
     notes: list = field(default_factory=list)
 
     @classmethod
@@ -99,7 +101,14 @@ class Script:
         if answers:
             return Reading(answers, message="because" if answers != "pass" else ""), {}
         value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
-        return Reading("pass", value, {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}), {}
+        structure = self.structures.get(label)
+        record = {"structure": structure} if structure else {}
+        others = {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}
+        return Reading("pass", value, others), record
+
+    def screen(self, built, log):
+        self.screened.append(built.revision.label)
+        return self.structures.get(built.revision.label)
 
     def descend(self, bisection, step, builder):
         stage, place = step.stage, step.outcome.first

@@ -16,7 +16,7 @@ from perfdash.charts.trend_chart import LEFT, RIGHT
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
 from tests.charts.chart_pages import DAY, made_trends, made_weeks, write, write_weeks
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEN = """(() => {
     const found = {};

@@ -50,7 +50,7 @@ if name == "run":
     if option("--device") and os.path.exists(f"{{home}}/fail-run-{{option('--device')}}"):
         sys.exit(3)
     print("Saved in", folder)
-if name == "merge":
+if name == "merge-shards":
     out = free(option("--out"), "merged")
     os.mkdir(out)
     state = "incomplete" if os.path.exists(home + "/incomplete") else "done"
@@ -108,11 +108,11 @@ class Stage:
         """One stage by itself, as it is called by a nightly that has its parameters in the environment."""
         return subprocess.run(
             [NIGHTLY.parent / "nightly" / f"{name}.sh"],
-            cwd=self.home, env={**self.env, **more}, text=True, capture_output=True, timeout=120,
+            cwd=self.home, env={**self.env, **more}, text=True, capture_output=True, timeout=400,
         )  # fmt: skip
 
     def ended(self, process: subprocess.Popen[str]) -> Night:
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=400)
         nights = sorted((self.home / "runs" / "nightly").glob("2*"))
         return Night(process.returncode, out, nights[-1] if nights else self.home / "none")
 

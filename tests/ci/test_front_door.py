@@ -138,7 +138,7 @@ def test_the_machine_is_stopped_after_a_killed_night_once_its_stage_has_ended(st
     assert seen.read_text() == "started 0\n"  # it is measured on still
     (stage.home / "hang").unlink()
     (night,) = (stage.home / "runs" / "nightly").glob("2*")
-    for _ in range(300):
+    for _ in range(3000):
         if not (night / "machine").exists():
             break
         time.sleep(0.1)

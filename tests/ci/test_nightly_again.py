@@ -21,7 +21,7 @@ def stage(tmp_path):
 
 
 def wait_for(path):
-    for _ in range(600):
+    for _ in range(8000):
         if path.exists():
             return
         time.sleep(0.05)
@@ -81,16 +81,16 @@ def a_good_build_before(stage):
     return good
 
 
-@pytest.mark.parametrize(("answer", "code", "said"), [
-    ("time.sleep(60)", 0, "CONFIRM_MINUTES=0.01 are over: what was not measured again stays suspected"),
-    ("sys.exit(3)", 3, "confirm failed with exit code 3"),
+@pytest.mark.parametrize(("answer", "minutes", "code", "said"), [
+    ("time.sleep(600)", "0.05", 0, "CONFIRM_MINUTES=0.05 are over: what was not measured again stays"),
+    ("sys.exit(3)", "9", 3, "confirm failed with exit code 3"),
 ])  # fmt: skip
-def test_the_night_is_told_however_confirm_ends(stage, answer, code, said):
+def test_the_night_is_told_however_confirm_ends(stage, answer, minutes, code, said):
     good = a_good_build_before(stage)
     perfdash = stage.venv / "bin" / "perfdash"
     perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': {answer}\n")
     done = stage.night(
-        "--confirm-minutes", "0.01", POST="yes", REPO="o/r", ISSUE="7", GITHUB_TOKEN="ghp_hidden"
+        "--confirm-minutes", minutes, POST="yes", REPO="o/r", ISSUE="7", GITHUB_TOKEN="ghp_hidden"
     )
     assert done.code == code, done.out
     assert said in done.out
@@ -160,7 +160,7 @@ def test_killed_the_run_is_gone_on_with(stage):
     # What it had started is still at work, and still holds the lock.
     assert "another nightly is at work" in stage.night("--resume", "last").out
     (stage.home / "hang").unlink()
-    for _ in range(100):
+    for _ in range(1500):
         again = stage.night("--resume", "last")
         if again.code == 0:
             break
@@ -172,17 +172,17 @@ def test_killed_the_run_is_gone_on_with(stage):
 def test_shards_are_merged_once(stage):
     done = stage.night(SHARDS="2")
     assert done.code == 0, done.out
-    (merge,) = stage.calls("merge")
+    (merge,) = stage.calls("merge-shards")
     assert merge.split()[1:3] == [f"{stage.home}/runs/run1", f"{stage.home}/runs/run2"]
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
     again = stage.night("--resume", "last", "--only", "merge")
     assert again.code == 0
-    assert not stage.calls("merge")
+    assert not stage.calls("merge-shards")
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
     # A shard that was gone on with has more to merge.
     (stage.home / "runs/run2/results.jsonl").write_text("{}\n")
     assert stage.night("--only", "merge").code == 0
-    assert stage.calls("merge")
+    assert stage.calls("merge-shards")
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged2\n"
 
 

@@ -80,7 +80,7 @@ def test_paths_are_meant_where_the_command_is_typed(stage):
     assert (night / "run").read_text() == f"{stage.home}/a b/run1\n"
     again = stage.night("--resume", str(night), "--only", "publish", "--site-dir", "other", OUT="runs")
     assert again.code == 0, again.out
-    assert stage.calls("site") == [f"site --out {stage.home}/other --runs {stage.home}/a b"]
+    assert stage.calls("site") == [f"site --to {stage.home}/other --out {stage.home}/a b"]
 
 
 def test_a_refused_post_loses_nothing_and_is_tried_again_alone(stage):
@@ -253,7 +253,7 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
     more |= {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
     words = [NIGHTLY.parent / "nightly" / "bisect.sh"]
-    done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (call,) = stage.calls("bisect")
     out = own if "build" in where else stage.home / "runs"
@@ -261,7 +261,7 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert (out / "bisections" / "2026-11-21_x").is_dir()
     # What cannot be resumed begins anew.
     stage.fails("bisect", 2)
-    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert [call.split()[1] for call in stage.calls("bisect")] == ["--resume", "--alert"]
 
 

@@ -22,7 +22,7 @@ def script(stage: Stage, name: str, *words: str, **more: str) -> subprocess.Comp
     """One script of ci/, called as Jenkins calls it."""
     env = {**stage.env, "PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
     return subprocess.run(
-        [CHECKOUT / "ci" / name, *words], cwd=stage.home, env=env, capture_output=True, text=True, timeout=60
+        [CHECKOUT / "ci" / name, *words], cwd=stage.home, env=env, capture_output=True, text=True, timeout=300
     )
 
 
@@ -124,7 +124,7 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
     lines = ("\t".join(f"{name}={value}" for name, value in more.items()) + "\n" for more, _ in CHECKED)
     done = subprocess.run(
         ["bash", "-c", CHECK, "bash", str(tmp_path)], input="".join(lines), cwd=CHECKOUT,
-        env=variables(tmp_path), capture_output=True, text=True, timeout=120,
+        env=variables(tmp_path), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     answers = [answer.split("\v") for answer in done.stdout.split("\f")[:-1]]
     assert len(answers) == len(CHECKED), done.stderr

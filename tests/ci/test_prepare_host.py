@@ -38,7 +38,7 @@ class Host:
         return subprocess.run(
             [SCRIPT, *words],
             env={**env, "HOST_ROOT": str(self.root), **variables},
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
 

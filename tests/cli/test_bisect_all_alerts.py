@@ -181,7 +181,7 @@ def test_ctrl_c_then_the_same_command_goes_on(all_alerts, world, tmp_path):
         whole += StandIn.measured
         if rest < 10**6:
             assert ran.code == 130, ran.err
-            assert "The same command goes on." in ran.err
+            assert "The same command continues." in ran.err
     assert sorted(c for _, culprits in causes(ran) for c in culprits) == sorted(
         [commits[A], commits[A], commits[C]]
     )

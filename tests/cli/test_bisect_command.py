@@ -109,8 +109,11 @@ def test_found_reported_filed_and_replayed(command, place, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_ten_times_it_comes_to_the_same_end_and_nothing_is_done_twice(command, place, tmp_path):
+def test_killed_ten_times_it_comes_to_the_same_end_and_nothing_is_done_twice(
+    command, command_server, place, tmp_path
+):
     folder, _, _ = place
+    perfdash = command_server.environment(tmp_path / "venv") / "bin" / "perfdash"
     whole = tmp_path / "whole"
     whole.mkdir()
     start = time.monotonic()
@@ -124,7 +127,7 @@ def test_killed_ten_times_it_comes_to_the_same_end_and_nothing_is_done_twice(com
     words = arguments(folder, "--out", str(runs))
     while True:
         process = subprocess.Popen(
-            [sys.executable, "-m", "perfdash", *words],
+            [perfdash, *words],
             cwd=tmp_path, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         line = process.stderr.readline()
@@ -303,7 +306,7 @@ def test_bad_input_is_one_message_before_anything_long(command, place, tmp_path,
 
 @pytest.mark.parametrize(("words", "why"), [
     (["--good", "a", "--bad", "b", "--repo", "."], "what is measured?"),
-    (["--good", "a", "--bad", "b", "--"], "after --"),
+    (["--good", "a", "--bad", "b", "--"], "after `--`"),
     (["--resume", "last"], "no bisection 'last'"),
     (["--resume", "last", "--good", "a"], "--good belongs to a new bisection"),
     (["--status", "other"], "no bisection 'other'"),

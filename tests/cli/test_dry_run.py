@@ -106,7 +106,6 @@ def test_a_whole_night_is_planned_at_once(command, tmp_path):
     (["--suite", "timm", "--dry-run", "--shard", "5/4"], "from 1 to 4"),
     (["--suite", "nowhere", "--dry-run"], "nowhere"),
     (["--resume", "last", "--dry-run"], "new run"),
-    (["--suite", "timm", "--json"], "--json needs --dry-run"),
 ])  # fmt: skip
 def test_wrong_use(called, words, why):
     ran = called("run", *words)

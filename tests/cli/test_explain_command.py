@@ -62,6 +62,22 @@ def test_two_runs_are_explained(folders):
     assert [change["how"] for change in plain["kernels"]] == ["split"]
 
 
+def test_a_run_of_other_settings_is_compared_and_said_to_be_one(folders, tmp_path):
+    settings = {"mode": None, "config": {"max_fusion_size": 1}}
+    third = folder(tmp_path / "runs", "third", "2026-11-03", {**NEW, "settings": settings})
+    plain = json.loads((third / "run.json").read_text())
+    plain["configuration"]["inductor_config"] = settings["config"]
+    (third / "run.json").write_text(json.dumps(plain))
+    for _ in range(2):
+        done = folders("explain", "third", "vit_tiny")
+        words = " ".join(done.out.split())
+        assert done.code == 0, done.err
+        assert "No run before third measured this with the same settings: it is compared with second" in words
+        assert "Compiled with other settings (max_fusion_size: none -> 1)" in words
+        assert folders("history", "import", "runs").code == 0
+    assert "same settings" not in folders("explain", "second", "vit_tiny").out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -69,7 +85,7 @@ def test_two_runs_are_explained(folders):
         (["explain", "3", "--against", "first"], "--against belongs to RUN MODEL"),
         (["explain", "second", "resnet18"], "matches no model of second; there are: vit_tiny"),
         (["explain", "first", "vit_tiny"], "no run before first measured"),
-        (["explain", "third", "vit_tiny"], "no run 'third'"),
+        (["explain", "fourth", "vit_tiny"], "no run 'fourth'"),
         (["code", "second", "vit_tiny"], "no generated code of timm_vit-tiny"),
         (["code", "first", "vit_tiny", "--kernel", "x"], "matches no kernel; there are: cpp_fused_add_0"),
         (["code", "first", "vit_tiny", "--to", "/dev/null/x"], "--to /dev/null/x"),

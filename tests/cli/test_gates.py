@@ -101,7 +101,7 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     with open_store(settings.history) as store:
         take_in(store, [*nights[:-1], last])
     assert gates.alerts_of_run(settings.history, last, print) == []
-    message = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
+    message = "regression: not checked: changes of latency (measured by a new method since 2026-01-06)"
     assert message in capsys.readouterr().out
 
 

@@ -70,7 +70,7 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
     assert len(json.loads(command("history", "runs", "--json").out)) == 20
 
     merged = command("history", "merge", "runs/history.db", "--db", "other.db")
-    assert merged.out.startswith("20 taken in"), merged.err
+    assert merged.out.startswith("20 imported"), merged.err
     assert command("history", "merge", "nothing.db").code == 2
 
 
@@ -100,7 +100,7 @@ def test_foreign_files(command, tmp_path):
     assert untold.code == 2
     assert "give --started" in untold.err
     taken = command("history", "import", dashboard, "--started", "2023-02-01")
-    assert "taken in (dynamo-dashboard, 159 results)" in taken.out
+    assert "imported (dynamo-dashboard, 159 results)" in taken.out
     assert "known" in command("history", "import", dashboard, "--started", "2023-02-01").out
     (tmp_path / "what.txt").write_text("nothing in particular\n")
     wrong = command("history", "import", "what.txt", dashboard, "--started", "2023-02-02")

@@ -104,7 +104,7 @@ def test_the_next_comment_says_it(called, tmp_path):
     (["begin", "--expect", "timm"], "suite, device and dtype"),
     (["begin", "--expect", "timm cpu float32 many"], "suite, device and dtype"),
     (["begin", "--night", "a\nb"], "on one line"),
-    (["end", "--state", "good"], "none of ok, partial, failed"),
+    (["end", "--state", "good"], "not one of ok, partial, failed"),
     (["end", "--state", "ok"], "there is no history"),
     (["forget", "gpu"], "there is no history"),
 ])  # fmt: skip

@@ -59,7 +59,7 @@ def test_only_the_kinds_asked_for_into_a_folder_of_ones_own(command, history):
     [
         (
             ["--kind", "speed"],
-            "--kind 'speed' is none of speedup, latency, throughput, memory",
+            "--kind: 'speed' is not one of speedup, latency, throughput, memory",
         ),
         (["--kind", "latency,throughput"], "nothing to draw: latency: no model was measured at several"),
         (["nonsense"], "nonsense"),

@@ -54,7 +54,7 @@ def test_another_baseline(command, farmed):
     [
         (["nothing"], "nothing"),
         (["2026-01"], "give one of them"),
-        (["--format", "pdf"], "none of comment"),
+        (["--format", "pdf"], "not one of comment"),
         (["--format", "plot-csv"], "--to"),
         (["--site-url", "perf.example"], "https://"),
         (["--baseline", "2031-01-01"], "is no run in the history"),

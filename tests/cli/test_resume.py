@@ -1,13 +1,15 @@
 """--resume, --retry, --shard and merge, as typed."""
 
 import json
-import threading
+import shutil
+import subprocess
+from dataclasses import replace
 
 import pytest
 
 from perfdash.records import Status
 from perfdash.runner.run_journal import RunJournal, read_all, read_results
-from tests.conftest import HERE
+from tests.conftest import HERE, Ran, perfdash
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +34,24 @@ def suite():
     return SUITE.format(models=HERE / "truth" / "models.py")
 
 
-@pytest.fixture
-def half(command, tmp_path, suite):
-    """A run of which only the first case was measured."""
-    (tmp_path / "some.toml").write_text(suite)
-    ran = command(*RUN)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, suite):
+    """A run of all three cases, in a folder that nobody changes."""
+    home = tmp_path_factory.mktemp("whole")
+    (home / "some.toml").write_text(suite)
+    ran = perfdash(*RUN, cwd=home, quickly=True)
     assert ran.code == 0, ran.err
+    return ran
+
+
+@pytest.fixture
+def half(whole, tmp_path) -> Ran:
+    """A run of which only the first case was measured."""
+    shutil.copytree(whole.runs.parent, tmp_path, dirs_exist_ok=True)
+    ran = replace(whole, runs=tmp_path / "runs")
+    # The copy is of the suite beside it, which the test may change.
+    info = ran.folder / "run.json"
+    info.write_text(info.read_text().replace(str(whole.runs.parent), str(tmp_path)))
     journal = ran.folder / "results.jsonl"
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0] + b'{"torn')
     return ran
@@ -98,7 +112,7 @@ def test_a_disturbed_case_and_a_refused_run(command, half):
     assert "left out: --strict: at the end of the run it is off" in swept.err
     named = command("history", "import", str(half.folder), "--db", "new.db")
     assert named.code == 0
-    assert "taken in, although --strict: at the end of the run it is off" in named.err
+    assert "imported, although --strict: at the end of the run it is off" in named.err
 
 
 def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
@@ -111,8 +125,14 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
         assert len(read_results(half.folder)) == 1
 
     refused(2, "--threads: 1 | 2", arguments=["--threads", "2"])
-    refused(2, "--backend: ['aot-eager'] | ['inductor']", arguments=["--backend", "inductor"])
-    refused(2, "'bogus' is no status", arguments=["--retry", "bogus"])
+    refused(2, "--backend: aot-eager | inductor", arguments=["--backend", "inductor"])
+    refused(2, "--retry: 'bogus' is not one of", arguments=["--retry", "bogus"])
+    refused(
+        2,
+        "it measures other cases than this command (some: ",
+        "Leave out --suite",
+        arguments=["--suite", "timm"],
+    )
     (tmp_path / "some.toml").write_text(suite.replace('name = "fails"', 'name = "other"'))
     refused(
         2,
@@ -136,7 +156,7 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     ):
         changed = {**info, "environment": {**info["environment"], **change}}
         (half.folder / "run.json").write_text(json.dumps(changed))
-        refused(3, "was begun in another environment", words)
+        refused(3, "its environment differs from this one", words)
     (half.folder / "run.json").write_text(json.dumps(info))
 
     record = json.loads((half.folder / "results.jsonl").read_bytes().splitlines()[0])
@@ -157,7 +177,7 @@ def test_shards_are_merged(command, tmp_path, suite):
         ran = command(*RUN, "--shard", f"{number}/2")
         assert ran.code == 0, ran.err
         runs.append(ran.out.split("Saved in ")[1].strip())
-    merged = command("merge", runs[0], "--out", "merged", runs[1])
+    merged = command("merge-shards", runs[0], "--out", "merged", runs[1])
     assert merged.code == 0, merged.err
     assert "3 of 3 cases" in merged.out
     assert "missing" not in merged.err
@@ -172,17 +192,17 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert "cases in both" in compared.out
 
     # In the history it is one run, however often it is merged, and the shards are none.
-    assert command("merge", *runs, "--out", "merged").code == 0
+    assert command("merge-shards", *runs, "--out", "merged").code == 0
     listed = command("history", "runs", "--out", "merged", "--json")
     assert [(run["results"], run["expected"]) for run in json.loads(listed.out)] == [(3, 3)]
     assert command("history", "runs").code == 2
     left_out = command("history", "import", "runs")
     assert left_out.err.count("a shard goes in when it is merged") == 2
-    refused = command("merge", runs[0], runs[0])
+    refused = command("merge-shards", runs[0], runs[0])
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 
 
-def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
+def test_two_runs_on_one_core_are_impossible(command, command_server, tmp_path, suite):
     from perfdash.runner.cores import Locks, choose_cores, core_names
 
     (tmp_path / "some.toml").write_text(suite)
@@ -196,9 +216,12 @@ def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
     assert waited.code == 3
     assert "; waiting for up to 1 s" in waited.err
     assert not list((tmp_path / "runs").iterdir())
-    release = threading.Timer(2, held.close)
-    release.start()
-    ran = command(*RUN, "--wait", "5m")
-    release.join()
-    assert ran.code == 0, ran.err
-    assert "waiting for up to 5 min" in ran.err
+    perfdash = command_server.environment(tmp_path / "venv") / "bin" / "perfdash"
+    with subprocess.Popen(
+        [perfdash, *RUN, "--wait", "5m"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as waiting:  # fmt: skip
+        lines = iter(waiting.stderr.readline, "")
+        assert any("waiting for up to 5 min" in line for line in lines)
+        held.close()
+        assert waiting.wait() == 0, "".join(lines)

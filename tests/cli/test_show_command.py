@@ -42,7 +42,7 @@ def test_last_is_that_of_the_history(called, tmp_path):
     saved(tmp_path / "runs" / "2026-11-02", "", replace(INFO, state="interrupted"))
     result = called("show")
     assert (result.code, "one" in result.out) == (0, True)
-    assert "2026-11-02 has no result; this is the last run with results" in result.err
+    assert "2026-11-02 has no result yet; the newest run with results is shown" in result.err
 
 
 def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):

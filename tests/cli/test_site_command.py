@@ -14,17 +14,17 @@ def fill(tmp_path):
 
 def test_it_says_what_it_wrote_and_where(command, tmp_path):
     fill(tmp_path)
-    done = command("site", "--out", "site")
+    done = command("site", "--to", "site")
     assert done.code == 0, done.err
     assert "8 pages in site" in done.out
     assert "Open site/index.html" in done.out
     assert (tmp_path / "site/index.html").is_file()
-    again = command("site", "--out", "site", "--db", "runs/history.db", "--runs", "nowhere")
-    assert "nothing is new" in again.out
+    again = command("site", "--to", "site", "--db", "runs/history.db", "--out", "nowhere")
+    assert "nothing to update" in again.out
 
 
 def test_without_a_history(command, tmp_path):
-    done = command("site", "--out", "site")
+    done = command("site", "--to", "site")
     assert done.code == 2
     assert "there is no history" in done.err
     assert not (tmp_path / "site").exists()
@@ -32,7 +32,7 @@ def test_without_a_history(command, tmp_path):
 
 def test_a_folder_of_something_else(command, tmp_path):
     fill(tmp_path)
-    done = command("site", "--out", "runs")
+    done = command("site", "--to", "runs")
     assert done.code == 2
     assert "holds no site of perfdash" in done.err
     assert "Traceback" not in done.err

@@ -63,8 +63,8 @@ def test_rows_are_sorted_by_time(csv_file, times):
         (b"", ["empty"]),
         ("\n\n", ["empty"]),
         ("v,t\n", ["line 1", "no line below it"]),
-        ("value,t\n1,2\n", ["line 1", "no column 'v' (--column)", "there are: value, t"]),
-        ("vv,t\n1,2\n", ["near: vv"]),
+        ("value,t\n1,2\n", ["line 1", "--column: no column 'v'", "there are: value, t"]),
+        ("vv,t\n1,2\n", ["did you mean vv"]),
         ("v;t\n1;2\n", ["no column 'v'", "separated by commas"]),
         ("v,t,v\n1,2,3\n", ["line 1", "2 columns are named 'v'"]),
         ("v,t\n1,1\n2\n", ["line 3", "1 cells, and the header has 2"]),
@@ -100,7 +100,7 @@ def test_wrong_input(csv_file, text, words):
 
 
 def test_wrong_time_column(csv_file):
-    with pytest.raises(UsageError, match=r"no column 'date' \(--time\); near: dates"):
+    with pytest.raises(UsageError, match=r"--time: no column 'date' \(did you mean dates"):
         read_column(csv_file("v,dates\n1,2\n"), "v", "date")
 
 

@@ -210,8 +210,10 @@ def test_a_desk_run_of_a_few_models_is_no_night(quick):
 
 
 def test_a_night_that_is_judged_again_changes_nothing(quick):
-    runs = farm(31, change=slower("model03", 29, 1.10))
+    one, other = slower("model03", 29, 1.10), slower("model05", 29, 1.15)
+    runs = farm(31, change=lambda night, name, values: one(night, name, other(night, name, values)))
     before = judged(quick, runs)
+    assert [alert[0] for alert in before] == ["model03", "model05"]
     later = replace(runs[-1], run=replace(runs[-1].run, ended="2026-01-31T06:00:00Z"))
     take_in(quick, [later])
     judge_new(quick)

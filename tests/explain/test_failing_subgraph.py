@@ -25,7 +25,7 @@ def build(config, scenario="inference"):
     target = f"{Path(__file__).with_name('wrong_relu.py')}:deep"
     case = Case("own", "wrong_relu.deep", scenario=scenario)
     planned = Planned(case=case, loader="python", target=target, inductor_config=config)
-    return profiling.Build("r", planned, RunSettings(python=sys.executable, jobs=1), {})
+    return profiling.ProfiledBuild("r", planned, RunSettings(python=sys.executable, jobs=1), {})
 
 
 @pytest.mark.parametrize(("culprits", "size", "window"), [

@@ -8,7 +8,8 @@ from perfdash.explain import profile_text
 from perfdash.explain.profile_comparison import align, compare, difference
 from tests.explain.profiles import profile
 
-OLD = {"extern_kernels.addmm (8, 4x8, 8x8)": 1.0, "cpp_fused_tanh_0": 0.5, "cpp_fused_add_1": 0.2}
+LIBRARY = "extern_kernels.addmm (8, 4x8, 8x8)"
+OLD = {LIBRARY: 1.0, "cpp_fused_tanh_0": 0.5, "cpp_fused_add_1": 0.2}
 
 
 def pairs(old, new, count=4, **more):
@@ -76,3 +77,53 @@ def test_eager_and_memory_are_explained_too():
     assert text.startswith("The eager call takes 3.01 ms instead of 1.01 ms")
     assert "aten.relu.default (4) +2 ms explains 100% of it" in text
     assert "6 KB are allocated instead of 1 KB: extern_kernels.addmm (8x8) +5 KB" in text
+
+
+def test_many_small_kernels_together_explain_the_change():
+    """Each of twenty-five kernels has 4 % of the change: enough of them are named, not all."""
+    old = {f"cpp_fused_a{k}_{k}": 0.5 for k in range(25)}
+    found = compare(pairs(old, dict.fromkeys(old, 1.0))).compiled
+    assert 0.8 <= found.share <= 0.9
+    assert len(found.named) in (20, 21)
+    assert found.remainder_ms.estimate == pytest.approx((1 - found.share) * found.change_ms.estimate)
+    text = profile_text.text(compare(pairs(old, dict.fromkeys(old, 1.0))))
+    assert all(f"  {row.name} " in text for row in found.named)
+    assert "remain" in profile_text.sentence(compare(pairs(old, dict.fromkeys(old, 1.0))))
+
+
+def test_a_kernel_that_got_faster_meanwhile_is_named_beside_the_slower_one():
+    found = compare(
+        pairs(OLD, {**OLD, "cpp_fused_tanh_0": 2.5, "cpp_fused_add_1": 0.1, LIBRARY: 0.4})
+    ).compiled
+    assert {row.name for row in found.named} == {"cpp_fused_tanh_0", LIBRARY, "cpp_fused_add_1"}
+    assert found.share == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_is_in_no_kernel_is_said_as_the_remainder():
+    both = compare(pairs(OLD, {**OLD, "cpp_fused_tanh_0": 1.5}, rest=0.5))
+    assert both.compiled.remainder_ms.estimate == pytest.approx(0.5, abs=0.02)
+    assert "remain, +0.5 ms of it outside of kernels" in profile_text.sentence(both)
+
+
+def test_the_times_differ_by_the_difference_that_is_shown():
+    """Medians of each side could rise while the mean of the differences falls."""
+    old, new = [1.0, 2.0, 9.0], [1.1, 2.1, 3.0]
+    both = compare([(profile({"k": a}), profile({"k": b})) for a, b in zip(old, new, strict=True)])
+    side = both.compiled
+    assert side.new_ms - side.old_ms == pytest.approx(side.change_ms.estimate)
+    for row in side.rows:
+        assert row.new_ms - row.old_ms == pytest.approx(row.change_ms.estimate)
+
+
+def test_the_interval_of_the_change_contains_the_truth_as_often_as_it_says():
+    """95 % intervals of five pairs, of known differences with noise of both sides."""
+    import numpy as np
+
+    random = np.random.default_rng(7)
+    rounds = 2000
+    held = 0
+    for _ in range(rounds):
+        old, new = random.normal(10, 0.2, 5), random.normal(10.5, 0.3, 5)
+        found = difference(list(new - old))
+        held += found.low <= 0.5 <= found.high
+    assert 0.935 < held / rounds < 0.965

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.explain.profile_comparison import compare
-from perfdash.explain.reproducer import write
+from perfdash.explain.profile_comparison import Difference, ProfileRow, compare
+from perfdash.explain.reproducer import largest, shows_it, write
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
 from tests.explain.scripts import run
@@ -61,6 +61,27 @@ def test_one_code_on_both_sides_needs_another_interpreter(tmp_path):
     done = run(script)
     assert done.returncode == 2
     assert "--against /other/python" in done.stdout
+
+
+def test_each_side_runs_under_its_own_variables(tmp_path):
+    """The calls are the same, and a variable of the run is what differs."""
+    pair = (library_call(FAST, 10_000), library_call(FAST, 10_000))
+    slower = (pair[0], library_call(FAST, 20_000))
+    side = compare([slower] * 3).compiled
+    script = write(tmp_path, side, pair, tmp_path, ({}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}))
+    text = script.read_text()
+    assert 'OLD = {"env": {},' in text
+    assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}," in text
+    assert 'env = [python, os.path.abspath(__file__), "--serve", name], {**os.environ, **side["env"]}' in text
+
+
+def test_a_kernel_without_a_counterpart_is_no_script_but_the_next_one_is():
+    side = compare([(library_call(FAST, 10_000), library_call(SLOW, 30_000))] * 3).compiled
+    gone = ProfileRow(("cpp_fused_gone_0",), (), 5.0, 0.0, Difference(-5.0, -5.1, -4.9))
+    slower = ProfileRow(("cpp_fused_a_1",), ("cpp_fused_a_0",), 1.0, 3.0, Difference(2.0, 1.9, 2.1))
+    assert largest(replace(side, named=(gone, slower))) == slower
+    with pytest.raises(UsageError, match="cpp_fused_gone_0 \\(gone\\): the other build has no counterpart"):
+        largest(replace(side, named=(gone,)))
 
 
 @pytest.mark.parametrize(("factor", "code", "words"), [
@@ -121,7 +142,7 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
 
     target = f"{Path(__file__).with_name('heavy.py')}:heavy"
     planned = Planned(case=Case("own", "heavy.heavy"), loader="python", target=target)
-    old = profiling.Build("old", planned, RunSettings(python=sys.executable, jobs=1), {})
+    old = profiling.ProfiledBuild("old", planned, RunSettings(python=sys.executable, jobs=1), {})
     new = replace(old, run="new", planned=replace(planned, inductor_config={"cpp.simdlen": 1}))
     (pair,) = profiling.profile(old, new, tmp_path / "profiles", 1, None, lambda line: None)
     side = compare([pair] * 3).compiled  # one pair has no interval, and its own numbers suffice here
@@ -136,3 +157,10 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
     done = run(write(tmp_path / "script", side, pair, tmp_path / "profiles" / "1-new"))
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
+
+
+@pytest.mark.parametrize(("code", "shown"), [("1", True), ("0", False), ("2", False)])
+def test_a_script_that_ends_with_one_shows_it(tmp_path, code, shown):
+    script = tmp_path / "reproduce.py"
+    script.write_text(f"import os, sys\nassert os.environ['SIDE'] == 'new'\nsys.exit({code})\n")
+    assert shows_it(script, sys.executable, {"SIDE": "new"}) is shown

@@ -68,7 +68,11 @@ def test_each_difference_is_a_finding():
         side(old, phases={"dynamo": 2.0, "compiler": 20.0}),
         side(new, BAD, phases={"dynamo": 2.1, "compiler": 28.0}, torch=packages["torch"]),
     )
-    assert [(f.about, f.what, f.before, f.after) for f in found.findings if f.about != "environment"] == [
+    assert [(f.about, f.what, f.before, f.after) for f in found.findings] == [
+        ("package", "torch", "2.15.0 aaaaaaaaaa", "2.16.0 aaaaaaaaaa"),
+        ("setting", "vector instructions", "avx512", "avx2"),
+        ("setting", "mode", None, "max-autotune"),
+        ("setting", "max_fusion_size", None, 1),
         ("fallback", "aten.foo", 0, 1),
         ("graph break", "print", 0, 2),
         ("graphs", "graphs", 1, 3),
@@ -77,17 +81,10 @@ def test_each_difference_is_a_finding():
         ("library call", "extern_kernels.addmm", 2, 0),
         ("library call", "extern_kernels.mm", 0, 2),
         ("guards", "guards", 40, 50),
-        ("setting", "vector instructions", "avx512", "avx2"),
-        ("setting", "mode", None, "max-autotune"),
-        ("setting", "max_fusion_size", None, 1),
         ("loaded file", "libtorch_cpu.so", "1" * 16, "9" * 16),
         ("compile phase", "compiler", 20.0, 28.0),
     ]
-    assert [f.what for f in found.of("environment")] == ["torch"]
-    assert {f.about for f in found.findings} == set(comparison.ABOUT) - {
-        "graph operators",
-        "option of the run",
-    }
+    assert {f.about for f in found.findings} < set(comparison.ABOUT)
 
 
 def test_code_and_files_are_the_same_only_where_both_sides_say_so():

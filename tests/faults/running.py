@@ -159,7 +159,7 @@ def compilers(pid: int) -> list[int]:
     return processes
 
 
-def left_over(pid: int, patience_s: float = 10.0) -> list[str]:
+def left_over(pid: int, patience_s: float = 60.0) -> list[str]:
     """Command lines of what was started under a run and still runs after a while."""
     deadline = time.monotonic() + patience_s
     mark = f"PERFDASH_WORKER={pid}.".encode()

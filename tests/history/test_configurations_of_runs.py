@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from alembic import command
 
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
@@ -15,6 +17,8 @@ from perfdash.history.queries import case_numbers, list_runs, rows_of, settings_
 from perfdash.history.results import case_digest, from_run
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
+from perfdash.site.model_page import read_other_metrics
+from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import case, row, run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -161,3 +165,73 @@ def test_a_regression_between_the_gaps_of_a_budget_is_found_without_false_alerts
     findings = [finding for night in judged for finding in night.findings]
     assert {(finding.kind, finding.case_id) for finding in findings} == {("metric", numbers[case("m0")])}
     assert any(finding.alarm or finding.suspect for finding in findings)
+
+
+def test_each_size_has_a_series_of_its_own(store):
+    of = case(scenario="sizes", configuration="dynamic-batch")
+    for day, factor in ((1, 1.0), (2, 2.0)):
+        sizes = {
+            "by_size": {
+                f"batch {size}": {"speedup": {"value": factor * size}, "cost": {"value": 1.1}}
+                for size in (2, 4)
+            },
+            "overall": {"speedup": 3.0 * factor},
+        }
+        results = [Result(of, "", 1.0, Status.PASS, sizes=sizes)]
+        take_in(store, [from_run(info(f"2026-11-0{day}"), results, "")])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        (series,) = read_other_metrics(connection, history).values()
+    assert {name: list(values.values()) for name, values in series.items()} == {
+        "all sizes: speedup over eager": [3.0, 6.0],
+        "batch 2: speedup over eager": [2.0, 4.0],
+        "batch 2: times the static artefact's latency": [1.1, 1.1],
+        "batch 4: speedup over eager": [4.0, 8.0],
+        "batch 4: times the static artefact's latency": [1.1, 1.1],
+    }
+
+
+def filled(table: sa.Table, **values):
+    """An insert with empty values in all other columns that must have one."""
+    empty = {sa.Integer: 0, sa.Boolean: False, sa.JSON: {}, sa.Float: 0.0}
+    for column in table.columns:
+        if not (column.nullable or column.primary_key or column.server_default or column.name in values):
+            kinds = [value for kind, value in empty.items() if isinstance(column.type, kind)]
+            values[column.name] = kinds[0] if kinds else column.name
+    return sa.insert(table).values(**values)
+
+
+def test_a_history_of_before_configurations_is_migrated(address, monkeypatch):
+    """Of either kind of database; the test above has all tables of an SQLite history of 0003."""
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, revision: upgrade(config, "0007"))
+        opened = open_store(address)
+    tables = sa.MetaData()
+    with opened, opened.engine.begin() as connection:
+        tables.reflect(connection)
+        of = {
+            name: tables.tables[name]
+            for name in ("hosts", "testbeds", "environments", "runs", "cases", "results")
+        }
+        assert "settings" not in of["cases"].columns
+        freezing = {"inductor_config": {"freezing": True}}
+        connection.execute(filled(of["hosts"], id=1, name="farm"))
+        connection.execute(filled(of["testbeds"], id=1, setting=freezing, host_class="Xeon x 100"))
+        connection.execute(filled(of["environments"], id=1))
+        connection.execute(
+            filled(of["runs"], id=1, host_id=1, testbed_id=1, environment_id=1, origin="perfdash")
+        )
+        for model, dynamic in (("m1", False), ("m2", True)):
+            insert = filled(of["cases"], model=model, dynamic=dynamic, digest=model)
+            (number,) = connection.execute(insert).inserted_primary_key
+            connection.execute(filled(of["results"], run_id=1, case_id=number, status="pass"))
+    with open_store(address) as opened, opened.read() as connection:
+        (line,) = list_runs(connection)
+        rows = rows_of(connection, line.id)
+    assert dict(line.setting) == {}
+    assert {(row.case.model, row.case.settings, row.case.configuration) for row in rows} == {
+        ("m1", FREEZING, "freezing"),
+        ("m2", FREEZING, "freezing"),
+    }

@@ -27,7 +27,7 @@ def with_code(night, text, fingerprint="f", model="resnet18"):
 
 def stored(store):
     with store.read() as connection:
-        return connection.execute(sa.select(sa.func.count()).select_from(schema.artifacts)).scalar_one()
+        return connection.execute(sa.select(sa.func.count()).select_from(schema.texts)).scalar_one()
 
 
 def read(store, night):

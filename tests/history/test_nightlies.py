@@ -161,10 +161,11 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         connection.execute("alter table runs drop column excluded")
         connection.execute("alter table environments drop column commits")
         connection.execute("alter table runs drop column method")
-        for name in (*PARTS, "warm_compilation_s", "recompiles"):
+        instructions = ("eager_instructions", "backend_instructions")
+        for name in (*PARTS, "warm_compilation_s", "recompiles", *instructions):
             connection.execute(f"alter table results drop column {name}")
-        connection.execute("drop table result_artifacts")
-        connection.execute("drop table artifacts")
+        connection.execute("drop table result_texts")
+        connection.execute("drop table texts")
         for table in ("cases", "summaries"):
             connection.execute(f"alter table {table} drop column configuration")
         connection.execute("alter table cases drop column settings")

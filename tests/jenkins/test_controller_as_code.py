@@ -189,7 +189,7 @@ def start(tmp_path: Path, *words: str, **more: str) -> subprocess.CompletedProce
     docker.chmod(0o755)
     env = {"PATH": f"{docker.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), **more}
     return subprocess.run(
-        [HERE / "start.sh", *words], env=env, capture_output=True, text=True, timeout=60, check=False
+        [HERE / "start.sh", *words], env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
 

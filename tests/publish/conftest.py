@@ -44,7 +44,7 @@ def talk(hub, clock, messages):
 
 
 def make(hub, clock, messages, **more):
-    options = {"token": TOKEN, "base_url": hub.url, "timeout_s": 2, **more}
+    options = {"token": TOKEN, "base_url": hub.url, "timeout_s": 60, **more}
     return GitHubClient(**options, sleep=clock.sleep, now=clock.now, log=messages.append)
 
 

@@ -317,7 +317,7 @@ def test_a_person_removes_a_comment_while_it_is_edited(hub, talk):
 
 
 def test_two_who_post_at_once_leave_one_set(hub, another, clock):
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=120)
     waiting = {"left": 2}
 
     def meet(line):  # both have listed before either writes

@@ -150,7 +150,7 @@ def test_faults_while_closing(hub, talk, another, fault, where):
 
 def test_two_at_once_leave_one_open_issue_each(hub, another):
     hub.labels.add(LABEL)
-    barrier, waiting = threading.Barrier(2, timeout=10), [1, 1]
+    barrier, waiting = threading.Barrier(2, timeout=120), [1, 1]
 
     def meet(line):  # both have listed before either opens one
         if line == "POST /repos/team/perf/issues" and waiting:

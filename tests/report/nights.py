@@ -105,9 +105,7 @@ def bad_night():
 
 
 def first_night():
-    return Night(
-        imported(TIMM), untold="the first run of its kind in the history: nothing to compare it with"
-    )
+    return Night(imported(TIMM), untold="first run of this kind, nothing to compare it with")
 
 
 def all_failed():

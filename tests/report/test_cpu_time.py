@@ -14,8 +14,9 @@ from perfdash.history.store import open_store
 from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv
+from perfdash.report.run_summary import summary
 from perfdash.report.techniques.technique_report import technique_report
-from perfdash.report.terminal_tables import run_rows, summary
+from perfdash.report.terminal_tables import run_rows
 from tests.report.nights import imported, row
 from tests.report.results import good, info
 from tests.report.technique_runs import measured, night
@@ -37,9 +38,9 @@ def test_show(clock):
     result.conditions["clock"] = clock
     text = summary([result, good("other", 1.2, "faster")], info(2))
     assert (NOTE in text.splitlines()) == (clock == "cpu")
-    (line,) = [shown_line for shown_line in lines_with(text, "model") if "10.000" in shown_line]
-    assert ("14.000 cpu |" in line and "10.000 cpu |" in line) == (clock == "cpu")
-    (line,) = [shown_line for shown_line in lines_with(text, "other") if "10.000" in shown_line]
+    (line,) = [shown_line for shown_line in text.splitlines() if "1.400x" in shown_line]
+    assert ("14.00 cpu" in line and "10.00 cpu" in line) == (clock == "cpu")
+    (line,) = [shown_line for shown_line in text.splitlines() if "1.200x" in shown_line]
     assert "cpu" not in line
 
 

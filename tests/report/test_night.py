@@ -74,9 +74,9 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
             judge_new(store)
         with store.read() as connection:
             first, second, _ = (of_history(connection, night) for night in nights)
-    assert "the first run" in first.untold
+    assert "first run of this kind" in first.untold
     assert "only statuses" in second.caution
-    assert headline(second) == "No change that could be told"
+    assert headline(second) == "No change was found in what could be compared"
 
 
 def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
@@ -94,7 +94,7 @@ def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
     assert [night.changes for night in shown] == [()] * 5
     message = "changes of latency (measured by a new method since 2026-01-06), which need 3 nights before"
     assert [night.caution for night in shown] == [None, message, message, message, None]
-    assert headline(shown[1]) == "No change that could be told"
+    assert headline(shown[1]) == "No change was found in what could be compared"
 
 
 def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
@@ -214,7 +214,7 @@ def test_what_could_not_be_tested_is_not_called_unchanged():
         assert (night.caution or "").startswith(caution or "")
         assert bool(night.caution) == undecided
         assert len(night.changes) == (0 if undecided else 1)
-    assert headline(night) == "No change that could be told"
+    assert headline(night) == "No change was found in what could be compared"
 
 
 def test_a_few_models_at_a_desk_make_nothing_vanish():
@@ -232,7 +232,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
-            assert "the first run" in of_history(connection, nights[0]).untold
+            assert "first run of this kind" in of_history(connection, nights[0]).untold
             assert "the 2 runs before it" in of_history(connection, nights[2]).against
 
 

@@ -64,5 +64,32 @@ def test_a_run_goes_on_by_the_method_that_it_began_with():
     result = Result(Case("s", "m"), "", 0.0, Status.PASS)
     compatibility.refuse_other_method([result], "night")
     older = replace(result, method={**result.method, "memory": 0})
-    with pytest.raises(UsageError, match=r"night cannot go on: .* another method \(memory 0 -> \d+\)"):
+    with pytest.raises(UsageError, match=r"Cannot resume night: .* another method \(memory 0 -> \d+\)"):
         compatibility.refuse_other_method([result, older], "night")
+
+
+@pytest.mark.parametrize(
+    ("failed", "message"),
+    [
+        (
+            {"type": "SyntaxError", "message": "expected ':' (net.py, line 1)",
+             "traceback": 'File "/a/net.py", line 1\n'},
+            "--model /a/net.py:make (line 1): SyntaxError: expected ':'",
+        ),
+        (
+            {"type": "LookupError", "message": "/a/net.py has no function 'make' (did you mean made?)"},
+            "--model /a/net.py:make has no function 'make' (did you mean made?)",
+        ),
+        (
+            {"type": "TypeError", "message": "/a/net.py:make must return (module, inputs). It returned None"},
+            "--model /a/net.py:make must return (module, inputs). It returned None",
+        ),
+        (
+            {"type": "TypeError", "message": "make() takes 0 positional arguments but 1 was given"},
+            "--model /a/net.py:make: TypeError: make() takes 0 positional arguments but 1 was given; it is "
+            "called with the batch size and returns (module, inputs)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_slip_in_a_model_is_shown_with_its_file_and_line_once(failed, message):
+    assert compatibility.slip_message("/a/net.py:make", failed) == message

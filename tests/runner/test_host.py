@@ -79,7 +79,7 @@ def test_torch_and_torchvision_that_do_not_match():
 
 def test_what_doctor_says_of_gpus():
     (finding,) = doctor.judge_gpus(None)
-    assert (finding.level, "perfdash[gpu]" in finding.do) == ("note", True)
+    assert (finding.level, "pip install nvidia-ml-py" in finding.do) == ("note", True)
     fit = {"uuid": "GPU-1", "name": "H", "persistence": True, "ecc": True, "power_limit_w": 700.0,
            "default_power_limit_w": 700.0, "others": 0}  # fmt: skip
     assert [finding.level for finding in doctor.judge_gpus([fit])] == ["ok"]

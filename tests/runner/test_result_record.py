@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import is_counted
 from perfdash.history.results import from_result
+from perfdash.metrics import JUDGED_COUNTS, NUMBERS
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import details, status_text
@@ -444,6 +446,22 @@ def test_structure_is_recorded_stored_and_shown():
     ) in details(result)
     assert "cpp_fused_add_7, 2 more\n    library calls: 3 extern_kernels.mm\n" in details(result)
     assert "frames given up: 1 Unsupported: x" in details(result)
+
+
+def test_instructions_per_call_are_numbers_of_the_history():
+    script = events()
+    counted = {side: {"median": n, "low": n - 5, "high": n + 9, "n": 7} for side, n in
+               (("eager", 1_000_400), ("backend", 900_100))}  # fmt: skip
+    next(event for event in script if event["event"] == "latency")["instructions"] = counted
+    result = run(ProcessOutcome(script, status=0))[0]
+    values = from_result(result).values
+    assert (values["eager_instructions"], values["backend_instructions"]) == (1_000_400, 900_100)
+    without = from_result(run(ProcessOutcome(events(), status=0))[0]).values
+    assert not {"eager_instructions", "backend_instructions"} & set(without)
+    for name in ("eager_instructions", "backend_instructions"):
+        assert name in NUMBERS
+        assert name not in JUDGED_COUNTS
+        assert name in schema.results.c
 
 
 def test_a_case_that_fails_before_its_timing_has_no_number_of_recompiles():

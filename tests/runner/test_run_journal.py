@@ -259,7 +259,7 @@ def test_a_lone_surrogate_is_replaced(tmp_path):
 
 
 def test_find_run(tmp_path):
-    with pytest.raises(UsageError, match="none"):
+    with pytest.raises(UsageError, match="has no runs"):
         find_run("last", tmp_path)
     journal = RunJournal.create(tmp_path)
     journal.write_info(INFO)

@@ -67,7 +67,7 @@ def test_nothing_to_do(slots):
 
 def test_one_slot_goes_by_loader_and_several_by_cost():
     loaders = ["timm", "models", "timm", "models", "timm"]
-    cases = [replace(PLANNED, loader=loader, skip_reason=None) for loader in loaders]
+    cases = [case(f"m{number}", loader=loader) for number, loader in enumerate(loaders)]
     cases.append(replace(PLANNED, skip_reason="why"))
     seconds = [1.0, 9.0, 5.0, 7.0, 3.0, 100.0]
     assert queue(cases, seconds, 1) == [0, 2, 4, 1, 3]
@@ -97,3 +97,15 @@ def test_seconds_left_are_those_of_the_longest_case_where_slots_are_many():
 )
 def test_duration(seconds, words):
     assert duration(seconds) == words
+
+
+def configured(model, configuration, **change):
+    return replace(case(model, **change), case=Case("s", model, configuration=configuration))
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_configurations_of_a_model_follow_one_another(slots):
+    planned = [configured(model, name) for name in ("default", "dynamic") for model in ("a", "b", "c")]
+    models = [planned[index].case.model for index in queue(planned, [1.0, 5.0, 2.0] * 2, slots)]
+    assert models[::2] == models[1::2]
+    assert sorted(models) == ["a", "a", "b", "b", "c", "c"]

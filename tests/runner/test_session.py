@@ -571,3 +571,26 @@ def test_time_left_is_known_once_a_duration_is(start):
     session.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
     session.run()
     assert left[2] > 100.0
+
+
+def configured(model, *names):
+    return [replace(case(model), case=Case("s", model, configuration=name)) for name in names]
+
+
+def test_configurations_of_a_model_are_measured_by_one_slot_and_share_eager(start):
+    planned = [*configured("a", "default", "dynamic"), *configured("b", "default", "dynamic"), case("c")]
+    run = start(planned, Played(slots=2), costs=[5.0, 1.0, 4.0, 1.0, 9.0])
+    run.run()
+    assert {order.planned.case.model: order.share for _, order in run.executor.orders} == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
+    models = [order.planned.case.model for _, order in run.executor.orders if order.planned.case.model != "c"]
+    assert len({(slot, order.planned.case.model) for slot, order in run.executor.orders}) == 3, models
+
+
+def test_without_sharing_every_case_measures_eager(start):
+    run = start(configured("a", "default", "dynamic"), share=False)
+    run.run()
+    assert not any(order.share for _, order in run.executor.orders)

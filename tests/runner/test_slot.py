@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -204,3 +205,47 @@ def test_a_failed_cuda_context_does_not_reach_the_next_case(parents, tmp_path, m
     assert answer.gpu == {"xids": [79]}
     parents.measure(Order(planned("eager")), tmp_path / "log", print)
     assert parents._monitor.waited == renewed, "nothing of a CPU is to be waited for"
+
+
+def shared(configuration, backend="inductor", model="m", **change):
+    case = Case("s", model, backend=backend, configuration=configuration)
+    return Order(replace(PLANNED, case=case, skip_reason=None, **change), share=True)
+
+
+@pytest.fixture
+def sharing(slot, monkeypatch):
+    """The slot; `folders` are what its main processes may share, each of which writes a file."""
+    slot.folders, slot.ends = [], {"event": "done"}
+
+    def process(planned, job, log, on_event=None, parent=0, timed=False):
+        slot.folders.append(job.shared)
+        if job.shared:
+            (Path(job.shared) / f"{len(slot.folders)}.memory").write_text("eager")
+        return ProcessOutcome([slot.ends] if slot.ends else [], status=0)
+
+    monkeypatch.setattr(slot, "_process", process)
+    return slot
+
+
+def test_cases_of_one_eager_side_share_a_folder_until_another_model_comes(sharing, tmp_path):
+    for order in (shared("default"), shared("dynamic"), shared("x", env={"A": "1"}), shared("y", "export")):
+        sharing.measure(order, tmp_path / "log", print)
+    default, dynamic, other_environment, other_backend = sharing.folders
+    assert default == dynamic == other_backend != other_environment
+    assert len(os.listdir(default)) == 3
+    sharing.measure(shared("default", model="n"), tmp_path / "log", print)
+    assert not Path(default).exists()
+    sharing.measure(Order(planned()), tmp_path / "log", print)
+    assert sharing.folders[-1] == ""
+    sharing.__exit__()
+    assert not any(Path(folder).exists() for folder in sharing.folders if folder)
+
+
+def test_of_a_process_that_died_nothing_is_shared(sharing, tmp_path):
+    sharing.measure(shared("default"), tmp_path / "log", print)
+    sharing.ends = None
+    sharing.measure(shared("dynamic"), tmp_path / "log", print)
+    assert os.listdir(sharing.folders[-1]) == ["1.memory"]
+    sharing.ends = {"event": "failed", "status": "backend_error", "phase": "compile"}
+    sharing.measure(shared("export"), tmp_path / "log", print)
+    assert len(os.listdir(sharing.folders[-1])) == 2

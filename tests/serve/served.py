@@ -47,7 +47,7 @@ class Server:
     port: int
 
     def get(self, path, method="GET", **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
         with contextlib.closing(connection):
             connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
             reply = connection.getresponse()
@@ -68,7 +68,7 @@ def serving(address, *, local=True, files=ASSETS):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 180
             while not server.started:
                 assert thread.is_alive()
                 assert time.monotonic() < deadline

@@ -100,7 +100,7 @@ def test_headers_have_a_limit(server, headers):
 
 
 def test_headers_without_end_are_refused(server):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=180) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 40_000)
         assert b" 400 " in client.recv(1000)
 
@@ -110,13 +110,13 @@ def test_headers_without_end_are_refused(server):
 )
 def test_an_idle_connection_and_half_a_request_are_closed(server, monkeypatch, sent):
     monkeypatch.setattr(Connection, "patience_s", 0.02)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=180) as client:
         client.sendall(sent)
         assert client.recv(1000) == b"", "closed by the server"
 
 
 def test_equal_requests_are_answered_by_one_computation(history, monkeypatch):
-    made, waiting = [], threading.Barrier(2, timeout=30)
+    made, waiting = [], threading.Barrier(2, timeout=180)
     real = live_pages.overview
 
     def overview(connection):

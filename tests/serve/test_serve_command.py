@@ -30,9 +30,9 @@ def started(history, tmp_path, *arguments):
     match = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
     assert match, line + process.stderr.read()
     address = match[1]
-    for _ in range(100):  # from then on it takes signals, also where they were ignored when it began
+    for _ in range(3000):  # from then on it takes signals, also where they were ignored when it began
         try:
-            urllib.request.urlopen(f"{address.replace('0.0.0.0', '127.0.0.1')}healthz", timeout=30).close()
+            urllib.request.urlopen(f"{address.replace('0.0.0.0', '127.0.0.1')}healthz", timeout=180).close()
             break
         except OSError:
             time.sleep(0.1)
@@ -43,12 +43,12 @@ def started(history, tmp_path, *arguments):
 def test_it_answers_until_it_is_told_to_end(history, tmp_path, how):
     process, address = started(history, tmp_path)
     try:
-        with urllib.request.urlopen(f"{address}healthz", timeout=30) as reply:
+        with urllib.request.urlopen(f"{address}healthz", timeout=180) as reply:
             assert reply.read() == b"ok\n"
-        with urllib.request.urlopen(f"{address}assets/site.js", timeout=30) as reply:
+        with urllib.request.urlopen(f"{address}assets/site.js", timeout=180) as reply:
             assert reply.headers["content-type"].startswith("text/javascript")
         process.send_signal(how)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (0, "Ended\n", "")
@@ -61,7 +61,7 @@ def test_a_connection_that_is_left_open_does_not_hold_it_up(history, tmp_path):
         with socket.create_connection(("127.0.0.1", port)) as idle:
             idle.sendall(b"GET / HTTP/1.1\r\nHost: loc")
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=30)
+            process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -77,7 +77,7 @@ def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
         "from perfdash.serve import app, server\n"
         "def sleeping(request):\n"
         "    print('asked', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(500)\n"
         "app.application = lambda *a, **k: Starlette(routes=[Route('/', sleeping)])\n"
         "with server.until_signal(), server.bound('127.0.0.1', 0) as listening:\n"
         "    print(server.address_of(listening), flush=True)\n"
@@ -90,7 +90,7 @@ def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
                 asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert process.stdout.readline() == "asked\n"
                 process.send_signal(signal.SIGINT)
-                process.wait(timeout=30)
+                process.wait(timeout=180)
         finally:
             process.kill()
     assert process.returncode == 0
@@ -106,7 +106,7 @@ def test_a_name_for_this_machine_is_this_machine():
 def test_others_are_warned_of(history, tmp_path):
     process, _ = started(history, tmp_path, "--host", "0.0.0.0")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     assert err == "Everyone who reaches this address can read all of it\n"
 
 
@@ -136,5 +136,5 @@ def test_what_cannot_be_served(command, history, arguments, code, message):
 def test_without_the_extra(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
-    with pytest.raises(UsageError, match=r"serve needs uvicorn: pip install 'perfdash\[serve\]'"):
+    with pytest.raises(UsageError, match=r"serve needs uvicorn: pip install uvicorn"):
         command_module.serve()

@@ -16,7 +16,7 @@ from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
 from tests.history.made import run
 from tests.site.stored import FIRST, built, fill, night, result
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 KINDS = {
     "overview": "index.html",

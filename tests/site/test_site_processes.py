@@ -73,7 +73,7 @@ build.mapped(slow, range(40), 2)
         process.kill()
         process.wait()
         with open(tmp_path / "lock", "w") as file:
-            for _ in range(600):
+            for _ in range(8000):
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break

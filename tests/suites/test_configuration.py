@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from perfdash import topology
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.settings import resolve
@@ -18,6 +19,7 @@ from perfdash.suites.configuration import (
     settings_of_options,
 )
 from perfdash.suites.suite_file import own_models
+from perfdash.topology import PhysicalCore
 
 FREEZING = '{"inductor_config":{"freezing":true}}'
 
@@ -43,8 +45,10 @@ def written(folder, text, name="mine"):
 def test_the_shipped_configurations_load_default_first():
     names = configuration_names()
     assert names[0] == "default"
-    assert {"cpp-wrapper", "freezing", "freezing-amp", "dynamic", "dynamic-cpp-wrapper", "max-autotune",
-            "cudagraphs", "aot-inductor", "export"} <= set(names)  # fmt: skip
+    assert set(names) == {
+        "default", "cpp-wrapper", "freezing", "freezing-amp", "dynamic", "dynamic-batch",
+        "dynamic-cpp-wrapper", "max-autotune", "cudagraphs", "aot-inductor", "export", "socket",
+    }  # fmt: skip
     assert len({str(load_configuration(name).values) for name in names}) == len(names)
     assert load_configuration("default").values == {}
     assert load_configuration("freezing-amp").settings == FREEZING
@@ -99,10 +103,46 @@ def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
     assert first.configuration == second.configuration == "mine"
 
 
+def test_socket_takes_the_threads_of_a_socket_and_binds_them(model, tmp_path, monkeypatch):
+    made = [PhysicalCore((core,), core // 4, core // 4) for core in range(12)]
+    monkeypatch.setattr(
+        topology, "available", lambda asked: [c for c in made if c.first in (asked or range(12))]
+    )
+    planned = cases(model, tmp_path, configuration=["default,socket"])
+    assert (planned["default"].case.threads, planned["default"].case.settings) == (1, "")
+    assert (planned["socket"].case.threads, planned["socket"].case.options) == (4, {"bind_memory": True})
+    assert cases(model, tmp_path, configuration=["socket"], cores="4-6")["socket"].case.threads == 3
+    assert cases(model, tmp_path, configuration=["socket"], device="cuda")["socket"].skip_reason
+
+
+def test_dynamic_batch_runs_several_sizes_of_suites_for_inference(model, tmp_path):
+    planned = cases(model, tmp_path, configuration=["default,dynamic-batch"])
+    assert planned["dynamic-batch"].case == Case(
+        "own",
+        "net.make",
+        scenario="sizes",
+        configuration="dynamic-batch",
+        settings='{"sizes_of":"batch"}',
+    )
+    assert (planned["dynamic-batch"].sizes, planned["dynamic-batch"].sizes_of) == ((2, 4, 8), "batch")
+    assert (planned["default"].case.scenario, planned["default"].sizes) == ("inference", ())
+    training = model.model_copy(update={"scenario": "training"})
+    skipped = cases(training, tmp_path, configuration=["default,dynamic-batch"])["dynamic-batch"]
+    assert skipped.skip_reason == "configuration dynamic-batch is for scenarios inference, not for training"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"configuration": ["dynamc"]}, "no configuration named 'dynamc' (near: dynamic"),
+        (
+            {"configuration": ["dynamic-batch"], "scenario": "training"},
+            "--scenario training: configuration dynamic-batch sets it to sizes; leave one of the two out",
+        ),
+        (
+            {"configuration": ["socket"], "threads": 3},
+            "--threads 3: configuration socket sets it to ",
+        ),
+        ({"configuration": ["dynamc"]}, "no configuration named 'dynamc' (did you mean dynamic"),
         (
             {"configuration": ["freezing"], "inductor_config": ["freezing=0"]},
             "--inductor-config freezing=0: configuration freezing sets freezing to true; leave one",
@@ -115,7 +155,10 @@ def test_an_edited_configuration_starts_a_new_series(model, tmp_path):
             {"configuration": ["default", "dynamic"], "dynamic": True},
             "with the options of this run default and dynamic measure the same (net.make)",
         ),
-        ({"configuration": ["/nowhere/mine.toml"]}, "configuration file /nowhere/mine.toml cannot be read"),
+        (
+            {"configuration": ["/nowhere/mine.toml"]},
+            "--configuration /nowhere/mine.toml: the file /nowhere/mine.toml cannot be read",
+        ),
     ],
 )
 def test_contradictions_are_refused(model, tmp_path, flags, message):
@@ -126,9 +169,10 @@ def test_contradictions_are_refused(model, tmp_path, flags, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dynamc = true", "unknown key 'dynamc' (near: dynamic)"),
-        ("threads = 0", "key 'threads': Input should be greater than or equal to 1"),
+        ("dynamc = true", "unknown key 'dynamc' (did you mean dynamic?)"),
+        ("threads = 0", "key 'threads': 0 must be at least 1"),
         ('dtype = "float8"', "key 'dtype'"),
+        ('scenario = "infer"', "key 'scenario': no scenario named 'infer'; there are: "),
         ('scenarios = ["infer"]', "key 'scenarios': no scenario named 'infer'; there are: "),
         ('name = "x"', "key 'name': a configuration is named by its file"),
         ("dynamic = ", "is not valid TOML"),

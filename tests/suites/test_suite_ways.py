@@ -153,9 +153,9 @@ def test_a_plan_of_before_these_settings_is_the_same_plan(suite):
     ("old", "new", "words"),
     [
         ('backend = "eager"', 'backend = "eagre"', "no back end named 'eagre'"),
-        ('dtypes = ["float32"', 'dtype = ["float32"', r"unknown key 'ways.0.dtype' \(near: dtypes"),
+        ('dtypes = ["float32"', 'dtype = ["float32"', r"unknown key 'ways.0.dtype' \(did you mean dtypes"),
         ('baseline_dtype = "float32"', 'baseline_dtype = "int8"', "baseline_dtype"),
-        ("loss = ", "los = ", r"unknown key 'defaults.training.los' \(near: loss\)"),
+        ("loss = ", "los = ", r"unknown key 'defaults.training.los' \(did you mean loss\?\)"),
         ("bfloat16 = 0.5", "bfloat16 = 0", "distance"),
     ],
 )

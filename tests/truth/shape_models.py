@@ -1,5 +1,7 @@
 """Models for AOTInductor, export and several sizes, whose answers are known by construction."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -96,3 +98,11 @@ def plain(batch_size):
 def same_at_every_size(batch_size):
     torch.manual_seed(0)
     return Plain(), (torch.randn(2, 64),)
+
+
+def of_the_process(batch_size):
+    """Its weights are drawn by the process, not by the seed."""
+    model = Plain()
+    with torch.no_grad():
+        model.layer.weight.mul_(1 + os.getpid() / 1e7)
+    return model, (torch.randn(batch_size, 64),)

@@ -7,7 +7,7 @@ import pytest
 from perfdash.records import Status
 from tests.conftest import HERE, perfdash
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PREFILL_MS, STEP_MS, NEW_TOKENS = 20, 10, 9  # generation_models.py and generation.toml
 

@@ -41,4 +41,4 @@ def test_a_gibibyte_more_is_so_many_samples_more(tmp_path):
 def test_it_goes_with_no_other_kind_of_run(tmp_path, other):
     ran = perfdash("run", "--suite", "timm", "--find-batch-size", *other, cwd=tmp_path)
     assert ran.code == 2
-    assert "--find-batch-size goes with neither" in ran.err
+    assert "--find-batch-size cannot be combined with" in ran.err

@@ -7,7 +7,7 @@ import pytest
 from perfdash.records import Status
 from tests.conftest import HERE, perfdash
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(580)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODELS = HERE / "truth" / "shape_models.py"
 NAMES = ("plain", "specialises", "remembers", "same_at_every_size")

@@ -51,12 +51,12 @@ STATUSES = {
 
 
 # Measured with all samples and replicas that a user gets; of the others the status is the point.
-PRECISE = ("itself", "unusual", "sleeps", "spins", "nearly_right")
+PRECISE = ("itself", "sleeps", "spins")
 
 
-def run_failures(home: Path, models: Iterable[str], *, quickly: bool) -> Ran:
+def run_failures(home: Path, models: Iterable[str], *more: str, quickly: bool) -> Ran:
     suite = HERE / "truth" / "failures.toml"
-    arguments = ["run", "--suite", str(suite), "--backend", "aot_eager", "--retry-pause", "0"]
+    arguments = ["run", "--suite", str(suite), "--backend", "aot_eager", "--retry-pause", "0", *more]
     return perfdash(*arguments, "--models", ",".join(models), cwd=home, timeout=1700, quickly=quickly)
 
 
@@ -68,7 +68,7 @@ def precise(tmp_path_factory) -> Ran:
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory) -> Ran:
     imprecise = (name for name in STATUSES if name not in PRECISE)
-    return run_failures(tmp_path_factory.mktemp("failures"), imprecise, quickly=True)
+    return run_failures(tmp_path_factory.mktemp("failures"), imprecise, "--processes", "1", quickly=True)
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def test_what_dynamo_did_while_timing_is_reported(failures, precise):
     assert any("part of the compiled side ran in eager" in note for note in result.notes)
 
 
-def test_tensors_in_a_list_are_held(precise):
-    result = precise.results["unusual"]
+def test_tensors_in_a_list_are_held(failures):
+    result = failures.results["unusual"]
     assert result.memory["held_bytes"] == pytest.approx(64 * 2**20, rel=0.01)
     assert result.compression_ratio == pytest.approx(1.0, abs=0.03)
 
@@ -161,7 +161,7 @@ def test_null_and_spread_are_recorded(precise):
     noise = precise.info.noise
     assert len(noise["null"]["start"]) == len(noise["null"]["end"]) == 2
     assert noise["null"]["worst"] < 0.2
-    assert noise["between_processes"]["cases"] == 5
+    assert noise["between_processes"]["cases"] == 3
     assert {result.speedup.basis for result in precise.results.values()} == {"processes"}
 
 

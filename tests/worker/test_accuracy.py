@@ -25,7 +25,7 @@ JOB = Job(Case("s", "m"), "python", "")
 
 def verdict(
     eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, on=None,
-    atomics=None, **settings,
+    atomics=None, shared=None, **settings,
 ):  # fmt: skip
     """The event of two functions, the second of which stands for the compiled side, on a device."""
     on = on or device.Cpu(1)
@@ -51,7 +51,7 @@ def verdict(
         compiled_step=inference.make_step(model, compiled_side, on), seed=seed, atomics=atomics,
     )  # fmt: skip
     with inference.context(job):
-        return accuracy.of_case(comparison, eager_differs)
+        return accuracy.of_case(comparison, eager_differs, shared)
 
 
 def in_float32(module, x):
@@ -278,3 +278,53 @@ def test_atomics_are_kept_out_of_eager_and_of_eager_alone():
     assert outcome["atomics"] == "out differs by 1e-4"
     assert "eager ran with deterministic algorithms" in outcome["detail"]
     assert seen[:2] == [("eager", True), ("compiled", False)]
+
+
+class Shared(dict):
+    """What cases of one eager side share, in memory."""
+
+    def read(self, kind):
+        values = self.get(kind)
+        return {**values, "shared_from": "the first"} if values else None
+
+    def write(self, kind, values):
+        self[kind] = dict(values)
+
+
+def twice(module, x):
+    return 2 * x
+
+
+def test_outputs_and_judge_of_another_case_give_the_same_verdict():
+    def almost(module, x):
+        return 2 * x + 1e-7
+
+    shared = Shared()
+    first = verdict(twice, almost, shared=shared)
+    assert shared["outputs"]["judge"] is not None
+    second = verdict(twice, almost, shared=shared)
+    assert second == {**first, "shared_from": "the first"}
+    assert first == verdict(twice, almost)
+
+
+def test_a_verdict_other_than_pass_is_reached_beside_the_cases_own_eager():
+    shared = Shared()
+    verdict(twice, shared=shared)
+    outputs, *rest = shared["outputs"]["judge"]
+    shared["outputs"] |= {"eager": outputs + 1, "judge": (outputs + 1, *rest)}
+    result = verdict(twice, shared=shared)
+    assert (result["status"], "shared_from" in result) == ("pass", False)
+    wrong = verdict(twice, lambda module, x: 3 * x, shared=shared)
+    assert (wrong["status"], "shared_from" in wrong) == ("fail", False)
+
+
+def test_effects_on_the_inputs_are_shared_too():
+    def changes(module, x):
+        x.add_(1)
+        return 2 * x
+
+    shared = Shared()
+    assert verdict(changes, shared=shared)["status"] == "pass"
+    assert verdict(changes, shared=shared)["shared_from"] == "the first"
+    result = verdict(changes, lambda module, x: 2 * (x + 1), shared=shared)
+    assert (result["status"], "shared_from" in result) == ("fail", False)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdash.explain import explanation_text
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import compare
 from tests.explain.sides import BAD, side
 from tests.lazy import lazy
@@ -185,6 +185,32 @@ def test_instructions_and_settings_are_in_a_fingerprint():
     assert len(prints) == 3
 
 
+def test_the_fingerprint_of_the_text_is_the_same_under_other_settings():
+    plain, other = figures_of(WRAPPER), figures_of(WRAPPER, isa="avx512", settings={"mode": "max-autotune"})
+    assert plain["text"] == other["text"]
+    assert [k["text"] for k in plain["kernels"]] == [k["text"] for k in other["kernels"]]
+    changed = figures_of(WRAPPER.replace("in_ptr0[0]", "in_ptr0[1]"))
+    assert changed["text"] != plain["text"]
+    pairs = zip(plain["kernels"], changed["kernels"], strict=True)
+    assert [one["text"] != two["text"] for one, two in pairs] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("reason", "guard"),
+    [
+        ("0/1: self.phase == 1     # self.phase = (self.phase + 1) % 3  # repo/net.py:7 in forward "
+         "(HINT: make it a tensor)\nUser stack trace:\n  File net.py",
+         "self.phase == 1 (net.py:7 in forward)"),
+        ("3/0: tensor 'x' size mismatch at index 0. expected 3, actual 4",
+         "tensor 'x' size mismatch at index 0. expected 3, actual 4"),
+        ("\n- 0/0: ___check_obj_id(G['f'], 77)   # return f(x)  # net.py:9 in <lambda>",
+         "___check_obj_id(G['f'], 77) (net.py:9 in <lambda>)"),
+    ],
+)  # fmt: skip
+def test_a_failed_guard_has_its_place_and_no_code(reason, guard):
+    assert structure.failed_guard(reason) == guard
+
+
 def test_operators_with_underscores_are_told_apart():
     names = {"add", "native_layer_norm", "_softmax", "layer_norm", "native"}
     assert structure.fused_operators("cpp_fused__softmax_add_native_layer_norm_12", names) == [
@@ -211,9 +237,11 @@ def test_records_of_another_shape_do_not_fail_a_case(monkeypatch, tmp_path):
     monkeypatch.setattr(structure, "_dynamo_utils", lambda: other)
     monkeypatch.setattr(structure, "parse", lambda sources: 1 / 0)
     (tmp_path / "a.py").write_text(WRAPPER)
-    figures, _, (note,) = structure.of_case(str(tmp_path), structure.Frames(), None, {})
+    figures, _, notes = structure.of_case(str(tmp_path), structure.Frames(), None, {})
     assert (figures["guards"], figures["graph_nodes"]) == (None, None)
-    assert "unreadable: ZeroDivisionError" in note
+    assert "unreadable: ZeroDivisionError" in notes[-1]
+    assert "failed guards are unknown" in notes[0]
+    assert structure.Frames().failed_guards() is None
 
 
 def test_too_much_code_is_not_read(monkeypatch, tmp_path):
@@ -237,6 +265,10 @@ def test_recompiles_are_counted_and_a_second_artefact_is_not():
         model(torch.ones(5), 3)
     model(torch.ones(5), 3)
     assert frames.recompiles() == 2
+    failed = frames.failed_guards()
+    assert sum(failed.values()) == 2
+    assert any("size mismatch at index 0. expected 3, actual 4" in guard for guard in failed)
+    assert not any("actual 5" in guard for guard in failed)
     assert frames.figures()["guards"] > 0
     assert frames.figures()["graph_operators"] == 4
     torch._dynamo.reset()
@@ -287,7 +319,7 @@ print(json.dumps(structure.of_case(os.environ["TORCHINDUCTOR_CACHE_DIR"], frames
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
     def compiled(folder, change="none"):
         cache = tmp_path / folder
@@ -319,9 +351,7 @@ def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
     assert {kernel["graph"] for kernel in broken["kernels"]} == {0, 1}
     # The planted changes by name; the number of graphs is of dynamo's counters in a record.
     told = [
-        explanation_text.sentence(
-            compare(side({**one, "graphs": 1}), side({**figures, "graphs": graphs}, BAD))
-        )
+        sentence(compare(side({**one, "graphs": 1}), side({**figures, "graphs": graphs}, BAD)))
         for figures, graphs in ((two, 1), (softmax, 1), (broken, 2))
     ]
     assert told[0].startswith("The generated code is the same")

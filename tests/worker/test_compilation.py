@@ -31,6 +31,10 @@ def test_any_other_break_counts_once_as_before():
     with compilation.capture_figures() as figures:
         torch.compile(modules.breaks, backend="eager")(torch.ones(3))
     assert (figures["graphs"], figures["graph_breaks"]) == (2, 1)
+    ((place,),) = figures["break_places"].values()
+    assert place.startswith("modules.py:")
+    assert place.endswith(" in breaks")
+    assert list(figures["break_places"]) == list(figures["break_reasons"])
     with compilation.capture_figures() as figures:
         torch.compile(torch.sin, backend="eager")(torch.ones(3))
     assert figures["graph_breaks"] == 0

@@ -3,6 +3,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+import pytest
+
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -44,3 +46,47 @@ def test_a_module_is_cast_without_making_complex_numbers_real():
     assert module.weight.dtype == torch.float64
     assert module.turn.dtype == torch.complex128
     assert bool((module.turn.imag == 1).all())
+
+
+@dataclasses.dataclass
+class OutputOfLanguageModel(dict):
+    """As transformers' outputs are: a dict, whose items are attributes too."""
+
+    logits: object = None
+    hidden: object = None
+
+    def __post_init__(self):
+        self.update({name: value for name, value in vars(self).items() if value is not None})
+
+
+def test_outputs_are_made_again_from_plain_values():
+    value = {
+        "a": (torch.ones(2, 3).t(), 1, None),
+        2: [OutputOfLanguageModel(torch.zeros(1), (1.5, True)), "x"],
+    }
+    plain = pytree.to_plain(value)
+    assert pytree.structure(pytree.from_plain(plain)) == pytree.structure(value)
+    made = pytree.from_plain(plain)
+    assert torch.equal(made["a"][0], value["a"][0])
+    assert made["a"][0].stride() == (1, 3)
+    assert type(made[2][0]) is OutputOfLanguageModel
+    assert made[2][0].hidden == (1.5, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), collections.namedtuple("Pair", "a b")(1, 2), {(1, 2): 3}, collections.OrderedDict(a=1)],
+)
+def test_what_is_not_made_of_plain_values_is_refused(value):
+    with pytest.raises(TypeError):
+        pytree.to_plain([value])
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [["output", "os", "system", [["command", ["value", "true"]]]], ["output", "subprocess", "Popen", []],
+     ["code", "print", "x", []], ["output", "not.imported", "Output", []]],
+)  # fmt: skip
+def test_a_file_names_no_other_class(plain):
+    with pytest.raises(TypeError):
+        pytree.from_plain(plain)

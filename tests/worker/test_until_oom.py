@@ -24,7 +24,8 @@ WORK = {"eager": "eager_facts", "accuracy": "check_accuracy", "latency": "time_s
 def played(*, until_oom=True, role="full", **raising):
     """A case on a GPU whose phases raise what they are told to, each once; and its events."""
     case = object.__new__(worker_case.CaseProcess)
-    case.job = SimpleNamespace(until_oom=until_oom, role=role)
+    case.job = SimpleNamespace(until_oom=until_oom, role=role, shared="")
+    case.backend = None
     case.device = SimpleNamespace(kind="cuda")
     case.eager_lost, case.unrepeated, case.eager_differs = False, None, None
     case.eager_side = case.compiled_side = case.eager_step = None

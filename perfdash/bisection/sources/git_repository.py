@@ -18,7 +18,7 @@ from perfdash.bisection.recipe_choice import DATE, End
 from perfdash.bisection.sources import Revision
 from perfdash.child_environment import PROXIES, without_secrets
 from perfdash.errors import MachineError, UsageError
-from perfdash.suites.suite_file import near
+from perfdash.suggestions import did_you_mean
 
 # For every git that runs here or in a build: it starts no program of the repository. Submodules may come from
 # a folder, since a build runs the repository's code anyway.
@@ -121,7 +121,7 @@ def commit_of(repo: Path, name: str, what: str = "revision") -> str:
     if commit is None:
         shallow = " (it is a shallow clone: git fetch --unshallow)" if is_shallow(repo) else ""
         raise UsageError(
-            f"{what} {name!r} is no commit of {repo}{shallow}{near(name, tags_and_branches(repo))}; "
+            f"{what} {name!r} is no commit of {repo}{shallow}{did_you_mean(name, tags_and_branches(repo))}; "
             "give a commit, tag or branch that it knows"
         )
     return commit

@@ -98,7 +98,7 @@ class PackageVersions:
 
     def _near(self, name: str) -> str:
         close = difflib.get_close_matches(name, [str(version) for version in self._versions], n=4, cutoff=0.5)
-        return f" (near: {', '.join(close)})" if close else ""
+        return f" (did you mean {', '.join(close)}?)" if close else ""
 
     def _revision(self, version: Version) -> Revision:
         package, link = self._recipe.package, self._recipe.link

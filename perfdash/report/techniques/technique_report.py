@@ -352,13 +352,13 @@ def _machine(night: Night) -> str:
             f"{code(run.name)} ({escaped(run.state)}), {case_count(night)} cases, "
             f"begun {escaped(run.started)}",
         ),
-        ("CPU", escaped(environment.get("cpu") or "not told")),
-        ("GPU", escaped(gpus or "not told") if devices - {"cpu"} else ""),
+        ("CPU", escaped(environment.get("cpu") or "unknown")),
+        ("GPU", escaped(gpus or "unknown") if devices - {"cpu"} else ""),
         ("Threads", ", ".join(str(n) for n in sorted({row.case.threads for row in night.rows}))),
         ("Vector instructions", escaped(environment.get("vector_isa") or "")),
-        ("torch", build or "not told"),
+        ("torch", build or "unknown"),
         ("Packages", ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages)),
-        ("Allocator while timing", ", ".join(map(escaped, _allocators(night.rows))) or "not told"),
+        ("Allocator while timing", ", ".join(map(escaped, _allocators(night.rows))) or "unknown"),
         ("Setting", ", ".join(f"{escaped(k)} {code(v)}" for k, v in run.setting.items())),
         ("Noise", noise_floor(run)),
     ]

@@ -97,8 +97,7 @@ def _file() -> Path:
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(
-            "the handwritten digits are in scikit-learn, which is not installed: "
-            "pip install 'perfdash[techniques]', or scikit-learn alone"
+            "the handwritten digits are in scikit-learn, which is not installed: pip install scikit-learn"
         )
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():

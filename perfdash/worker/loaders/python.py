@@ -5,6 +5,7 @@ The call is function(batch_size) -> (module, inputs).
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Any, Callable
 from perfdash.records import Job
 
 PRELOAD: tuple[str, ...] = ()
+_MOST_CHARS = 4 << 20  # of sources that are handed over
 
 
 def load(job: Job) -> tuple[Any, Any]:
@@ -32,19 +34,76 @@ def load(job: Job) -> tuple[Any, Any]:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     if not callable(getattr(module, function, None)):
-        raise LookupError(f"{path} has no function {function!r}")
+        near = difflib.get_close_matches(
+            function, [n for n in vars(module) if callable(vars(module)[n])], n=3
+        )
+        hint = f" (did you mean {', '.join(near)}?)" if near else ""
+        raise LookupError(f"{path} has no function {function!r}{hint}")
     return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+
+
+def files(job: Job) -> dict[str, str]:
+    """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
+    folder = Path(job.target.rpartition(":")[0]).absolute().parent
+    texts: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        source = getattr(module, "__file__", None)
+        path = Path(source) if isinstance(source, str) else None
+        if path is None or path.suffix != ".py" or folder not in path.parents or _is_installed(path):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
+            texts[str(path.relative_to(folder))] = text
+    return dict(sorted(texts.items()))
+
+
+def _is_installed(path: Path) -> bool:
+    own = Path(__file__).resolve().parents[2]
+    return own in path.parents or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:
     """Call a user's function and check its result. Raises TypeError that names the function."""
     result = function(batch_size)
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], (tuple, dict))):
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise TypeError(
-            f"{name} must return (module, inputs), inputs a tuple or a dict; "
-            f"it returned {type(result).__name__}"
+            f"{name} must return (module, inputs), with the inputs as a "
+            "tuple or a dict of keyword arguments: "
+            f"write `return net, (x,)`. It returned {_described(result)}"
         )
-    return result
+    module, inputs = result
+    if isinstance(inputs, list):
+        inputs = tuple(inputs)
+    elif _is_tensor(inputs):
+        inputs = (inputs,)
+    if isinstance(module, (tuple, list, dict)) or _is_tensor(module):
+        raise TypeError(
+            f"{name} must return (module, inputs), the module first: write `return net, (x,)`. "
+            f"Its first value is {_described(module)}"
+        )
+    if not isinstance(inputs, (tuple, dict)):
+        raise TypeError(
+            f"{name} must return (module, inputs), with the inputs as a "
+            "tuple or a dict of keyword arguments: "
+            f"write `return net, (x,)`. Its inputs are {_described(inputs)}"
+        )
+    return module, inputs
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _described(value: Any) -> str:
+    """A value in words: its type, and how many items it has."""
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None: is its `return` missing?" if value is None else f"an object of type {type(value).__name__}"
 
 
 def add_folder(folder: str) -> None:

@@ -79,7 +79,7 @@ def _refuse_unknown(default: Any, settings: dict[str, Any], where: str) -> None:
     for key, value in settings.items():
         if key not in setting_names:
             near = difflib.get_close_matches(key, setting_names, n=4, cutoff=0.6)
-            hint = f" (near: {', '.join(near)})" if near else ""
+            hint = f" (did you mean {', '.join(near)}?)" if near else ""
             raise TypeError(f"{type(default).__name__} has no setting '{where}{key}'{hint}")
         inner = getattr(default, key, None)
         if isinstance(value, dict) and _is_configuration(inner):

@@ -38,7 +38,7 @@ print("ready", flush=True)
 with open_builder(recipe, where) as builder:
     print(builder.build(revision).reused, flush=True)
 """
-# Writes many files, slowly enough to be killed among them; a second one finds a half-made folder out.
+# Writes many files, and waits after the one that count.hold names; a second one finds a half-made folder out.
 SLOW = """
 name = "slow"
 kind = "commits"
@@ -47,7 +47,10 @@ incremental = {incremental}
 command = '''
 echo began >> "{count}"
 mkdir "$PREFIX/lib"
-for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > "$PREFIX/lib/$i.txt"; sleep {pause}; done
+for i in 1 2 3 4 5 6 7 8 9 10; do
+  echo $i > "$PREFIX/lib/$i.txt"; sleep {pause}
+  if [ "$(cat "{count}.hold" 2>/dev/null)" = $i ]; then sleep {held}; fi
+done
 cp code.py "$PREFIX/lib/__init__.py"
 echo ended >> "{count}"
 '''
@@ -69,9 +72,9 @@ def repo(tmp_path) -> Repository:
     return made
 
 
-def slow(tmp_path, incremental="false", pause=0.05):
+def slow(tmp_path, incremental="false", pause=0.05, held="600"):
     path = tmp_path / "slow.toml"
-    path.write_text(SLOW.format(count=tmp_path / "count", incremental=incremental, pause=pause))
+    path.write_text(SLOW.format(count=tmp_path / "count", incremental=incremental, pause=pause, held=held))
     return path
 
 
@@ -90,15 +93,20 @@ def words(tmp_path):
 
 @pytest.mark.parametrize("incremental", ["false", "true"])
 def test_killed_at_any_moment(tmp_path, repo, incremental):
-    recipe = slow(tmp_path, incremental, pause=0.2)
+    held = {"false": "611", "true": "612"}[incremental]  # both may run at once
+    recipe = slow(tmp_path, incremental, pause=0, held=held)
     for number in (1, 4, 9):
+        (tmp_path / "count.hold").write_text(str(number))
         process = start(tmp_path, recipe, repo)
         wait_for(lambda n=number: list((tmp_path / "cache").glob(f"built/*/site/lib/{n}.txt")))
+        wait_for(lambda: sleeping(held))
         process.kill()
         process.communicate()
+        wait_for(lambda: not sleeping(held))
+    (tmp_path / "count.hold").unlink()
     assert "ended" not in words(tmp_path)
     process = start(tmp_path, recipe, repo)
-    process.communicate(timeout=120)
+    process.communicate(timeout=400)
     assert process.returncode == 0
     assert words(tmp_path) == ["began"] * 4 + ["ended"]
     (built,) = (tmp_path / "cache" / "built").iterdir()
@@ -106,7 +114,7 @@ def test_killed_at_any_moment(tmp_path, repo, incremental):
         sorted(f"{n}.txt" for n in range(1, 11))
     )  # fmt: skip
     assert (built / "site" / "lib" / "__init__.py").read_text() == "n = 1"
-    assert start(tmp_path, recipe, repo).communicate(timeout=120)[0].split() == ["ready", "True"]
+    assert start(tmp_path, recipe, repo).communicate(timeout=400)[0].split() == ["ready", "True"]
 
 
 def test_a_lane_is_mended(tmp_path, repo):
@@ -157,7 +165,7 @@ def test_what_a_killed_one_has_started_is_ended(tmp_path, repo):
 def test_two_processes_build_once(tmp_path, repo):
     recipe = slow(tmp_path)
     both = [start(tmp_path, recipe, repo) for _ in range(2)]
-    outputs = sorted(process.communicate(timeout=120)[0].split()[1] for process in both)
+    outputs = sorted(process.communicate(timeout=400)[0].split()[1] for process in both)
     assert outputs == ["False", "True"]
     assert words(tmp_path) == ["began", "ended"]
 
@@ -311,7 +319,7 @@ def test_torn_files_are_as_if_not_there(tmp_path, repo):
         assert not builder.build(first).reused
 
 
-def wait_for(condition, patience_s=60):
+def wait_for(condition, patience_s=400):
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline

@@ -58,6 +58,6 @@ def test_a_model_whose_layers_it_does_not_know_is_skipped(package):
 
 def test_without_the_package_the_row_says_which_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "deepspeed", raising=False)
-    with pytest.raises(Unmeasurable, match=r"perfdash\[deepspeed\]") as raised:
+    with pytest.raises(Unmeasurable, match=r"needs deepspeed: install .*extra `deepspeed`") as raised:
         capabilities.refuse(JOB)
     assert raised.value.status is Status.MISSING_DEPENDENCY

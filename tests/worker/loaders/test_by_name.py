@@ -52,7 +52,7 @@ def test_configuration(loader, target):
     ],
 )
 def test_an_unknown_name_has_near_ones(loader, target, near):
-    with pytest.raises(LookupError, match=f"has no model '{target}' .near: .*{near}") as caught:
+    with pytest.raises(LookupError, match=f"has no model '{target}' .did you mean .*{near}") as caught:
         load(loader, target)
     assert classify("load", caught.value) is Status.MODEL_FAIL_TO_LOAD
 

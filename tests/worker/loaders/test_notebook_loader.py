@@ -131,7 +131,9 @@ def test_a_worker_without_cloudpickle_says_so(receive, monkeypatch):
 def test_what_the_function_returns_is_checked(receive):
     with notebook_model(lambda size: "nothing", "make") as model:
         receive(model.descriptor)
-        with pytest.raises(TypeError, match=r"make must return \(module, inputs\).*returned str"):
+        with pytest.raises(
+            TypeError, match=r"make must return \(module, inputs\).*returned an object of type str"
+        ):
             notebook.load(job())
 
 

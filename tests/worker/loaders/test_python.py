@@ -3,6 +3,13 @@
 import subprocess
 import sys
 
+import pytest
+
+from perfdash.worker.loaders import python
+from tests.lazy import lazy
+
+torch = lazy("torch")
+
 LOAD = """
 import sys
 from perfdash.worker.loaders import python
@@ -37,3 +44,54 @@ def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
         env={}, capture_output=True, text=True,
     )  # fmt: skip
     assert alone.stdout.strip() == "checkout beside", alone.stderr
+
+
+def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path, monkeypatch):
+    from perfdash.worker.loaders import python
+
+    (tmp_path / "parts_of_it").mkdir()
+    (tmp_path / "parts_of_it" / "layers.py").write_text("size = 3\n")
+    (tmp_path / "unused.py").write_text("")
+    model = tmp_path / "model_of_files.py"
+    model.write_text(
+        "import json\nfrom parts_of_it import layers\n\n\ndef make(batch_size):\n    return layers, ()\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    python.load(job(model))
+    assert python.files(job(model)) == {
+        "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "tensor", "dict", "outer list"])
+def test_what_a_function_may_return(kind):
+    """The inputs as a tuple, a list, one tensor or a dict; the pair as a tuple or a list."""
+    x = torch.ones(2)
+    returned = {
+        "tuple": ("net", (x,)),
+        "list": ("net", [x]),
+        "tensor": ("net", x),
+        "dict": ("net", {"x": x}),
+        "outer list": ["net", (x,)],
+    }[kind]
+    module, inputs = python.call(lambda size: returned, 1, "net.py:make")
+    assert module == "net"
+    assert isinstance(inputs, dict if kind == "dict" else tuple)
+    assert (inputs["x"] if kind == "dict" else inputs[0]) is x
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "It returned None: is its `return` missing?"),
+        ("net", "It returned an object of type str"),
+        (("net", (1,), 3), "It returned a tuple of 3"),
+        (((1,), "net"), "the module first: write `return net, (x,)`"),
+        (("net", "x"), "Its inputs are an object of type str"),
+    ],
+)
+def test_what_a_function_may_not_return(returned, words):
+    with pytest.raises(TypeError, match=r"^net.py:make must return \(module, inputs\)") as caught:
+        python.call(lambda size: returned, 1, "net.py:make")
+    assert words in str(caught.value)

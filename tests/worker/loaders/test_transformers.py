@@ -134,7 +134,9 @@ def test_an_unknown_class_is_reported_with_near_names():
 
 
 def test_what_is_not_known_is_refused_and_not_kept_unread():
-    with pytest.raises(TypeError, match=r"BertConfig has no setting 'num_hiden_layers' \(near: num_hidden_l"):
+    with pytest.raises(
+        TypeError, match=r"BertConfig has no setting 'num_hiden_layers' \(did you mean num_hidden_l"
+    ):
         loader.load(job("BertForMaskedLM", {**BERT, "num_hiden_layers": 2}))
     with pytest.raises(TypeError, match=r"no setting 'text_config\.hiden_size'"):
         loader.load(job("Gemma3ForConditionalGeneration", {"text_config": {"hiden_size": 2}}))

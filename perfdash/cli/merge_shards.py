@@ -1,4 +1,4 @@
-"""`perfdash merge`: combine the shards of a plan into one run."""
+"""`perfdash merge-shards`: combine the shards of a plan into one run."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Db, warn
+from perfdash.cli.shared_options import AsJson, Db, Wide, screen_width, warn
 
 
-def merge(
-    runs: Annotated[list[str], typer.Argument(help="The runs of the shards: folders or names.")],
+def merge_shards(
+    runs: Annotated[list[str], typer.Argument(help="The runs of the shards: their folders or names.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder that the new run is made in.  [default: runs]")
+        Path | None,
+        typer.Option(help="Folder of the runs; the new run gets a folder in it.  [default: runs]"),
     ] = None,
     db: Db = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Keep the run out of the history.")
     ] = False,
+    wide: Wide = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Make one run of the shards (`run --shard i/n`) of a plan."""
-    from perfdash.report.terminal_tables import summary
+    """Combine the shards of a run (--shard i/n) into one run."""
+    from perfdash.files import dumps
+    from perfdash.records import to_json
+    from perfdash.report.run_summary import summary
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import read_shard
     from perfdash.runner.run_journal import find_run
@@ -32,9 +37,12 @@ def merge(
     below = settings.out
     shards = [read_shard(find_run(run, below)) for run in runs]
     folder, info, results, missing = merge_runs(shards, below)
-    if results:
-        typer.echo(summary(results, info))
-    typer.echo(f"Saved in {folder}")
+    if as_json:
+        plain = {"run": to_json(info), "folder": str(folder), "missing": list(missing)}
+        typer.echo(dumps(plain, indent=1))
+    elif results:
+        typer.echo(summary(results, info, screen_width(wide)))
+    typer.echo(f"Saved in {folder}", err=as_json)
     unkept = record(settings, info, results, folder, warn) if results and not missing else 0
     if missing:
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")

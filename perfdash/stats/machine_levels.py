@@ -1,0 +1,117 @@
+"""The level of each machine of a class beside the others: what it does to all series, and to single ones.
+
+Machines of one class share noise, not levels. A series' nights on several machines become comparable once the
+level of each machine is taken out; how well that is known depends on its nights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdash.stats.host_shift import HOST
+from perfdash.stats.intervals import Array
+from perfdash.stats.noise_level import row_medians
+
+_OF_MEDIAN = np.pi / 2  # variance of a median over that of a mean
+_MAD = 1.4826
+_FEWEST = 2  # nights of a machine that tell its level of a series by themselves
+_REFERENCE = 3  # nights of the machine with most of them
+_WINDOW = 10  # nights whose machines the last night's test may rest on
+# Machines of one night among the latest nights, from which on their names say nothing: containers.
+_NAMELESS, _LATELY = 3, 5
+
+
+@dataclass(frozen=True)
+class MachineLevels:
+    """offset (S, T): log level of each night's machine over the reference machine's; NaN: not known yet.
+
+    variance (S,): of the offsets of the last nights' machines, the largest, as squared logs.
+    """
+
+    offset: Array
+    variance: Array
+
+
+def machine_levels(
+    values: Array, machines: Sequence[str], start: NDArray[np.int64] | None = None
+) -> MachineLevels:
+    """The levels of the machines of `values` (S, T): logs, NaN = missing; the last night counts for none.
+
+    `machines` (T,): the machine of each night. `start` (S,): the first night that counts. The reference of a
+    series is the machine with most of its nights. A machine's offset in a series is drawn towards its median
+    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975); with fewer than 20 series
+    it is the series' own. A machine without nights before is not comparable; nor, with fewer than 20 series,
+    one with a single night. Where the names of machines change every night (containers), or no machine has
+    three nights, all nights count as of one machine.
+    """
+    names = list(dict.fromkeys(machines))
+    count, width = values.shape
+    of_night = np.array([names.index(machine) for machine in machines])
+    runs = np.bincount(of_night, minlength=len(names))
+    nameless = len(np.unique(of_night[-_LATELY:][runs[of_night[-_LATELY:]] == 1])) >= _NAMELESS
+    if len(names) < 2 or nameless or runs.max() < _REFERENCE:
+        return MachineLevels(np.zeros(values.shape), np.zeros(count))
+    known = np.array(values, dtype=float)
+    known[:, -1] = np.nan
+    if start is not None:
+        known[np.arange(width)[None, :] < np.asarray(start)[:, None]] = np.nan
+    for machine in range(len(names)):
+        known[:, of_night == machine] = _earlier(known[:, of_night == machine])
+    nights = np.stack([np.isfinite(known[:, of_night == m]).sum(axis=1) for m in range(len(names))], axis=1)
+    medians = np.stack([row_medians(known[:, of_night == m]) for m in range(len(names))], axis=1)
+    sd = _spread(known - medians[:, of_night])
+    reference = np.argmax(nights, axis=1)
+    rows = np.arange(count)
+    level, most = medians[rows, reference], nights[rows, reference]
+    offset = np.full((count, len(names)), np.nan)
+    variance = np.zeros((count, len(names)))
+    for machine in range(len(names)):
+        own = reference == machine
+        raw = medians[:, machine] - level
+        # The median of one or two nights is their mean.
+        worse = np.where(nights[:, machine] > 2, _OF_MEDIAN, 1.0)
+        error = sd**2 * (worse / np.maximum(nights[:, machine], 1) + _OF_MEDIAN / np.maximum(most, 1))
+        tells = (nights[:, machine] > 0) & (most >= _REFERENCE) & ~own
+        offset[:, machine], variance[:, machine] = _drawn(raw, error, tells, nights[:, machine] >= _FEWEST)
+        offset[own, machine], variance[own, machine] = 0.0, 0.0
+    recent = np.unique(of_night[-_WINDOW:])
+    return MachineLevels(offset[:, of_night], variance[:, recent].max(axis=1))
+
+
+def _earlier(values: Array) -> Array:
+    """The nights of one machine that tell its level: the first half, or all but the last nine if more.
+
+    A change of the last nights would be taken for the machine's level otherwise.
+    """
+    present = np.isfinite(values)
+    count = present.sum(axis=1)
+    used = np.maximum(np.maximum(-(-count // 2), count - _WINDOW + 1), _FEWEST)
+    return np.where(np.cumsum(present, axis=1) <= used[:, None], values, np.nan)
+
+
+def _drawn(
+    raw: Array, error: Array, tells: NDArray[np.bool_], several: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """The offsets of one machine in each series, and their variances."""
+    if tells.sum() < HOST:
+        own = tells & several
+        return np.where(own, raw, np.nan), np.where(own, error, 0.0)
+    middle = float(np.median(raw[tells]))
+    spread = (_MAD * float(np.median(np.abs(raw[tells] - middle)))) ** 2
+    between = max(0.0, spread - float(np.median(error[tells])))
+    share = between / (between + np.where(tells, error, np.inf)) if between else np.zeros(len(raw))
+    offset = middle + share * np.where(tells, raw - middle, 0.0)
+    return offset, np.where(tells, share * np.where(tells, error, 0.0), between)
+
+
+def _spread(away: Array) -> Array:
+    """The standard deviation of a night about its machine's level (S,); of short series the median one."""
+    nights = np.isfinite(away).sum(axis=1)
+    sd = _MAD * row_medians(np.abs(away))
+    long = (nights >= 5) & np.isfinite(sd)
+    usual = float(np.median(sd[long])) if long.any() else 0.0
+    return np.where(long, np.maximum(sd, usual / 4), usual)

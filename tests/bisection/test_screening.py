@@ -1,0 +1,101 @@
+"""Builds with the same code and libraries as another one are not timed; scripted builds."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.bisection.events import Built, Measured, Question, Same
+from perfdash.bisection.journal import Journal
+from perfdash.bisection.posterior import SearchRange, look, start, with_observation
+from perfdash.bisection.replay import Bisection
+from perfdash.bisection.result import result_of
+from tests.bisection.scripted import Script, begin, bisected, go_on
+
+COUNT, AT = 40, 23
+
+
+def structure(code, torch="t", **files):
+    return {"text": code, "loaded": {"torch (Python)": torch, "timm (Python)": "1", **files}}
+
+
+def scripted(structure_of):
+    script = Script.step(COUNT, at=AT, by=1.06)
+    script.structures = {commit.label: structure_of(number) for number, commit in enumerate(script.revisions)}
+    return script
+
+
+def culprits(bisection):
+    return [[commit.label for commit in found.revisions] for found in result_of(bisection).culprits]
+
+
+def timed(script):
+    return {label for label, fresh in script.measured if not fresh}
+
+
+def test_builds_that_are_the_same_are_never_timed(tmp_path):
+    """Only one commit of forty touches what is measured: it is found from the two ends' timing alone."""
+    script = scripted(lambda number: structure("new" if number >= AT else "old"))
+    notes = []
+    bisection = go_on(script, begin(script, tmp_path), notes.append)
+    assert culprits(bisection) == [[str(AT)]]
+    assert timed(script) == {"0", str(COUNT - 1)}
+    assert script.screened
+    assert any("has the generated code and loaded files of" in note for note in notes)
+
+
+def test_the_journal_alone_leads_to_the_same_state(tmp_path):
+    script = scripted(lambda number: structure("new" if number >= AT else "old"))
+    bisection = bisected(script, tmp_path)
+    with Journal(tmp_path) as journal:
+        again = Bisection(journal.events())
+    assert culprits(again) == culprits(bisection) == [[str(AT)]]
+    assert again.stages[0].search.state.same == bisection.stages[0].search.state.same
+
+
+@pytest.mark.parametrize(
+    "structure_of",
+    [
+        lambda number: structure(f"code {number}"),  # each has other code
+        lambda number: structure("code", **{"libc.so": str(number)}),  # the same code, other libraries
+    ],
+)
+def test_a_build_that_differs_is_timed_after_it_was_screened_once(tmp_path, structure_of):
+    script = scripted(structure_of)
+    bisection = bisected(script, tmp_path)
+    assert culprits(bisection) == [[str(AT)]]
+    assert set(script.screened) == timed(script) - {"0", str(COUNT - 1)}
+    assert len(script.screened) == len(set(script.screened))
+
+
+@pytest.mark.parametrize(
+    "structure_of",
+    [
+        lambda number: structure("code", torch=str(number)),  # torch itself is bisected
+        lambda number: {},  # a back end without generated code
+        lambda number: {"text": "code", "loaded": {}},
+        lambda number: {"text": None, "loaded": {"torch (Python)": "t"}},
+    ],
+)
+def test_where_no_two_builds_can_be_known_to_be_the_same_none_is_screened(tmp_path, structure_of):
+    script = scripted(structure_of)
+    assert culprits(bisected(script, tmp_path)) == [[str(AT)]]
+    assert script.screened == []
+
+
+def test_nothing_between_two_builds_that_are_the_same_is_the_culprit():
+    state = start(Question(10))
+    for observation in (
+        Built(0),
+        Built(10),
+        *(Measured(place, 0.1 * (place == 10)) for place in (0, 10) * 4),
+    ):
+        state = with_observation(state, observation)
+    state = with_observation(with_observation(state, Built(6)), Same(6, 0))
+    places = look(state, SearchRange(0, 10), 0.5).belief.places
+    assert places[:6].sum() == 0
+    assert places[6:].min() > 0
+    both = with_observation(state, Same(7, 10))
+    assert look(both, SearchRange(0, 10), 0.5).belief.places.argmax() == 6
+    # A change that was taken back leaves no place for a culprit: then all places are possible.
+    none = with_observation(with_observation(state, Same(6, 10)), Same(5, 0))
+    assert look(none, SearchRange(0, 10), 0.5).belief.places.sum() > 0

@@ -1,0 +1,102 @@
+"""ci/test.sh: what it runs in which order, what a failure stops, and the times at the end.
+
+Its programs are stand-ins that write down how they were called; one named in FAILS ends with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+STAND_IN = """#!/bin/sh
+echo "$(basename "$0") $*" >>"$CALLS"
+case "$*" in *"${FAILS:-no such words}"*) echo "this failed"; exit 1;; esac
+"""
+SERVERS = "tests/test_command_server.py"
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs it with these words in a checkout of stand-ins: the code, the output, the calls of pytest."""
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "ci" / "test.sh", tmp_path / "ci")
+    for name, text in {
+        "a": "",
+        "b": "pytest.mark.slow",
+        "c": "pytest.mark.slow, pytest.mark.machine",
+    }.items():
+        (tmp_path / "tests").mkdir(exist_ok=True)
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+    programs = [*(f"ci/{name}.sh" for name in ("setup", "postgres", "browser", "groovy", "jenkins_lint"))]
+    programs += [f"venv/bin/{name}" for name in ("python", "ruff", "mypy", "shellcheck")]
+    for name in programs:
+        (tmp_path / name).write_text(STAND_IN)
+        (tmp_path / name).chmod(0o755)
+
+    def run(*words: str, fails: str | None = None) -> tuple[int, str, list[str]]:
+        calls = tmp_path / "calls"
+        calls.write_text("")
+        env = {**os.environ, "PERFDASH_VENV": "venv", "CALLS": str(calls), "TMPDIR": str(tmp_path)}
+        env |= {"FAILS": fails} if fails else {}
+        done = subprocess.run(
+            [tmp_path / "ci" / "test.sh", *words],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert not list(tmp_path.glob("perfdash-*")), "its scratch folder is left"
+        listed = [line for line in calls.read_text().splitlines() if line.startswith("python -m pytest")]
+        return done.returncode, done.stdout, listed
+
+    return run
+
+
+def times(out: str) -> list[str]:
+    """The parts that the last line names, each with minutes and seconds."""
+    found = re.fullmatch(r"Time: (.+)", out.splitlines()[-1])
+    assert found, out
+    parts = [re.fullmatch(r"(.+) \d+:\d\d", part) for part in found[1].split(", ")]
+    assert all(parts), out
+    return [part[1] for part in parts if part]
+
+
+def test_all_parts_run_and_the_last_line_has_their_times(script):
+    code, out, calls = script()
+    assert code == 0, out
+    assert times(out) == ["lint and types", "quick", "slow", "machine"]
+    servers, quick, slow, machine = calls
+    assert servers.endswith(SERVERS)
+    assert f"not cuda and not slow --ignore {SERVERS}" in quick
+    assert "slow and not machine and not cuda -n 2" in slow
+    assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
+    assert machine.endswith("machine and not cuda tests/test_c.py")
+
+
+def test_quick_and_words_run_once(script):
+    _, out, (_, quick) = script("--quick")
+    assert times(out) == ["lint and types", "quick"]
+    assert "not slow" in quick
+    _, out, (_, chosen) = script("--lf", "tests/stats")
+    assert times(out) == ["lint and types", "chosen"]
+    assert chosen.endswith("-m not cuda --lf tests/stats")
+
+
+@pytest.mark.parametrize("fails", [SERVERS, "format --check"])
+def test_servers_and_lint_stop_everything_else_at_once(script, fails):
+    code, out, calls = script(fails=fails)
+    assert code == 1
+    assert "this failed" in out
+    assert times(out) == ["lint and types"]
+    assert len(calls) <= 1, "only the servers were tried"
+
+
+def test_a_part_that_fails_does_not_hide_the_next(script):
+    code, out, calls = script(fails="not cuda and not slow")
+    assert code == 1
+    assert times(out) == ["lint and types", "quick", "slow", "machine"]
+    assert len(calls) == 4

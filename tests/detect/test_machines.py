@@ -1,0 +1,114 @@
+"""A machine more in a class: its first nights, and what changed of a machine as the first explanation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.causes import HOST, causes
+from perfdash.detect.environment_changes import environment_changes
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store
+from perfdash.history.alert_store import SHOWN, STATES
+from perfdash.history.ingest import take_in
+from perfdash.history.results import Imported
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm
+from tests.history.made import run
+
+MOVED = 25  # the night from which on another machine measures
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def on_another_machine(imported):
+    return Imported(replace(imported.run, host="farm2", uid=f"{imported.run.uid} 2"), imported.rows)
+
+
+def moved(nights, change=lambda night, name, values: values):
+    """Nights on one machine, then on another, which is 5 % slower, and off by 2 % in single models."""
+    own = dict(
+        zip(
+            (f"model{model:02}" for model in range(24)), np.random.default_rng(7).normal(size=24), strict=True
+        )
+    )
+
+    def elsewhere(night, name, values):
+        if night >= MOVED:
+            for metric in ("eager_ms", "backend_ms", "compilation_cpu_s"):
+                values[metric] *= float(np.exp(0.05 + 0.02 * own[name]))
+        return change(night, name, values)
+
+    runs = farm(nights, change=elsewhere)
+    return runs[:MOVED] + [on_another_machine(one) for one in runs[MOVED:]]
+
+
+def alerts_of(store, runs):
+    take_in(store, runs)
+    judge_new(store)
+    with store.read() as connection:
+        return gather(connection, alert_store.load(connection, states=STATES))
+
+
+def test_another_machine_of_the_class_raises_no_alert(store):
+    assert [one.alert for one in alerts_of(store, moved(MOVED + 5))] == []
+
+
+def test_a_new_machine_shows_a_regression_on_its_third_night(store):
+    def slower(night, name, values):
+        if name == "model03" and night >= MOVED + 2:
+            values["backend_ms"] *= 1.3
+        return values
+
+    (found,) = alerts_of(store, moved(MOVED + 3, slower))
+    assert (found.case.model, found.alert.metric, found.alert.direction) == ("model03", "backend_ms", 1)
+    assert found.alert.change == pytest.approx(np.log(1.3), abs=0.06)
+
+
+def test_counts_and_statuses_of_a_new_machine_are_judged_from_its_first_night(store):
+    def broken(night, name, values):
+        if name == "model03" and night == MOVED:
+            values["graph_breaks"] = 2.0
+        return values
+
+    (found,) = alerts_of(store, moved(MOVED + 1, broken))
+    assert (found.alert.kind, found.alert.metric) == ("count", "graph_breaks")
+
+
+def test_a_kernel_that_came_with_a_new_torch_is_the_first_explanation(store):
+    def slower(night, name, values):
+        if night >= 28 and name in ("model01", "model02"):
+            values["eager_ms"] *= 1.3
+            values["backend_ms"] *= 1.3
+        return values
+
+    facts = {"kernel": "6.1", "microcode": "0x1", "governor": "performance"}
+    runs = farm(34, change=slower, facts=lambda night: facts if night < 28 else {**facts, "kernel": "6.2"})
+    found = [one for one in alerts_of(store, runs) if one.alert.state in SHOWN]
+    assert found
+    for one in found:
+        assert one.changed[0] == "kernel: 6.1 | 6.2"
+        assert one.changed[1].startswith("torch:")
+        assert one.alert.details["changed"][0] == "kernel: 6.1 | 6.2"
+    (cause,) = causes(found)
+    assert cause.attribution == HOST
+
+
+def test_what_moves_numbers_most_is_named_first():
+    def night(**facts):
+        made = run("2026-11-01")
+        return replace(made.run, environment={**made.run.environment, **facts})
+
+    old = night(libc="2.36", kernel="6.1", microcode="0x1", governor="performance", turbo=True)
+    new = replace(
+        night(libc="2.37", kernel="6.2", microcode="0x2", governor="powersave", turbo=False), host="other"
+    )
+    names = [line.partition(":")[0] for line in environment_changes(old, new)]
+    assert names == ["host", "microcode", "kernel", "governor", "turbo", "libc"]

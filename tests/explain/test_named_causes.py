@@ -1,0 +1,152 @@
+"""The sentence of an explanation names what was changed, where the records have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.explain.explanation_sentence import sentence
+from perfdash.explain.explanation_text import text
+from perfdash.explain.structure_comparison import compare, side_of
+from perfdash.history.results import Row
+from tests.explain.sides import BAD, BREAK, CASE, GOOD, LIBRARIES, kernel, side, structure
+from tests.history.made import run, with_worker
+
+RELU = kernel("relu", text="of relu")
+OPERATORS = {"aten.addmm.default": 2, "aten.view.default": 4, "aten.gelu.default": 1}
+PLAIN = structure(
+    RELU, text="whole", model_files={"net.py": "1" * 16}, eager_operators=OPERATORS, registered_operators=[],
+    failed_guards={},
+)  # fmt: skip
+EDITED = {**PLAIN, "model_files": {"net.py": "2" * 16}}
+KEYED = {**RELU, "fingerprint": "keyed by other settings"}
+
+
+def told(new, old=PLAIN, metric=None, values=({}, {}), status="pass", **change):
+    before = side_of(run(GOOD).run, Row(CASE, "pass", values[0], structure=old))
+    after = side_of(run(BAD, **change).run, Row(CASE, status, values[1], structure=new))
+    return sentence(compare(before, after), metric)
+
+
+def test_the_guard_that_fails_is_named():
+    new = {**PLAIN, "recompiles": 2, "failed_guards": {"self.phase == 0 (net.py:7 in forward)": 2}}
+    assert told(new) == "2 recompiles instead of 0: the guard self.phase == 0 (net.py:7 in forward) fails."
+    assert "the guard" not in told({**new, "failed_guards": None})
+    several = {"self.phase == 0 (net.py:7 in forward)": 1, "self.phase == 1 (net.py:7 in forward)": 1}
+    assert "fails, and 1 more" in told({**new, "failed_guards": several})
+
+
+def test_a_break_has_its_place_in_the_users_code():
+    new = {
+        **EDITED, "break_reasons": {BREAK: 1}, "break_places": {BREAK: ["net.py:27 in forward"]}, "graphs": 2,
+    }  # fmt: skip
+    assert told(new).startswith(
+        f"The model's file net.py was edited; 1 more graph break, so 2 graphs instead of 1 (net.py:27 in "
+        f"forward: {BREAK})"
+    )
+
+
+def test_versions_of_torch_and_packages_are_named():
+    other = with_worker(run(BAD).run, torch="2.13.0", torch_git_version="b" * 40, packages={"timm": "1.1"})
+    new = {**PLAIN, "loaded": {**LIBRARIES, "libtorch_cpu.so": "9" * 16}}
+    found = sentence(compare(side(PLAIN), side_of(other, Row(CASE, "pass", {}, structure=new))))
+    assert found.startswith(
+        "Other packages (torch: 2.15.0 aaaaaaaaaa -> 2.13.0 bbbbbbbbbb and timm: 1.0.31 -> 1.1)"
+    )
+    assert "the generated code is the same" in found
+
+
+def test_the_models_own_file_is_named_and_the_host_is_not():
+    for metric in (None, "backend_ms", "eager_ms", "compilation_s", "backend_peak_bytes"):
+        found = told({**EDITED, "loaded": {**LIBRARIES, "net (Python)": "5" * 16}}, metric=metric)
+        assert found.startswith("The model's file net.py was edited"), metric
+        assert "host" not in found
+    new = {**PLAIN, "model_files": {"net.py": "1" * 16, "layers.py": "3" * 16}}
+    assert "The model's file layers.py is new" in told(new)
+
+
+def test_a_variable_of_the_shell_is_named():
+    facts = {**run().run.environment, "variables": {"OMP_WAIT_POLICY": "passive"}}
+    found = told(PLAIN, environment=facts)
+    assert found.startswith("Other variables (OMP_WAIT_POLICY: none -> passive)")
+    assert "host" not in found
+
+
+def test_operators_of_eager_that_differ_are_named():
+    operators = {"aten.addmm.default": 2, "aten.erf.default": 1, "aten.mul.Tensor": 3, "aten.view.default": 9}
+    new = {**EDITED, "eager_operators": operators}
+    expected = "eager calls other operators (gelu: 1 -> 0, erf: 0 -> 1 and mul.Tensor: 0 -> 3)"
+    assert expected in told(new)
+    assert expected in told(new, metric="eager_ms")
+
+
+def test_an_operator_that_the_model_replaces_is_named():
+    new = {**EDITED, "registered_operators": ["aten::gelu for CPU"]}
+    values = {"eager_ms": 2.0, "eager_ms_low": 1.9, "eager_ms_high": 2.1}
+    slower = {"eager_ms": 4.0, "eager_ms_low": 3.9, "eager_ms_high": 4.1}
+    for metric in (None, "eager_ms"):
+        found = told(new, metric=metric, values=(values, slower))
+        assert "Python code implements aten::gelu for CPU" in found
+        assert "eager takes 4 ms instead of 2 ms with the same operators" in found
+
+
+def test_peak_memory_is_named_with_what_is_new():
+    new = {
+        **EDITED, "kernels": [RELU, kernel("mean relu stack", 1, text="t")], "text": "other",
+        "eager_operators": {**OPERATORS, "aten.stack.default": 1},
+    }  # fmt: skip
+    values = {"backend_peak_bytes": 18.8e6, "eager_peak_bytes": 12e6}
+    more = {"backend_peak_bytes": 44.0e6, "eager_peak_bytes": 12e6}
+    found = told(new, values=(values, more))
+    assert "peak memory: compiled 44 MB instead of 18.8 MB;" in found
+    assert "peak memory: compiled 44 MB instead of 18.8 MB and eager 30 MB instead of 12 MB;" in told(
+        new, values=(values, {**more, "eager_peak_bytes": 30e6})
+    )
+    assert "stack" in found
+    assert "cpp_fused_mean_relu_stack_1" in found
+    of_memory = told(new, metric="backend_peak_bytes", values=(values, more))
+    assert "peak memory: compiled 44 MB instead of 18.8 MB" in of_memory
+
+
+def test_wrong_outputs_are_named():
+    found = told(
+        {**EDITED, "text": "other", "kernels": [kernel("relu", 0, text="o")]}, status="fail_accuracy"
+    )
+    assert "the outputs are wrong (fail_accuracy instead of pass)" in found
+
+
+def test_other_code_is_said_only_where_the_text_differs():
+    settings = {"mode": None, "config": {"cpp.simdlen": 1}}
+    same = {**PLAIN, "kernels": [KEYED], "settings": settings, "fingerprint": "x"}
+    found = told(same)
+    assert "other code" not in found
+    assert found == ("Compiled with other settings (cpp.simdlen: none -> 1); the generated code is the same.")
+    other = {**same, "kernels": [{**KEYED, "text": "another"}], "text": "also"}
+    assert "other code in 1 of 1 kernel with the same operators: cpp_fused_relu_0" in told(other)
+    before = side(PLAIN)
+    shown = text(compare(before, side(same, BAD)))
+    assert "other code" not in shown
+    assert "whole *" not in shown
+
+
+def test_the_compiled_call_is_said_where_only_it_changed():
+    values = {"backend_ms": 2.1, "backend_ms_low": 2.0, "backend_ms_high": 2.2}
+    slower = {"backend_ms": 11.7, "backend_ms_low": 11.5, "backend_ms_high": 12.0}
+    found = told(PLAIN, values=(values, slower), setting={"env": {"ONEDNN_MAX_CPU_ISA": "SSE41"}})
+    assert found == (
+        "Run with other options (env ONEDNN_MAX_CPU_ISA: none -> SSE41); the generated code is the same, and "
+        "the compiled call takes 11.7 ms instead of 2.1 ms."
+    )
+
+
+def test_another_batch_size_is_named():
+    from dataclasses import replace
+
+    other = replace(CASE, batch_size=8)
+    found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)))
+    assert found.startswith("Run with other options (batch size: 1 -> 8)")
+
+
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
+def test_a_text_names_nothing_of_the_machine_by_a_path(metric):
+    found = told(EDITED, metric=metric)
+    assert "/" not in found

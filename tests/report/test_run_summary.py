@@ -1,0 +1,170 @@
+"""The summary of a run: golden files of the card and the table, at several widths of the terminal."""
+
+import pytest
+
+from perfdash.records import Status
+from perfdash.report.model_card import calls_to_pay_off, headline, hints
+from perfdash.report.run_summary import summary
+from tests.report.golden_files import golden
+from tests.report.results import a_night, failed, good, info
+
+WIDTHS = (80, 60, None)
+
+
+def all_failed():
+    return [
+        failed("one", Status.MODEL_FAIL_TO_LOAD, "load", "Unknown model"),
+        failed("two", Status.TIMEOUT, "compile", "not done in time"),
+    ]
+
+
+def two_backends():
+    return [
+        good("fast", 1.4, "faster", batch_size=8),
+        good("fast", 1.0, "equivalent", backend="aot-eager", batch_size=8),
+        good("fast", 1.9, "faster", dtype="bfloat16", batch_size=8),
+    ]
+
+
+def one_model(ratio=0.48, verdict="slower", **change):
+    result = good("net.make", ratio, verdict, "processes", **change)
+    result.eager_ms.median, result.backend_ms.median = 0.05, 0.05 / ratio
+    result.warm_compilation_s = 0.7
+    result.eager_peak_bytes, result.backend_peak_bytes = 2_119_680, 2_111_488
+    result.accuracy = {"status": "pass", "distance": {"relative_rmse": 2.5e-7, "cosine": 1.0}}
+    result.notes.append("a peak of 2.0 MiB is too small for a compression ratio")
+    return result
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("name", "results", "state"),
+    [
+        ("night", a_night(), "done"),
+        ("all_failed", all_failed(), "done"),
+        ("two_backends", two_backends(), "interrupted"),
+        ("card", [one_model()], "done"),
+        ("card_failed", [failed("net.make", Status.CRASH, "compile", "ended by SIGSEGV")], "done"),
+    ],
+)
+def test_summary(name, results, state, width):
+    text = summary(results, info(len(results), state), width)
+    golden(f"summary_{name}_{width or 'wide'}.txt", text + "\n")
+    if width:
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_long_names_are_cut_where_nothing_else_is_left_to_leave_out():
+    results = [good(f"a_very_long_name_of_a_model_{n}.with_its_tag", 1.1, "faster") for n in (1, 2)]
+    narrow, wide = summary(results, info(2), 60), summary(results, info(2), None)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert results[0].case.model not in narrow
+    assert results[0].case.model in wide
+
+
+def test_nothing_is_lost_without_a_width():
+    text = summary(a_night(), info(7))
+    for column in ("suite", "batch", "dtype", "compile CPU s", "memory ratio", "graphs", "clipped mean"):
+        assert column in text
+    assert "Not shown" not in text
+
+
+def test_what_matters_comes_first():
+    lines = summary(a_night(), info(7), 80).splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("model"))
+    assert [line.split()[0] for line in lines[begin + 1 : begin + 8]] == [
+        "wrong", "crashed", "too_big", "slow", "uncaptured", "fast", "left_out",
+    ]  # fmt: skip
+
+
+def test_a_null_far_out_of_bounds_stands_above_all_numbers():
+    disturbed = info(7)
+    disturbed.noise["null"]["worst"] = 0.176
+    text = summary(a_night(), disturbed)
+    assert text.index("WARNING: this machine was disturbed") < text.index("speedup")
+    assert "by at most 17.6" in text
+    assert "WARNING" not in summary(a_night(), info(7))
+    disturbed.cases = 1
+    text = summary([one_model()], disturbed, 80)
+    assert text.startswith("WARNING")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("session", "words"), [({}, "in 2 slots, cores 0 + 1"), ({"at_once": 1}, "in 1 of 2 slots")]
+)
+def test_slots_that_the_null_gave_up_are_not_counted(session, words):
+    run = info(7)
+    run.sessions = [{"slots": [{"host": "h", "cores": [core]} for core in (0, 1)], **session}]
+    assert words in summary(a_night(), run)
+
+
+def test_the_summary_names_commits_of_packages():
+    run = info(4)
+    run.environment["worker"] = {
+        **run.environment["worker"],
+        "packages": {"lib": "1.0", "numpy": "2"},
+        "commits": {"lib": "c" * 40},
+    }
+    assert f"With: torch 2.15.0, lib 1.0 {'c' * 10}\n" in summary(a_night(), run)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("faster", "torch.compile makes net.make FASTER: 1.25x (1.23 to 1.27)"),
+        ("slower", "torch.compile makes net.make SLOWER: 1.25x"),
+        ("equivalent", "NO DIFFERENCE to the speed of net.make"),
+        ("inconclusive", "NOT CLEAR whether torch.compile makes net.make faster or slower"),
+        ("disturbed", "Other programs disturbed the measurement of net.make"),
+    ],
+)
+def test_headline_of_each_verdict(verdict, words):
+    assert words in headline(one_model(1.25, verdict))
+
+
+def test_headlines_of_other_results():
+    wrong = one_model()
+    wrong.status, wrong.accuracy = Status.FAIL_ACCURACY, {"detail": "out: off by 3"}
+    assert headline(wrong) == "torch.compile makes net.make compute WRONG outputs: out: off by 3"
+    uncaptured = one_model()
+    uncaptured.capture = {"graphs": 0}
+    assert "captured NOTHING of net.make" in headline(uncaptured)
+    assert headline(one_model(1.2, "faster", backend="openvino")).startswith("openvino makes")
+    skipped = failed("m", Status.SKIPPED, None, "")
+    skipped.skip_reason = "needs a GPU"
+    assert headline(skipped) == "m was skipped: needs a GPU"
+
+
+def test_pays_off():
+    result = one_model(1.25, "faster")  # 20 s of compiling, 0.01 ms saved by a call
+    assert calls_to_pay_off(result) == pytest.approx(2_000_000)
+    assert calls_to_pay_off(one_model(1.25, "inconclusive")) is None
+    assert calls_to_pay_off(one_model()) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "hint"),
+    [
+        (one_model(), "try --batch-size 64"),
+        (one_model(batch_size=64), None),
+        (one_model(1.05, "inconclusive", batch_size=64), "try --processes"),
+        (one_model(1.05, "disturbed", batch_size=64), "--cores"),
+    ],
+)
+def test_hints(result, hint):
+    found = hints(result)
+    assert [hint in text for text in found] == ([True] if hint else [])
+
+
+def test_one_process_is_named_as_the_reason_for_no_verdict():
+    result = one_model(1.05, "inconclusive", batch_size=64)
+    result.speedup.basis = "within"
+    (hint,) = hints(result)
+    assert "leave --processes 1 out" in hint
+
+
+def test_a_graph_break_is_a_hint():
+    result = one_model(batch_size=64)
+    result.capture = {"graphs": 3, "graph_breaks": 2}
+    assert "2 graph breaks: --env TORCH_LOGS=graph_breaks" in hints(result)[0]

@@ -1,0 +1,102 @@
+"""Levels of machines of one class, by simulation with known offsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfdash.stats.machine_levels import machine_levels
+from perfdash.stats.nightly_test import judge
+from tests.effort import trials
+
+SD, COMMON, OWN = 0.01, 0.04, 0.01
+OLD, SERIES = 40, 200
+
+
+def fleet(seed, new_nights, series=SERIES):
+    """Nights of one machine, then of another: 4 % slower, and 1 % one way or the other in each series."""
+    draw = np.random.default_rng(seed)
+    values = draw.uniform(0, 5, (series, 1)) + SD * draw.normal(size=(series, OLD + new_nights))
+    offsets = COMMON + OWN * draw.normal(size=series)
+    values[:, OLD:] += offsets[:, None]
+    return values, ["old"] * OLD + ["new"] * new_nights, offsets
+
+
+def test_one_machine_has_no_offset():
+    values, _, _ = fleet(0, 3)
+    levels = machine_levels(values, ["old"] * values.shape[1])
+    assert not levels.offset.any()
+    assert not levels.variance.any()
+
+
+def test_the_first_night_of_a_machine_is_not_comparable():
+    values, machines, _ = fleet(0, 1)
+    offset = machine_levels(values, machines).offset
+    assert np.isnan(offset[:, -1]).all()
+    assert not offset[:, :OLD].any()
+
+
+@pytest.mark.parametrize("nights", [2, 3, 6, 21])
+def test_offsets_are_as_far_from_the_truth_as_their_variance_says(nights):
+    errors, promised = [], []
+    for seed in range(trials(10)):
+        values, machines, truth = fleet(seed, nights)
+        levels = machine_levels(values, machines)
+        errors.append(levels.offset[:, -1] - truth)
+        promised.append(levels.variance)
+    # The level of the old machine is that of 40 nights, and the offset is against its median.
+    assert np.mean(np.square(errors)) == pytest.approx(np.mean(promised), rel=0.35)
+    assert np.sqrt(np.mean(np.square(errors))) < OWN, "better than what the machines have in common alone"
+
+
+def test_few_series_need_two_nights_of_a_machine():
+    values, machines, truth = fleet(1, 2, series=4)
+    assert np.isnan(machine_levels(values, machines).offset[:, -1]).all()
+    values, machines, truth = fleet(1, 3, series=4)
+    assert machine_levels(values, machines).offset[:, -1] == pytest.approx(truth, abs=5 * SD)
+
+
+def test_names_that_change_every_night_are_no_machines():
+    values, _, _ = fleet(2, 6)
+    machines = ["old"] * OLD + [f"container{night}" for night in range(6)]
+    assert not machine_levels(values, machines).offset.any()
+
+
+def test_a_night_before_the_start_does_not_count():
+    values, machines, truth = fleet(3, 6)
+    values[:, : OLD // 2] += 1.0
+    start = np.full(SERIES, OLD // 2)
+    assert np.mean(machine_levels(values, machines, start).offset[:, -1] - truth) == pytest.approx(0, abs=SD)
+
+
+def test_a_slower_series_is_not_taken_for_the_machine():
+    values, machines, _ = fleet(4, 4)
+    values[0, OLD:] += 0.3
+    assert machine_levels(values, machines).offset[1:, -1] == pytest.approx(COMMON, abs=5 * OWN)
+
+
+@pytest.mark.parametrize("nights", [3, 4, 8])
+def test_a_new_machine_raises_no_false_alarm_and_what_is_to_be_measured_again(nights):
+    false, found, steps = 0, 0, 0
+    for seed in range(trials(10)):
+        values, machines, _ = fleet(100 + seed, nights)
+        values[:5, -1] += np.log(1.2)
+        levels = machine_levels(values, machines)
+        test = judge(values - levels.offset, machines=levels.variance)
+        false += int(test.alarm[5:].sum())
+        found += int(test.candidate[:5].sum())
+        steps += 5
+    assert found >= 0.9 * steps
+    assert false <= 1
+
+
+def test_without_levels_the_first_nights_of_a_new_machine_are_full_of_alarms():
+    """What the correction is for: the machine's differences in single series look like changes."""
+    raised = {True: 0, False: 0}
+    for seed in range(trials(10)):
+        values, machines, _ = fleet(200 + seed, 6)
+        levels = machine_levels(values, machines)
+        for corrected in raised:
+            test = judge(values - levels.offset * corrected, machines=levels.variance if corrected else None)
+            raised[corrected] += int(test.alarm.sum())
+    assert raised[True] <= 1 < 10 * raised[True] + 10 < raised[False]

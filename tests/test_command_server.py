@@ -1,0 +1,51 @@
+"""The tests' own servers: they import what is installed, start, and run a command and a case.
+
+ci/test.sh runs this file beside lint and types: a fault here would fail dozens of slow tests much later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+
+import pytest
+
+from tests.command_server import LIBRARIES, CommandServer
+
+NET = "import torch\ndef make(size):\n    return torch.nn.Linear(8, 8), (torch.randn(size, 8),)\n"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_of_the_command_server_can_be_imported(library):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module(library)
+
+
+def test_the_command_server_runs_a_command(command_server, tmp_path):
+    assert command_server.can_run(dict(os.environ))
+    code, out, err, _ = command_server.run(["--version"], tmp_path, dict(os.environ), 300)
+    assert (code, out.split()[0], err) == (0, "perfdash", "")
+
+
+def test_a_command_server_that_does_not_start_says_why(monkeypatch, tmp_path):
+    """In its folder is another `perfdash`, which cannot be imported."""
+    (tmp_path / "perfdash.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = CommandServer()
+    monkeypatch.setattr("tests.command_server.ROOT", tmp_path)
+    (tmp_path / "tests").symlink_to(os.path.dirname(__file__))
+    try:
+        with pytest.raises(RuntimeError, match="No module named 'a_package_that_is_not_there'"):
+            server.run(["--version"], tmp_path, dict(os.environ), 300)
+    finally:
+        server.close()
+
+
+def test_a_case_is_measured_by_a_warm_worker(command, tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    words = ["--model", "net.py:make", "--backend", "eager", "--processes", "1", "--no-history"]
+    ran = command("run", *words)
+    assert ran.code == 0, ran.err
+    assert [result.status for result in ran.every] == ["pass"]
