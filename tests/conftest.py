@@ -27,6 +27,8 @@ from tests.stores import address, postgres, postgres_address, store  # noqa: F40
 from tests.warm_workers import WarmSubprocess
 
 HERE = Path(__file__).parent
+# Relative where PATH names its folder so, as in `PATH=.venv/bin:$PATH python -m pytest`: tests start it elsewhere.
+sys.executable = os.path.abspath(sys.executable)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
