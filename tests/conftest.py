@@ -27,7 +27,7 @@ from tests.stores import address, postgres, postgres_address, store  # noqa: F40
 from tests.warm_workers import WarmSubprocess
 
 HERE = Path(__file__).parent
-# Relative where PATH names its folder so, as in `PATH=.venv/bin:$PATH python -m pytest`: tests start it elsewhere.
+# Relative where PATH has `.venv/bin` and not the whole path: tests start it in other folders.
 sys.executable = os.path.abspath(sys.executable)
 
 
