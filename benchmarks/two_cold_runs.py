@@ -6,9 +6,9 @@ The dynamo runner itself is in torch's repository, not in its package, and loads
 here are its steps, as its options --performance, --accuracy, --inductor, --inference, --float32, -dcpu,
 --cold-start-latency and -n50 ask for them, with random weights: two processes, each with its own imports, an
 empty compiler cache and a compilation of its own. Performance: 5 calls eager and 5 compiled to warm up, then
-50 of each in turn. Accuracy: one call of a float64 copy, two eager, one compiled, compared. They have the core
-that perfdash measures on and no other: with more cores inductor compiles C++ files side by side, which
-perfdash does not, since it measures how long compiling takes on the cores of a case.
+50 of each in turn. Accuracy: one call of a float64 copy, two eager, one compiled, compared. Both have
+the core that perfdash measures on and no other: with more cores inductor compiles C++ files side by side,
+which perfdash does not, since it measures how long compiling takes on the cores of a case.
 
 Wanted: a case at most 0.5 of the two runs, the whole command for one case at most 0.6.
 """
