@@ -6,6 +6,7 @@ Pure, except `noise_before`, which reads earlier nights from the history.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -55,6 +56,11 @@ _FEWEST_NIGHTS = 5  # with a case, before its past noise is used
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
+# How far a speedup may move because eager did: one standard deviation, as a share of the change of eager's
+# latency. On another tenant's load eager of small models took 12 to 55 % longer and speedups moved by up to a
+# quarter of that, in the same build (results/quiet-machine.md).
+_OF_EAGER = 1 / 3
+_EAGER_MOVED = math.log(1.05)  # median change of eager's latency from which a comparison says so
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,18 @@ class Comparison:
     only_new: list[Case]
     means: list[Means]
     methods: list[str] = field(default_factory=list)
+
+    @property
+    def eager_moved(self) -> float | None:
+        """The median change (log) of eager's latency, if it is large: speedups may differ because of it.
+
+        None if it is small or unknown, or where builds were measured in turn.
+        """
+        deltas = [case.deltas["eager_ms"] for case in self.both if "eager_ms" in case.deltas]
+        if not deltas or any(delta.pairs is not None for delta in deltas):
+            return None
+        moved = statistics.median(delta.change for delta in deltas)
+        return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
     def nothing_to_compare(self) -> str | None:
@@ -440,14 +458,22 @@ def _or_none(value: float) -> float | None:
 def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
     """Standard error of a change of speedup, from the intervals of single runs; NaN if unknown.
 
-    `reach`: half the width of an interval in standard deviations of one run's speedup.
+    `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
+    nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
+    latency differs, so may the speedup, and a third of that difference is added as a standard deviation.
     """
     variance = 0.0
-    for row in (*old, *new):
-        low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
-        if not low or not high:
-            return math.nan
-        variance += (math.log(high / low) / 2 / reach) ** 2
+    eager: list[list[float]] = []
+    for side in (old, new):
+        eager.append([math.log(value) for row in side if (value := row.values.get("eager_ms"))])
+        for row in side:
+            low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
+            if not low or not high:
+                return math.nan
+            variance += (math.log(high / low) / 2 / reach) ** 2
+    if all(eager):
+        before, after = map(statistics.fmean, eager)
+        variance += (_OF_EAGER * (after - before)) ** 2
     return math.sqrt(max(variance, FLOOR**2))
 
 

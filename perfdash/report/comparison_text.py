@@ -25,6 +25,7 @@ def comparison(sides: Comparison) -> str:
         f"New: {_title(sides.new)}",
         f"{len(sides.both)} cases in both",
         *_by_different_methods(sides),
+        *_of_eager(sides),
         "",
     ]
     if nothing:
@@ -49,6 +50,18 @@ def comparison(sides: Comparison) -> str:
 def _by_different_methods(sides: Comparison) -> list[str]:
     line = f"Measured by different methods, so not compared: {', '.join(sides.methods)}"
     return [line] if sides.methods else []
+
+
+def _of_eager(sides: Comparison) -> list[str]:
+    if sides.eager_moved is None:
+        return []
+    share = abs(math.expm1(sides.eager_moved))
+    word = "longer" if sides.eager_moved > 0 else "less time"
+    return [
+        f"Eager itself took {share:.0%} {word} on the new side (median of the cases): the machine, or",
+        "torch's own operators, were in another state, and speedups move with that. Only a change of",
+        "speedup that is clearly larger counts. `perfdash compare-builds` measures both in turn.",
+    ]
 
 
 def _title(side: ComparedRuns) -> str:
@@ -224,6 +237,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
         "only_old": [vars(case) for case in sides.only_old],
         "only_new": [vars(case) for case in sides.only_new],
         "nothing_to_compare": sides.nothing_to_compare,
+        "eager_moved": None if sides.eager_moved is None else math.exp(sides.eager_moved),
         "methods": list(sides.methods),
     }
 

@@ -120,6 +120,27 @@ def test_an_interval_of_an_earlier_method_is_of_another_run():
     assert now.p == pytest.approx(before.p)
 
 
+def test_a_machine_in_another_state_changes_no_speedup():
+    """Measured: lcnet_050, the same build; another tenant of the host was at work in the second run."""
+
+    def numbers(speedup, low, high, eager):
+        return {"speedup": speedup, "speedup_low": low, "speedup_high": high, "eager_ms": eager}
+
+    def compared(eager):
+        nights = [
+            run(rows=[row("lcnet_050", **values)], method={"speedup": 4})
+            for values in (numbers(1.172, 1.150, 1.195, 4.291), numbers(1.287, 1.264, 1.310, eager))
+        ]
+        return compare(side(nights[0]), side(nights[1]))
+
+    busy, quiet = compared(5.668), compared(4.3)
+    assert not busy.both[0].deltas["speedup"].significant
+    assert math.exp(busy.eager_moved) == pytest.approx(5.668 / 4.291)
+    # On the same machine in the same state it is a change.
+    assert quiet.both[0].deltas["speedup"].significant
+    assert quiet.eager_moved is None
+
+
 def test_a_status_that_broke_is_a_regression_whatever_the_numbers():
     (compared_case,) = compare(
         side(run(rows=[row("a")])), side(run(rows=[row("a", "fail_accuracy", speedup=9.0)]))

@@ -14,6 +14,7 @@ from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, headline
+from tests.history.made import row, run
 from tests.report.golden_files import golden
 from tests.report.results import failed, good, info
 
@@ -25,10 +26,20 @@ OLD = [
     good("gone", 1.0, "equivalent"),
     good("other_batch", 1.0, "equivalent", batch_size=1),
 ]
+
+
+def compiled(model, was, ratio, verdict, **options):
+    """A result whose eager latency is that of the old side: what changed is the compiled model."""
+    result = good(model, ratio, verdict, **options)
+    result.eager_ms = good(model, was, verdict).eager_ms
+    result.backend_ms = replace(result.backend_ms, median=10 * was / ratio)
+    return result
+
+
 NEW = [
-    good("slower", 1.2, "faster"),
-    good("same", 1.41, "faster"),
-    good("noisy", 1.6, "faster", basis="within"),
+    compiled("slower", 1.5, 1.2, "faster"),
+    compiled("same", 1.4, 1.41, "faster"),
+    compiled("noisy", 1.2, 1.6, "faster", basis="within"),
     failed("breaks", Status.CRASH, "compile", "ended by SIGSEGV in phase compile"),
     good("appeared", 1.0, "equivalent"),
     good("other_batch", 2.0, "faster", batch_size=8),
@@ -64,6 +75,17 @@ def test_json_is_json(compared):
     assert [case["model"] for case in plain["only_new"]] == ["appeared", "other_batch"]
     assert plain["means"][0]["metric"] == "speedup"
     assert plain["means"][0]["cases"] == 3
+
+
+@pytest.mark.parametrize(
+    ("eager_ms", "words", "ratio"),
+    [(12.0, "took 20% longer on the new side", 1.2), (8.0, "took 20% less time on the new side", 0.8)],
+)
+def test_eager_that_took_another_time_is_said(eager_ms, words, ratio):
+    nights = [run(rows=[row("a", eager_ms=value)]) for value in (10.0, eager_ms)]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    assert words in comparison(compared)
+    assert to_plain(compared)["eager_moved"] == pytest.approx(ratio)
 
 
 def test_nothing_in_common():
