@@ -28,6 +28,7 @@ CANDIDATES = 0.115  # share of unchanged series that become candidates by tonigh
 SUSPECT_P = 0.01  # largest p over all windows of a candidate, and of a suspect
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
+_RHO_STEP = 0.05  # between the autocorrelations for which the search is corrected
 _GRID = 0.05  # deviations between the changes that `sensitivity` tries
 MOST_P = 0.0004  # largest p of an alarm, however few or many series are judged (benchmarks/alarm.py)
 _HEAVY_TAIL = 3  # degrees of freedom of the heaviest noise that one night is held against
@@ -86,8 +87,8 @@ def judge(
     `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
     of each value within its night, NaN where unknown. `machines` (S,): variance of the levels of the machines
     (machine_levels), where the nights are of several. Each series' last 1 to 10 nights are compared with up
-    to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
-    search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
+    to 60 nights before those ten; scores are clipped (Huber 1964). In autocorrelated noise a window's first
+    night counts most (`_window_weights`). The best window's p is corrected for the search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
     and with a p of at most MOST_P, which does not depend on their number. `candidates`: the share of
     nights that deviate as far by chance, estimated from the host's own nights. It sets the cost of
     re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
@@ -119,7 +120,7 @@ def judge(
     discovered = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
     alarm = discovered & (best.p <= MOST_P)
     lasting = relevant & (best.p <= SUSPECT_P)
-    far = _usual_reach(_pooled(noise, ~noise.constant), candidates)
+    far = _usual_reach(_pooled_news(noise, ~noise.constant, CLIP), candidates)
     alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
     if age <= 2:
         alone &= ~quiet
@@ -192,15 +193,14 @@ def sensitivity(
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
     for place, length in enumerate(nights):
-        spread = noise.inflation[:, min(length, noise.inflation.shape[1]) - 1]
-        error = np.sqrt(spread / length + noise.level_variance)
-        independent = np.maximum(np.rint(length / spread), 1).astype(np.int64)
+        weights = _window_weights(np.ones((len(values), length + 1), dtype=bool), noise)
+        error, independent = weights.error, weights.independent
         clip = clips[length - 1]
         varying, constant = of_varying[clip], of_constant[clip]
         for deviations in np.arange(clip, 0, -_GRID):  # from the largest down: p grows
             score = as_normal(deviations / error, noise.df)
             p = np.where(noise.constant, constant.p(score, independent), varying.p(score, independent))
-            found = (_searched(p, most) <= MOST_P) & (most >= length) & (noise.count >= 3)
+            found = (_searched(p, most, _neighbours(noise)) <= MOST_P) & (most >= length) & (noise.count >= 3)
             least[found, place] = deviations * noise.sd[found]
     return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
 
@@ -245,7 +245,9 @@ def _windows(
     The p of the best window is corrected for the search. `most` (S,): the longest window of each series.
     `net`, `scores` (S, T): each night minus the baseline, as a log and in deviations.
     """
-    present = np.isfinite(net)
+    # The night before the longest window that there is room for.
+    scores = np.pad(scores, ((0, 0), (1, 0)), constant_values=np.nan)
+    present = np.isfinite(scores)
     clips, of_varying, of_constant = (
         _clips(noise),
         _tails(noise, ~noise.constant),
@@ -254,29 +256,70 @@ def _windows(
     tests: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
         clip = clips[length - 1]
-        part, has = np.clip(scores[:, -length:], -clip, clip), present[:, -length:]
-        count = np.maximum(has.sum(axis=1), 1)
+        part, has = np.clip(scores[:, -length - 1 :], -clip, clip), present[:, -length - 1 :]
+        count = np.maximum(has[:, 1:].sum(axis=1), 1)
         # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
-        rows = judged & has[:, 0] & (count <= most)
-        spread = noise.inflation[np.arange(len(net)), count - 1]
-        mean = np.where(has, part, 0.0).sum(axis=1) / count
-        score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
-        # Autocorrelated nights count as fewer independent nights, whose mean has heavier tails.
-        independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
-        p = of_varying[clip].p(score, independent)
+        rows = judged & has[:, 1] & (count <= most)
+        weights = _window_weights(has, noise)
+        mean = np.where(has, part * weights.weights, 0.0).sum(axis=1)
+        score = as_normal(mean / weights.error, noise.df)
+        p = of_varying[clip].p(score, weights.independent)
         if noise.constant.any():
-            p = np.where(noise.constant, of_constant[clip].p(score, independent), p)
-        change = row_medians(np.where(has, net[:, -length:], np.nan))
+            p = np.where(noise.constant, of_constant[clip].p(score, weights.independent), p)
+        change = row_medians(np.where(has[:, 1:], net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
         tests.append(_WindowTest(score + none, p + none, change + none, count))
     p = np.array([test.p for test in tests])
     at = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=0), np.arange(len(net))
     return tests[0], _WindowTest(
         np.array([test.score for test in tests])[at],
-        _searched(p[at], most),
+        _searched(p[at], most, _neighbours(noise)),
         np.array([test.change for test in tests])[at],
         np.array([test.window for test in tests])[at],
     )
+
+
+@dataclass(frozen=True)
+class _WindowWeights:
+    """How the nights of a window make the estimate of its change.
+
+    weights (S, L + 1): the first is that of the night before the window. error (S,): standard error of the
+    estimate, that of the level included, in deviations of one night. independent (S,): as many independent
+    nights of equal weight have tails like those of the estimate.
+    """
+
+    weights: Array
+    error: Array
+    independent: Counts
+
+
+def _window_weights(has: Flags, noise: NoiseLevel) -> _WindowWeights:
+    """The weights of generalised least squares in autoregressive noise of order 1 (Prais and Winsten 1954).
+
+    `has` (S, L + 1): which nights have a value, the night before the window first. What the night before lets
+    expect is taken off the window's first night, which then tells the most of a change; a later night counts
+    by what is new in it. Without autocorrelation the estimate is the mean. The error follows from
+    the autocorrelation at all lags, so it holds where the noise is of another kind.
+    """
+    rho = np.zeros(has.shape)
+    rho[:, 1:] = np.where(has[:, :-1], _neighbours(noise)[:, None], 0.0)
+    shift = 1 - rho  # of what is new in a night, by a change of 1
+    shift[:, :2] = 0.0, 1.0
+    variance = 1 - rho**2
+    new = np.where(has, shift / variance, 0.0)
+    total = np.maximum((new * shift).sum(axis=1), 1e-9)
+    weights = new.copy()
+    weights[:, :-1] -= new[:, 1:] * rho[:, 1:]
+    weights /= total[:, None]
+    squared = np.sum(weights**2, axis=1)
+    for lag in range(1, has.shape[1]):
+        correlation = noise.correlation[:, min(lag, noise.correlation.shape[1]) - 1]
+        squared += 2 * correlation * np.sum(weights[:, lag:] * weights[:, :-lag], axis=1)
+    of_level = weights.sum(axis=1) ** 2 * np.minimum(noise.level_variance, 1e9)  # infinite without any night
+    error = np.sqrt(np.maximum(squared, 1 / total) + of_level)
+    parts = new**2 * variance
+    independent = np.rint(parts.sum(axis=1) ** 2 / np.maximum(np.sum(parts**2, axis=1), 1e-9))
+    return _WindowWeights(weights, error, np.maximum(independent, 1).astype(np.int64))
 
 
 def _clips(noise: NoiseLevel) -> list[float]:
@@ -287,9 +330,8 @@ def _clips(noise: NoiseLevel) -> list[float]:
 
 
 def _tails(noise: NoiseLevel, rows: Flags) -> dict[float, Tails]:
-    """The tails of some series' nights, by the deviations at which they are clipped."""
-    pooled = _pooled(noise, rows)
-    return {clip: Tails(pooled, clip, WINDOWS) for clip in (CLIP, LONG_CLIP)}
+    """The tails of what is new in some series' nights, by the deviations at which they are clipped."""
+    return {clip: Tails(_pooled_news(noise, rows, clip), clip, WINDOWS) for clip in (CLIP, LONG_CLIP)}
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
@@ -334,6 +376,20 @@ def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
     left = np.sqrt(np.maximum(1 - noise.fitted_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
+
+
+def _pooled_news(noise: NoiseLevel, rows: Flags, clip: float) -> Array:
+    """What is new in each night of some series: its residual less what the night before lets expect.
+
+    The residuals are scaled up as by `_pooled` and clipped; what is new is in its own standard deviations.
+    """
+    left = np.sqrt(np.maximum(1 - noise.fitted_variance, 0.25))
+    residuals = np.clip((noise.residuals / left[:, None])[rows], -clip, clip)
+    rho = np.zeros(residuals.shape)
+    rho[:, 1:] = np.where(np.isfinite(residuals[:, :-1]), _neighbours(noise)[rows][:, None], 0.0)
+    before = np.pad(np.nan_to_num(residuals[:, :-1]), ((0, 0), (1, 0)))
+    news: Array = (residuals - rho * before) / np.sqrt(1 - rho**2)
+    return news[np.isfinite(news)]
 
 
 def _usual_reach(residuals: Array, share: float) -> float:
@@ -391,33 +447,40 @@ def discoveries(p: Array, rate: float) -> Flags:
     return discovered
 
 
-def _searched(p: Array, windows: Counts) -> Array:
+def _searched(p: Array, windows: Counts, rho: Array) -> Array:
     """Correct the least p over some windows for the search.
 
-    The result is an upper bound, exact in the tail.
+    `rho` (S,): the correlation of two nights in a row. The result is an upper bound, exact in the tail.
     Worsley (1982), Biometrika 69, 297: P(any) <= sum of P(w) less the sum of P(w and w - 1), for
     windows of Gaussian nights.
     """
-    grid, extra = _search_factors()
     z = stats.norm.isf(np.clip(p, 1e-300, 1.0) / 2)
     factors = np.ones_like(p)
-    for count in np.unique(windows):
-        rows = windows == count
-        factors[rows] = np.interp(z[rows], grid, extra[count - 1])
+    # Rounded up: windows of more autocorrelated nights have less in common.
+    steps = np.ceil(rho / _RHO_STEP - 1e-9).astype(np.int64)
+    for step in np.unique(steps):
+        grid, extra = _search_factors(float(min(step * _RHO_STEP, 0.99)))
+        for count in np.unique(windows[steps == step]):
+            rows = (windows == count) & (steps == step)
+            factors[rows] = np.interp(z[rows], grid, extra[count - 1])
     return np.minimum(1.0, p * factors)
 
 
 @functools.cache
-def _search_factors() -> tuple[Array, Array]:
-    """A grid of z, and the factors (k, z) on p for a search over windows 1..k."""
+def _search_factors(rho: float) -> tuple[Array, Array]:
+    """A grid of z, and the factors (k, z) on p for a search over windows 1..k of autocorrelated nights."""
     grid = np.linspace(0, 9, 46)
     step = 0.01
     beyond = grid[:, None] + step * (np.arange(800)[None, :] + 0.5)
     tail = stats.norm.sf(grid)
+    density = stats.norm.pdf(beyond)
     new = [np.ones_like(grid)]
     for w in range(2, WINDOWS + 1):
-        rho = np.sqrt((w - 1) / w)
-        density = stats.norm.pdf(beyond)
-        both = np.sum(density * stats.norm.sf((grid[:, None] - rho * beyond) / np.sqrt(1 - rho**2)), axis=1)
+        # What w and w - 1 nights tell of a change, and what both tell (_window_weights without gaps).
+        longer, shorter = (1 + (nights - 1) * (1 - rho) ** 2 for nights in (w, w - 1))
+        shared = (1 - rho) * (1 + (w - 2) * (1 - rho)) / np.sqrt(longer * shorter)
+        both = np.sum(
+            density * stats.norm.sf((grid[:, None] - shared * beyond) / np.sqrt(1 - shared**2)), axis=1
+        )
         new.append(1 - both * step / tail)
     return grid, np.cumsum(new, axis=0)

@@ -31,16 +31,18 @@ _PRIOR = 200  # nights of Student's t(4) that are added to the pooled distributi
 class NoiseLevel:
     """Level and noise of S series over T nights.
 
-    level, sd, df, count: (S,); `df` is of the squared sd, `count` the number of values. inflation (S, L):
-    variance of the mean of 1..L consecutive nights over that of independent nights. residuals (S, T):
-    (value - level) / sd, NaN where missing. constant (S,): the spread is 0. machines (S,): variance of the
-    level for want of nights on the last nights' machines, relative to the squared sd.
+    level, sd, df, count: (S,); `df` is of the squared sd, `count` the number of values. correlation
+    (S, L - 1): that of nights 1..L - 1 apart. inflation (S, L): variance of the mean of 1..L consecutive
+    nights over that of independent nights. residuals (S, T): (value - level) / sd, NaN where missing.
+    constant (S,): the spread is 0. machines (S,): variance of the level for want of nights on the last
+    nights' machines, relative to the squared sd.
     """
 
     level: Array
     sd: Array
     df: Array
     count: Counts
+    correlation: Array
     inflation: Array
     residuals: Array
     constant: Flags
@@ -103,7 +105,7 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     # A constant series gets the floor as its spread, with more degrees of freedom the longer it is.
     sd, df = np.where(constant, floor, sd), np.where(constant, np.maximum(count - 1.0, 1.0), df)
     residuals = np.where(present, residual / sd[:, None], np.nan)
-    return NoiseLevel(level, sd, df, count, inflation, residuals, constant)
+    return NoiseLevel(level, sd, df, count, correlation, inflation, residuals, constant)
 
 
 def _level(values: Array, present: Flags, count: Counts) -> tuple[Array, Array]:
