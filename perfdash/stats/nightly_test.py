@@ -88,7 +88,8 @@ def judge(
     of each value within its night, NaN where unknown. `machines` (S,): variance of the levels of the machines
     (machine_levels), where the nights are of several. Each series' last 1 to 10 nights are compared with up
     to 60 nights before those ten; scores are clipped (Huber 1964). In autocorrelated noise a window's first
-    night counts most (`_window_weights`). The best window's p is corrected for the search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
+    night counts most (`_window_weights`). The best window's p is corrected for the search. A series is an
+    alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
     and with a p of at most MOST_P, which does not depend on their number. `candidates`: the share of
     nights that deviate as far by chance, estimated from the host's own nights. It sets the cost of
     re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
