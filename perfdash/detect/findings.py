@@ -154,6 +154,8 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
                     WORSE if change > 0 else BETTER,
                     int(nights[0]),
                     len(panel.runs) - 1,
+                    alarm=not test.together[place],
+                    suspect=bool(test.together[place]),
                     before=math.exp(reference),
                     after=math.exp(reference + change),
                     change=change,
