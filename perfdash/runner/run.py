@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfdash import __version__, topology
+from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
@@ -28,7 +28,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.cores import away_from, by_slots, slots_needed, slots_of, when_free, with_slots
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
@@ -42,7 +42,6 @@ from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, backend_names
 from perfdash.suites.suite_file import NOTEBOOK
-from perfdash.topology import parse_cores
 
 Say = Callable[[str], None]
 
@@ -138,7 +137,7 @@ def _host() -> str:
 
 def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
     """The slots of the run's own threads. Raises UsageError where a configuration's cannot be had."""
-    measured = {_of_slots(settings, case) for case in plan.cases if case.skip_reason is None}
+    measured = {slots_needed(settings, case) for case in plan.cases if case.skip_reason is None}
     others = measured - {(settings.threads, settings.bind_memory)}
     if others and settings.executor != "local":
         raise UsageError(
@@ -146,13 +145,8 @@ def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
             f"--executor local; a cluster's slots have {settings.threads}"
         )
     for threads, binds in sorted(others):
-        slots_of(_with_slots(settings, threads, binds))
+        slots_of(with_slots(settings, threads, binds))
     return slots_of(settings)
-
-
-def _of_slots(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
-    """The threads that a case needs, and whether they and its memory are bound."""
-    return planned.case.threads, planned.case.options.get("bind_memory", settings.bind_memory)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -251,43 +245,12 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
             say(warning)
         orphans.end_strays()
         remove_abandoned_folders()
-        for settings, left in _by_threads(run):
-            _measure_part(run, settings, left, watcher, say)
+        for settings, places in by_slots(run.settings, [run.plan.cases[index] for index in run.left]):
+            _measure_part(run, settings, [run.left[place] for place in places], watcher, say)
             if run.interrupted:
                 break
     finally:
         run.journal.close()
-
-
-def _by_threads(run: OpenRun) -> list[tuple[RunSettings, list[int]]]:
-    """The cases that are left, by number of threads: each number has slots of its own, one after another.
-
-    Bound threads count as another number. Raises UsageError where this machine has no such slots.
-    """
-    settings = run.settings
-    needed = {index: _of_slots(settings, run.plan.cases[index]) for index in run.left}
-    numbers = list(dict.fromkeys(needed.values())) or [(settings.threads, settings.bind_memory)]
-    return [
-        (_with_slots(settings, *number), [index for index in run.left if needed[index] == number])
-        for number in numbers
-    ]
-
-
-def _with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings:
-    """The settings with a configuration's threads; --jobs N is for the run's own.
-
-    Bound threads that fill a socket get that socket's cores.
-    """
-    if (threads, binds) == (settings.threads, settings.bind_memory):
-        return settings
-    jobs = settings.jobs if settings.jobs == "auto" else 1
-    changed: dict[str, Any] = {"threads": threads, "bind_memory": binds, "jobs": jobs}
-    if binds:
-        asked = parse_cores(settings.cores) if settings.cores else None
-        socket_cores = topology.one_socket(topology.available(asked))
-        if len(socket_cores) == threads:
-            changed["cores"] = topology.format_cores(socket_cores)
-    return settings.model_copy(update=changed)
 
 
 def _measure_part(
