@@ -207,10 +207,12 @@ def slots_needed(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
 def by_slots(settings: RunSettings, planned: Sequence[Planned]) -> list[tuple[RunSettings, list[int]]]:
     """The cases by the kind of slot that they need: settings for these slots, and places in `planned`.
 
-    Each number of threads has slots of its own, and so have bound ones.
+    Each number of threads has slots of its own, and so have bound ones. Skipped cases are with the first.
     """
-    needed = [slots_needed(settings, case) for case in planned]
-    kinds = list(dict.fromkeys(needed)) or [(settings.threads, settings.bind_memory)]
+    measured = [case for case in planned if case.skip_reason is None]
+    kinds = list(dict.fromkeys(slots_needed(settings, case) for case in measured))
+    kinds = kinds or [(settings.threads, settings.bind_memory)]
+    needed = [slots_needed(settings, case) if case.skip_reason is None else kinds[0] for case in planned]
     return [
         (with_slots(settings, *kind), [place for place, own in enumerate(needed) if own == kind])
         for kind in kinds
