@@ -245,8 +245,10 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
             say(warning)
         orphans.end_strays()
         remove_abandoned_folders()
-        for settings, places in by_slots(run.settings, [run.plan.cases[index] for index in run.left]):
-            _measure_part(run, settings, [run.left[place] for place in places], watcher, say)
+        parts = by_slots(run.settings, [run.plan.cases[index] for index in run.left])
+        for number, (settings, places) in enumerate(parts):
+            left = [run.left[place] for place in places]
+            _measure_part(run, settings, left, watcher, say, is_further=number > 0)
             if run.interrupted:
                 break
     finally:
@@ -254,13 +256,19 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
 
 
 def _measure_part(
-    run: OpenRun, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say
+    run: OpenRun, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say, *, is_further: bool
 ) -> None:
-    """Measure some cases, which share the settings of the slots, as one session of the run."""
+    """Measure some cases, which share the settings of the slots, as one session of the run.
+
+    `is_further`: another part of the run is done, which the run is not while this one waits for its cores.
+    """
     plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
+    if is_further:
+        info.noise.get("null", {}).pop("end", None)
+        journal.write_state(info, "running")
     policy = Policy(
         settings.allocator,
         settings.processes,
@@ -288,15 +296,29 @@ def _measure_part(
             session.run()
     except KeyboardInterrupt:
         run.interrupted = True
+        if session is None:
+            _keep_state(run, "interrupted", say)
     except PerfdashError:
         if len(info.sessions) == 1 and not (session and session.begun):
             journal.discard()
         else:
+            if session is None:
+                _keep_state(run, "failed", say)
             saved = len(session.results if session else run.results)
             say(f"{saved} of {info.cases} cases are saved. {run.how_to_resume}")
         raise
     if session:
         run.results = session.results
+
+
+def _keep_state(run: OpenRun, state: str, say: Say) -> None:
+    """Write how a run ended while it waited for cores; a full disk hides no error."""
+    if run.info.state != "running":  # a run that was resumed, and not begun again
+        return
+    try:
+        run.journal.write_state(run.info, state)
+    except PerfdashError as error:
+        say(str(error))
 
 
 def earlier_nights(
