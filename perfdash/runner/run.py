@@ -98,7 +98,7 @@ def new_run(
         )
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = _slots(settings, plan)
-    plan = of_tonight(settings, plan, len(slots))
+    plan = of_tonight(settings, plan)
     check_machine(settings, plan.cases)
     journal = RunJournal.create(settings.out)
     try:
@@ -112,7 +112,7 @@ def new_run(
     )
 
 
-def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
+def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
     """The plan within --hours, by what the history has of its cases. Raises UsageError."""
     if settings.hours is None:
         return plan
@@ -128,7 +128,11 @@ def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
                 known = measured_on(connection, _host())
         except NoHistory:
             pass  # the first night: the suites' hints of costs decide
-    return within_hours(plan, settings.hours, slots, now(), known)
+    side_by_side = [1] * len(plan.cases)
+    for group, places in by_slots(settings, plan.cases):
+        for place in places:
+            side_by_side[place] = max(1, len(slots_of(group)))
+    return within_hours(plan, settings.hours, side_by_side, now(), known)
 
 
 def _host() -> str:
