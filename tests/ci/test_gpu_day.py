@@ -284,12 +284,24 @@ def test_few_minutes_leave_cases_out_and_say_so(home):
     assert not (home / "day" / "runs" / "training").exists()
 
 
+def test_paths_are_meant_where_the_command_is_typed(home):
+    """Also those that are given in one word."""
+    (home / "desk").mkdir()
+    env = {**os.environ, "PERFDASH_DAY_COMMAND": str(home / "perfdash"), "PERFDASH_PYTHON": sys.executable}
+    words = ["--device=cpu", "--out=day", "--archive=day.tgz", "--minutes=60"]
+    done = subprocess.run([SCRIPT, *words], env=env, capture_output=True, text=True, cwd=home / "desk")
+    assert done.returncode == 0, done.stderr
+    assert (home / "desk" / "day" / "README.md").is_file()
+    assert (home / "desk" / "day.tgz").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--minutes", "0"), "above 0"),
         (("--minutes", "x"), "invalid float"),
         (("--wheels", "nowhere"), "no wheels in"),
+        (("--wheels=nowhere",), "no wheels in"),
         (("--device", "tpu"), "invalid choice"),
     ],
 )
