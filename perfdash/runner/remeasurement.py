@@ -64,7 +64,7 @@ def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSe
     """The settings of a run, changed by flags, for one case at a time and one process at a time."""
     recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
-    alone = {"jobs": 1, "cores": None, "instances": None, "fail_on": ()}
+    alone: dict[str, Any] = {"jobs": 1, "cores": None, "instances": None, "fail_on": ()}
     return on_one_socket(RunSettings(**{**recorded, **alone, **given}))
 
 
