@@ -21,7 +21,7 @@ from perfdash import methods
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal[
     "start", "load", "eager", "compile", "accuracy", "quality", "latency", "standalone", "sizes",
-    "instances", "memory",
+    "memory", "instances",
 ]  # fmt: skip
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
