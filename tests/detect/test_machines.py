@@ -50,6 +50,91 @@ def moved(nights, change=lambda night, name, values: values):
     return runs[:MOVED] + [on_another_machine(one) for one in runs[MOVED:]]
 
 
+LATENCIES = ("eager_ms", "backend_ms")
+BAD = 45  # a night of the second machine
+
+
+def in_turn(nights, until=10**6):
+    """Every second night on another machine, which is 5 % faster; one model is 8 % slower from BAD on."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 0.95 if night % 2 else 1.0
+        if name == "model03" and BAD <= night < until:
+            values["backend_ms"] *= 1.08
+        return values
+
+    runs = farm(nights, change=changed)
+    return [on_another_machine(one) if night % 2 else one for night, one in enumerate(runs)]
+
+
+def night_by_night(store, runs, after_a_night=lambda connection: None):
+    """Judge the later nights one by one; the alert of the slower model and its states."""
+    take_in(store, runs[: BAD - 5])
+    for one in runs[BAD - 5 :]:
+        take_in(store, [one])
+        judge_new(store)
+        with store.write() as connection:
+            after_a_night(connection)
+    with store.read() as connection:
+        (slower,) = (
+            alert
+            for alert in alert_store.load(connection, states=STATES)
+            if alert.metric == "backend_ms" and alert.change > 0.05
+        )
+        return slower, [event.state for event in alert_store.events(connection, slower.id)]
+
+
+def test_a_regression_stays_open_while_two_machines_measure_in_turn(store):
+    slower, states = night_by_night(store, in_turn(70))
+    assert slower.state == alert_store.OPEN
+    assert not {alert_store.FIXED, alert_store.DISMISSED} & set(states)
+
+
+def test_a_regression_is_fixed_when_its_level_returns_on_machines_in_turn(store):
+    slower, states = night_by_night(store, in_turn(75, until=65))
+    assert slower.state == alert_store.FIXED
+    assert states.count(alert_store.FIXED) == 1
+
+
+def of_an_older_perfdash(connection):
+    """Drop from the alerts what says on which machine their levels are."""
+    for alert in alert_store.load(connection, states=STATES):
+        details = {name: value for name, value in alert.details.items() if name != "machine"}
+        alert_store.save(connection, replace(alert, details=details))
+
+
+@pytest.mark.parametrize(
+    ("until", "state"), [(10**6, alert_store.OPEN), (65, alert_store.FIXED)], ids=["it stays", "it returns"]
+)
+def test_an_alert_without_its_machine_ends_by_a_certain_step_back(store, until, state):
+    def forget(connection):
+        if any(one.state == alert_store.OPEN for one in alert_store.load(connection)):
+            of_an_older_perfdash(connection)
+
+    slower, states = night_by_night(store, in_turn(75, until), forget)
+    assert slower.state == state
+    assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
+
+
+def test_levels_are_those_of_the_machine_of_an_alert_before_another_joined(store):
+    """An alert of one machine's nights; then another machine measures more nights than it did."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 0.9 if night >= BAD + 6 else 1.0
+        if name == "model03" and night >= BAD:
+            values["backend_ms"] *= 1.08
+        return values
+
+    runs = farm(BAD + 6 + 60, change=changed)
+    slower, states = night_by_night(
+        store, runs[: BAD + 6] + [on_another_machine(one) for one in runs[BAD + 6 :]]
+    )
+    assert slower.state == alert_store.OPEN
+    assert alert_store.FIXED not in states
+
+
 def alerts_of(store, runs):
     take_in(store, runs)
     judge_new(store)
