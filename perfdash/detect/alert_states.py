@@ -319,8 +319,9 @@ def dated(alert: Alert, panel: Panel, machines: Levels | None = None) -> Alert:
     newer_date = date_change(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
     if newer_date is None:
         return alert
-    good = panel.runs[max(0, place[newer_date.first.id] - 1)]
-    row = panel.case_ids.index(alert.case_id)
+    row, bad = panel.case_ids.index(alert.case_id), place[newer_date.first.id]
+    measured = np.flatnonzero(np.isfinite(metric_logs(panel, str(alert.metric), [row])[0, :bad]))
+    good = panel.runs[measured[-1] if len(measured) else max(0, bad - 1)]
     details = {name: value for name, value in alert.details.items() if name != "machine"}
     details |= level_machine((machines or {}).get(str(alert.metric)), row)
     return replace(

@@ -14,7 +14,7 @@ from alembic import command
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.history import acts, alert_store
-from perfdash.history.alert_store import OPEN
+from perfdash.history.alert_store import CONFIRMED, OPEN
 from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import case_numbers, cases_by_id, list_runs, rows_of, settings_of_run, trend
 from perfdash.history.results import case_digest, from_run
@@ -168,6 +168,14 @@ def test_a_regression_between_the_gaps_of_a_budget_is_found_without_false_alerts
     findings = [finding for night in judged for finding in night.findings]
     assert {(finding.kind, finding.case_id) for finding in findings} == {("metric", numbers[case("m0")])}
     assert any(finding.alarm or finding.suspect for finding in findings)
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection)
+        good, bad = (
+            list_runs(connection, ids=[number])[0] for number in (alert.good_run_id, alert.bad_run_id)
+        )
+    assert alert.state in (CONFIRMED, OPEN), "its date was made better by later nights"
+    # m0 is measured on even days; the 18th is the last before it became slower.
+    assert (good.started[:10], bad.started[:10]) == ("2026-11-18", "2026-11-20")
 
 
 def test_each_size_has_a_series_of_its_own(store):
