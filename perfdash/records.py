@@ -71,6 +71,8 @@ FAILED_TO_RUN = frozenset(
         Status.CRASH,
     }
 )
+# The case was not measured, for a reason that is not the build's.
+NOT_MEASURED = frozenset({Status.SKIPPED, Status.NOT_TONIGHT, Status.INFRA_ERROR})
 
 
 @dataclass(frozen=True)
