@@ -244,8 +244,9 @@ class Stage:
 
     def _compare(self, place: int) -> None:
         """Observe that a screened build is the same as one that was measured, or screened and is no twin."""
-        own = _identity(self._structure(place))
-        others = sorted({*self.records, *self.screened} - {place, *self.search.state.same})
+        own, state = _identity(self._structure(place)), self.search.state
+        known = {*self.records, *self.screened} - {place, *state.same}
+        others = sorted(other for other in known if state.measurable(other))
         twin = next((other for other in others if own and _identity(self._structure(other)) == own), None)
         if twin is not None:
             self.search.observe(Same(place, twin))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.bisection.events import Built, Measured, Question, Same
+from perfdash.bisection.events import Broken, Built, Marked, Measured, Question, Same
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.posterior import SearchRange, look, start, with_observation
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
+from perfdash.bisection.setup import marked
 from tests.bisection.scripted import Script, begin, bisected, go_on
 
 COUNT, AT = 40, 23
@@ -99,3 +100,31 @@ def test_nothing_between_two_builds_that_are_the_same_is_the_culprit():
     # A change that was taken back leaves no place for a culprit: then all places are possible.
     none = with_observation(with_observation(state, Same(6, 10)), Same(5, 0))
     assert look(none, SearchRange(0, 10), 0.5).belief.places.sum() > 0
+
+
+def test_a_build_whose_measurements_fail_stands_for_no_other_one(tmp_path):
+    """Four commits compile to the same code and time out: the culprit may be any of them."""
+    script = Script.step(12, at=9, says=dict.fromkeys("5678", "timeout"))
+    codes = {number: "old" if number < 5 else "hangs" if number < 9 else "new" for number in range(12)}
+    script.structures = {str(number): structure(code) for number, code in codes.items()}
+    build = script.build
+
+    def built(*args, **more):
+        assert len(script.built) < 40, "it builds the same again and again"
+        return build(*args, **more)
+
+    script.build = built
+    folder = begin(script, tmp_path)
+    bisection = go_on(script, folder)
+    assert result_of(bisection).word == "found"
+    assert culprits(bisection) == [["5", "6", "7", "8", "9"]]
+    marked(folder, "5", "good")
+    assert culprits(go_on(script, folder)) == [["6", "7", "8", "9"]]
+
+
+@pytest.mark.parametrize("observation", [Broken(5), Marked(5, "skip")])
+def test_a_skipped_build_stands_for_no_other_one(observation):
+    state = start(Question(10))
+    for before in (Built(5), Built(8), Same(8, 5), Built(2), Same(2, 0)):
+        state = with_observation(state, before)
+    assert with_observation(state, observation).same == {2: 0}
