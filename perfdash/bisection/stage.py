@@ -225,9 +225,12 @@ class Stage:
     def is_to_be_screened(self, place: int) -> bool:
         """Whether a build may be the same as another one, which is looked at before it is timed.
 
-        Not where torch itself is what changes: each of its builds has its own commit in it.
+        Not where torch itself is what changes: each of its builds has its own commit in it. Nor where both
+        neighbours differ in files that the comparison does not see.
         """
         if not 0 < place < self.question.last or place in self.screened or self.readings(place):
+            return False
+        if not any(self._differ_in_code_alone(place, other) for other in (place - 1, place + 1)):
             return False
         ends = [self._structure(end) for end in (0, self.question.last)]
         if None in map(_identity, ends):
@@ -246,10 +249,17 @@ class Stage:
         """Observe that a screened build is the same as one that was measured, or screened and is no twin."""
         own, state = _identity(self._structure(place)), self.search.state
         known = {*self.records, *self.screened} - {place, *state.same}
-        others = sorted(other for other in known if state.measurable(other))
+        others = sorted(
+            other for other in known if state.measurable(other) and self._differ_in_code_alone(place, other)
+        )
         twin = next((other for other in others if own and _identity(self._structure(other)) == own), None)
         if twin is not None:
             self.search.observe(Same(place, twin))
+
+    def _differ_in_code_alone(self, place: int, other: int) -> bool:
+        """Whether no revision after the older one of two places changes what the comparison does not see."""
+        only_code, (older, newer) = self.question.only_code, sorted((place, other))
+        return bool(only_code) and all(only_code[older:newer])
 
     def _built(self, place: int, event: Event) -> None:
         build = BuildRecord.from_event(event)

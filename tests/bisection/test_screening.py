@@ -10,6 +10,7 @@ from perfdash.bisection.posterior import SearchRange, look, start, with_observat
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
 from perfdash.bisection.setup import marked
+from perfdash.bisection.workbench import only_code
 from tests.bisection.scripted import Script, begin, bisected, go_on
 
 COUNT, AT = 40, 23
@@ -120,6 +121,31 @@ def test_a_build_whose_measurements_fail_stands_for_no_other_one(tmp_path):
     assert culprits(bisection) == [["5", "6", "7", "8", "9"]]
     marked(folder, "5", "good")
     assert culprits(go_on(script, folder)) == [["6", "7", "8", "9"]]
+
+
+def test_a_commit_that_changes_data_is_no_copy_of_the_one_before_it(tmp_path):
+    """Code and loaded files are the same everywhere: what differs is a table that the package reads."""
+    script = scripted(lambda number: structure("code"))
+    script.files[str(AT)] = ("pkg/tune.json", "pkg/code.py")
+    result = result_of(bisected(script, tmp_path))
+    assert [commit.label for culprit in result.culprits for commit in culprit.revisions] == [str(AT)]
+    assert result.refuted == ()
+    reasons = {skipped.label: skipped.why for skipped in result.ranges[0].skipped}
+    same = "not timed: same generated code and loaded files as"
+    assert reasons == {label: f"{same} {0 if int(label) < AT else COUNT - 1}" for label in script.screened}
+
+
+@pytest.mark.parametrize("files", [(), ("pkg/tune.json",)])
+def test_where_each_commit_changes_data_or_unknown_files_none_is_screened(tmp_path, files):
+    script = scripted(lambda number: structure("new" if number >= AT else "old"))
+    script.files = dict.fromkeys(script.structures, files)
+    assert culprits(bisected(script, tmp_path)) == [[str(AT)]]
+    assert script.screened == []
+
+
+def test_only_code_and_documents_are_what_a_comparison_of_builds_sees():
+    touched = [(), ("a.py",), ("docs/a.md", "b.rst", ".github/ci.yml"), ("a.py", "b.json"), ("a.txt",), ()]
+    assert only_code(touched) == (True, True, False, False, False)
 
 
 @pytest.mark.parametrize("observation", [Broken(5), Marked(5, "skip")])
