@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfdash.explain.explanation_sentence import sentence
@@ -138,9 +140,19 @@ def test_the_compiled_call_is_said_where_only_it_changed():
     )
 
 
-def test_another_batch_size_is_named():
-    from dataclasses import replace
+def test_what_a_configuration_sets_is_named():
+    settings = '{"env":{"X":"1"},"inductor_config":{"freezing":true},"tf32":true}'
+    other = replace(CASE, settings=settings, configuration="mine")
+    for metric in (None, "eager_ms"):
+        found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)), metric)
+        assert found.startswith("Run with other options (env X: none -> 1 and tf32: none -> True)")
+        assert "host" not in found
+    # An option of the run that equals what a configuration sets is no difference.
+    as_option = side(PLAIN, setting={"env": {"X": "1"}, "tf32": True})
+    assert compare(as_option, side(PLAIN, BAD, case=other)).of("option of the run") == []
 
+
+def test_another_batch_size_is_named():
     other = replace(CASE, batch_size=8)
     found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)))
     assert found.startswith("Run with other options (batch size: 1 -> 8)")
