@@ -41,7 +41,9 @@ class ExplainedSide:
 def side_of(run: RunRow, row: Row) -> ExplainedSide:
     """A side from a run, of a folder or of the history."""
     details = row.details
-    counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
+    # Details without reasons: no breaks, if the case was captured at all.
+    reasons = details.get("break_reasons") or ({} if "graph_breaks" in row.values else None)
+    counts = {**details.get("structure", {}), "break_reasons": reasons}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
     return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)

@@ -47,6 +47,18 @@ def test_a_break_has_its_place_in_the_users_code():
     )
 
 
+@pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
+def test_breaks_of_a_case_that_was_not_compiled_are_unknown(status):
+    before = side_of(
+        run(GOOD).run, Row(CASE, "pass", {"graph_breaks": 2}, structure={"break_reasons": {BREAK: 2}})
+    )
+    found = sentence(compare(before, side_of(run(BAD).run, Row(CASE, status, {}))))
+    assert found.startswith(f"The status is {status} instead of pass")
+    assert "graph break" not in found
+    captured = side_of(run(BAD).run, Row(CASE, "pass", {"graph_breaks": 0}))
+    assert sentence(compare(before, captured)) == f"2 graph breaks fewer ({BREAK})."
+
+
 def test_versions_of_torch_and_packages_are_named():
     other = with_worker(run(BAD).run, torch="2.13.0", torch_git_version="b" * 40, packages={"timm": "1.1"})
     new = {**PLAIN, "loaded": {**LIBRARIES, "libtorch_cpu.so": "9" * 16}}
