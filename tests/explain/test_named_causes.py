@@ -121,6 +121,16 @@ def test_peak_memory_is_named_with_what_is_new():
     assert "peak memory: compiled 44 MB instead of 18.8 MB" in of_memory
 
 
+@pytest.mark.parametrize("metric", ["eager_ms", "eager_peak_bytes"])
+def test_the_compiled_sides_memory_explains_nothing_of_eager(metric):
+    values = {"backend_peak_bytes": 20e6, "eager_peak_bytes": 12e6}
+    more = {**values, "backend_peak_bytes": 30e6}
+    found = told(PLAIN, metric=metric, values=(values, more))
+    assert found == "Eager runs the same files: the cause is the host."
+    both = told(PLAIN, metric=metric, values=(values, {**more, "eager_peak_bytes": 24e6}))
+    assert both == "Peak memory: eager 24 MB instead of 12 MB."
+
+
 def test_wrong_outputs_are_named():
     found = told(
         {**EDITED, "text": "other", "kernels": [kernel("relu", 0, text="o")]}, status="fail_accuracy"
