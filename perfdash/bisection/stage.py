@@ -120,7 +120,9 @@ class Stage:
         self.broken: dict[int, str] = {}
         self.logs: dict[int, str] = {}  # of failed builds
         self.measurements: list[RevisionMeasurement] = []
-        self.records: dict[int, Mapping[str, Any]] = {}  # the first of each place that has a structure
+        self.records: dict[
+            int, Mapping[str, Any]
+        ] = {}  # the first measured one of each place with a structure
         self.screened: dict[int, Mapping[str, Any]] = {}  # the structure of builds before they are timed
         self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
@@ -275,11 +277,10 @@ class Stage:
             raise ValueError(f"{self.revisions[place].label} was measured in another environment, {key}")
         measurement = self._measurement(place, event)
         self.measurements.append(measurement)
-        record = event.get("record")
-        if isinstance(record, Mapping) and record.get("structure"):
-            self.records.setdefault(place, record)
-        observation = self._observation(measurement)
+        observation, record = self._observation(measurement), event.get("record")
         if observation is not None:
+            if isinstance(record, Mapping) and record.get("structure"):
+                self.records.setdefault(place, record)
             self._strikes[place] = 0
             self.search.observe(observation)
             return
