@@ -72,6 +72,7 @@ def question_from_json(data: Mapping[str, Any]) -> Question:
         values = dict(data)
         values["build_cost"] = tuple(math.inf if cost is None else float(cost) for cost in data["build_cost"])
         values["prior"] = tuple(data["prior"])
+        values["only_code"] = tuple(data.get("only_code", ()))  # absent in a journal of before
         values["known"] = KnownNoise(**data["known"]) if data["known"] else None
         return Question(**values)
     except (KeyError, TypeError) as error:
@@ -87,10 +88,11 @@ class Question:
     """Which of the places 1..`last` brought the change? Place 0 is the good end, `last` the bad one.
 
     answers: builds answer yes or no instead of a number. build_cost: of each place 0..last, in the unit of
-    measure_cost; math.inf: never build it. prior: weights of the places 1..last; empty: all alike. jobs:
-    builds side by side. confidence: wanted for a culprit. minimum_change: a smaller change is ignored.
-    most_pairs: measurements of each end until they must be judged; most_repeats: of one build. known,
-    resolution: see stats.step_likelihood.weigh.
+    measure_cost; math.inf: never build it. prior: weights of the places 1..last; empty: all alike. only_code:
+    of the places 1..last, whether they change Python code and documents only; empty: unknown. jobs: builds
+    side by side. confidence: wanted for a culprit. minimum_change: a smaller change is ignored. most_pairs:
+    measurements of each end until they must be judged; most_repeats: of one build. known, resolution: see
+    stats.step_likelihood.weigh.
     """
 
     last: int
@@ -98,6 +100,7 @@ class Question:
     build_cost: Sequence[float] = ()
     measure_cost: float = 1.0
     prior: Sequence[float] = ()
+    only_code: Sequence[bool] = ()
     jobs: int = 1
     confidence: float = 0.9
     minimum_change: float = 0.0
@@ -113,6 +116,8 @@ class Question:
             raise ValueError(f"{len(self.build_cost)} costs for the places 0..{self.last}")
         if self.prior and (len(self.prior) != self.last or not sum(self.prior) > 0 or min(self.prior) < 0):
             raise ValueError(f"prior: a weight of each place 1..{self.last} is wanted, none negative")
+        if self.only_code and len(self.only_code) != self.last:
+            raise ValueError(f"{len(self.only_code)} values of only_code for the places 1..{self.last}")
         if not 0.5 < self.confidence < 1 or self.jobs < 1 or self.measure_cost <= 0:
             raise ValueError("confidence in 0.5..1, jobs of 1 or more and a measure_cost above 0 are wanted")
 

@@ -60,7 +60,7 @@ class SearchRange:
 class SearchState:
     """All observations of a search, and what is left to search.
 
-    broken: the reason by place. same: a place with the same code and libraries, by place.
+    broken: the reason by place. same: by place, a measurable place with the same code and libraries.
     places, times, values: the measurements in order. clock: now, in measurements. pending: ranges to be
     searched, the present one first. outcomes: of the searched ranges.
     second_thoughts: how often all outcomes were dropped because they did not explain the ends' difference.
@@ -139,6 +139,7 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
             state,
             built=state.built - {place},
             broken={**state.broken, place: observation.why},
+            same=_without(state.same, place),
             clock=state.clock + PAUSE,
         )
     if isinstance(observation, Same):
@@ -155,6 +156,7 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
         return dataclasses.replace(
             state,
             marks=marks,
+            same=_without(state.same, place) if observation.side == "skip" else state.same,
             pending=(SearchRange(0, question.last),),
             outcomes=(),
             second_thoughts=0,
@@ -174,6 +176,11 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
         values=(*state.values, value),
         clock=state.clock + 1,
     )
+
+
+def _without(same: Mapping[int, int], place: int) -> dict[int, int]:
+    """The builds that are the same as another one, without those that a skipped place stands for."""
+    return {build: twin for build, twin in same.items() if place not in (build, twin)}
 
 
 def _refuted(state: SearchState, observation: Refuted) -> SearchState:

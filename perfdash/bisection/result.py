@@ -411,6 +411,15 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
         for place, side in sorted(marks.items())
         if side == "skip"
     ]
+    skipped += [
+        SkippedRevision(
+            stage.revisions[place].label,
+            stage.revisions[place].id,
+            f"not timed: same generated code and loaded files as {stage.revisions[twin].label}",
+        )
+        for place, twin in sorted(stage.search.state.same.items())
+        if place not in measured
+    ]
     return StageResult(
         number=stage.number,
         recipe=stage.recipe,

@@ -120,7 +120,9 @@ class Stage:
         self.broken: dict[int, str] = {}
         self.logs: dict[int, str] = {}  # of failed builds
         self.measurements: list[RevisionMeasurement] = []
-        self.records: dict[int, Mapping[str, Any]] = {}  # the first of each place that has a structure
+        self.records: dict[
+            int, Mapping[str, Any]
+        ] = {}  # the first measured one of each place with a structure
         self.screened: dict[int, Mapping[str, Any]] = {}  # the structure of builds before they are timed
         self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
@@ -225,9 +227,12 @@ class Stage:
     def is_to_be_screened(self, place: int) -> bool:
         """Whether a build may be the same as another one, which is looked at before it is timed.
 
-        Not where torch itself is what changes: each of its builds has its own commit in it.
+        Not where torch itself is what changes: each of its builds has its own commit in it. Nor where both
+        neighbours differ in files that the comparison does not see.
         """
         if not 0 < place < self.question.last or place in self.screened or self.readings(place):
+            return False
+        if not any(self._differ_in_code_alone(place, other) for other in (place - 1, place + 1)):
             return False
         ends = [self._structure(end) for end in (0, self.question.last)]
         if None in map(_identity, ends):
@@ -244,11 +249,19 @@ class Stage:
 
     def _compare(self, place: int) -> None:
         """Observe that a screened build is the same as one that was measured, or screened and is no twin."""
-        own = _identity(self._structure(place))
-        others = sorted({*self.records, *self.screened} - {place, *self.search.state.same})
+        own, state = _identity(self._structure(place)), self.search.state
+        known = {*self.records, *self.screened} - {place, *state.same}
+        others = sorted(
+            other for other in known if state.measurable(other) and self._differ_in_code_alone(place, other)
+        )
         twin = next((other for other in others if own and _identity(self._structure(other)) == own), None)
         if twin is not None:
             self.search.observe(Same(place, twin))
+
+    def _differ_in_code_alone(self, place: int, other: int) -> bool:
+        """Whether no revision after the older one of two places changes what the comparison does not see."""
+        only_code, (older, newer) = self.question.only_code, sorted((place, other))
+        return bool(only_code) and all(only_code[older:newer])
 
     def _built(self, place: int, event: Event) -> None:
         build = BuildRecord.from_event(event)
@@ -264,11 +277,10 @@ class Stage:
             raise ValueError(f"{self.revisions[place].label} was measured in another environment, {key}")
         measurement = self._measurement(place, event)
         self.measurements.append(measurement)
-        record = event.get("record")
-        if isinstance(record, Mapping) and record.get("structure"):
-            self.records.setdefault(place, record)
-        observation = self._observation(measurement)
+        observation, record = self._observation(measurement), event.get("record")
         if observation is not None:
+            if isinstance(record, Mapping) and record.get("structure"):
+                self.records.setdefault(place, record)
             self._strikes[place] = 0
             self.search.observe(observation)
             return

@@ -300,6 +300,7 @@ def question_of(
         build_cost=tuple(builder.costs(revisions, touched)),
         measure_cost=measure_cost_s,
         prior=weights(touched, request.priors),
+        only_code=only_code(touched),
         jobs=request.jobs,
         confidence=request.confidence,
         minimum_change=math.log1p(request.minimum_change),
@@ -320,6 +321,19 @@ def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tu
         )
         for paths in touched[1:]
     )
+
+
+def only_code(touched: Sequence[Sequence[str]]) -> tuple[bool, ...]:
+    """Whether each revision but the first changes Python code and documents only, by its files.
+
+    What else it may change, such as a table that the package reads, is in no digest of loaded files. False
+    where its files are unknown.
+    """
+    return tuple(bool(paths) and all(_is_code(path) for path in paths) for paths in touched[1:])
+
+
+def _is_code(path: str) -> bool:
+    return path.endswith((".py", ".md", ".rst")) or path.startswith(".github/")
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -116,14 +116,20 @@ def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, sa
     from perfdash.explain.reproducer import shows_it, write_accuracy
 
     found = profiling.failing_subgraph(build, folder, warn)
-    script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
-    plain = {"subgraph": found, "reproducer": str(script)}
-    if not shows_it(script, build.settings.python, build.planned.env):
+    plain: dict[str, Any] = {"subgraph": found}
+    try:
+        script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
+        plain["reproducer"] = str(script)
+        is_shown = shows_it(script, build.settings.python, build.planned.env)
+    except UsageError as problem:  # the operators are printed all the same
+        return plain, problem
+    if not is_shown:
         return plain, UsageError(
-            f"{script} does not show it: alone, {', '.join(found['operators'])} is compiled rightly. The "
-            "model's file, or what it imports, changes how torch compiles. Add that code to the script."
+            f"{script} does not show wrong outputs of {', '.join(found['operators'])}: run it to see why. If "
+            "it calls the outputs right, the model's file, or what it imports, changes how torch compiles: "
+            "add that code to the script."
         )
     say(f"Reproducer: python {script}")
     return plain, None

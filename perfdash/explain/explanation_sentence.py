@@ -134,7 +134,7 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
         *_recompile_clauses(explanation),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
-        *_memory_clauses(explanation),
+        *_memory_clauses(explanation.of(MEMORY)),
         *_operator_clauses(explanation),
         *_kernel_clauses(explanation),
         *_call_clauses(explanation.of(LIBRARY_CALL)),
@@ -155,10 +155,9 @@ def _status_clauses(findings: Sequence[Difference]) -> list[str]:
     ]
 
 
-def _memory_clauses(explanation: Explanation) -> list[str]:
+def _memory_clauses(findings: Sequence[Difference]) -> list[str]:
     peaks = [
-        f"{item.what} {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB"
-        for item in explanation.of(MEMORY)
+        f"{item.what} {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB" for item in findings
     ]
     return [f"peak memory: {_and(peaks)}"] if peaks else []
 
@@ -381,7 +380,7 @@ def _phase(name: str) -> str:
 def _eager_clauses(explanation: Explanation, is_explained: bool) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
     clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
-    clauses += _memory_clauses(explanation)
+    clauses += _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
     if clauses or is_explained:
         return clauses
     if explanation.same_files:

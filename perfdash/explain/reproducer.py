@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from pprint import pformat
 from textwrap import wrap
 from typing import Any
 
+from perfdash.child_environment import without_secrets
 from perfdash.errors import UsageError
 from perfdash.explain.profile_comparison import Pair, ProfileRow, SideComparison
 from perfdash.explain.profiling import CONSTANTS
@@ -24,7 +26,7 @@ from perfdash.files import write as save
 SCRIPT = "reproduce.py"
 _WIDTH = 100
 _LIMIT_S = 1800.0  # of a script that compiles one small graph
-_OPERATOR = re.compile(r"torch\.ops\.(\w+)\.")
+_OPERATOR = re.compile(r"(?:torch\.ops\.)?(\w+)\.")
 _OF_TORCH = {
     "aten",
     "prims",
@@ -41,6 +43,7 @@ _GRAPH = re.compile(r" of graph \d+$")
 # The script without its data: a module of the worker, which also needs only torch.
 _SOURCE = Path(__file__).resolve().parents[1] / "worker" / "reproduce_script.py"
 _ACCURACY = _SOURCE.with_name("accuracy_script.py")
+_WRONG = ": wrong:"  # what the latter prints of a wrong output
 _EMPTY = re.compile(r"^(OLD|NEW) = \{.*\}$", re.MULTILINE)
 
 
@@ -84,8 +87,11 @@ def write(
 def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path:
     """Write reproduce.py for a subgraph that is compiled wrongly, with its inputs beside it.
 
-    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs.
+    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs. Raises
+    UsageError for operators of other packages than torch.
     """
+    for name in found["operators"]:
+        _refuse_foreign(name, name)
     place = found["place"]
     operators = ", ".join(found["operators"])
     title = (
@@ -112,11 +118,30 @@ def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path
 
 
 def shows_it(script: Path, python: str, variables: Mapping[str, str]) -> bool:
-    """Whether the script ends with 1, which says that the difference is there. It may compile for minutes."""
-    done = subprocess.run(
-        [python, str(script)], env={**os.environ, **variables}, capture_output=True, timeout=_LIMIT_S
-    )
-    return done.returncode == 1
+    """Whether a script of wrong outputs ends with 1 and names a wrong one. It may compile for minutes.
+
+    A script that fails ends with 1, too, and names none. Raises UsageError where it does not end.
+    """
+    env = {**without_secrets(os.environ), **variables}
+    try:
+        done = subprocess.run(
+            [python, str(script)], env=env, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"{script} did not end within {_LIMIT_S / 60:.0f} minutes, so whether it shows the wrong outputs "
+            f"is not known. Run it yourself: {shlex.join([python, str(script)])}"
+        ) from error
+    return done.returncode == 1 and _WRONG in done.stdout
+
+
+def _refuse_foreign(name: str, label: str) -> None:
+    """Raise UsageError for an operator that is not torch's: aten.relu.default, torch.ops.mylib.f."""
+    package = _OPERATOR.match(name)
+    if package and package[1] not in _OF_TORCH:
+        raise UsageError(
+            f"{label} is an operator of {package[1]}, not of torch: a script with only torch has none"
+        )
 
 
 def _docstring(text: str) -> str:
@@ -156,11 +181,8 @@ def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: s
                 f"{label} is a kernel of {kernel['kind']}: only C++ kernels are reproduced so far"
             )
         name = _function(invocation["name"], kernel)
-        package = _OPERATOR.match(name)
-        if package and package[1] not in _OF_TORCH:
-            raise UsageError(
-                f"{label} is an operator of {package[1]}, not of torch: a script with only torch has none"
-            )
+        if name.startswith("torch.ops."):
+            _refuse_foreign(name, label)
         if kernel is not None:
             kernels.append(re.sub(rf"^{kernel['name']} =", f"{name} =", kernel["code"]))
         arguments = [_argument(value, numbers, label) for value in invocation["arguments"]]

@@ -41,7 +41,9 @@ class ExplainedSide:
 def side_of(run: RunRow, row: Row) -> ExplainedSide:
     """A side from a run, of a folder or of the history."""
     details = row.details
-    counts = {**details.get("structure", {}), "break_reasons": details.get("break_reasons") or {}}
+    # Details without reasons: no breaks, if the case was captured at all.
+    reasons = details.get("break_reasons") or ({} if "graph_breaks" in row.values else None)
+    counts = {**details.get("structure", {}), "break_reasons": reasons}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
     return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)
@@ -342,13 +344,7 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference
 def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     """Options by which two runs are on different testbeds, and what differs between their cases."""
     flat = [
-        {
-            f"{name} {key}" if isinstance(value, Mapping) else name: item
-            for name, value in side.run.setting.items()
-            if name not in _OF_COMPILING
-            for key, item in (value.items() if isinstance(value, Mapping) else [(name, value)])
-        }
-        | {"batch size": side.case.batch_size}
+        {**_flat(side.run.setting), **_flat(side.case.options), "batch size": side.case.batch_size}
         for side in (before, after)
     ]
     return [
@@ -356,6 +352,16 @@ def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference
         for name in sorted({*flat[0], *flat[1]})
         if flat[0].get(name) != flat[1].get(name)
     ]
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a run or configuration by name, variables one by one, without those of compiling."""
+    return {
+        f"{name} {key}" if isinstance(value, Mapping) else name: item
+        for name, value in options.items()
+        if name not in _OF_COMPILING
+        for key, item in (value.items() if isinstance(value, Mapping) else [(name, value)])
+    }
 
 
 def _contents(about: str, old: Any, new: Any) -> list[Difference]:

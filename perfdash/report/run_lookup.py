@@ -18,7 +18,7 @@ from perfdash.detect.comparison import (
     refuse_unlike,
 )
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.errors import MachineError, UsageError
+from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
@@ -115,7 +115,12 @@ class RunLookup:
         except NoHistory:
             pass
         for folder in sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True):
-            before = read_folder(folder, self._warn)
+            try:
+                before = read_folder(folder, self._warn)
+            except PerfdashError as error:
+                if not other_settings:  # the second time it was said before
+                    self._warn(f"perfdash: {folder.name} is not looked at for an earlier run: {error}")
+                continue
             if before.run.started >= run.started:
                 continue
             cases = [row.case for row in before.rows if row.status not in _NOT_MEASURED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -158,8 +159,8 @@ def _structure(connection: sa.Connection, explained: Explanation) -> CauseStruct
     difference = ""
     if explained.same_code is False:
         difference = code_difference(explained, texts(before.code), texts(after.code), _DIFF_LINES)
-    command = f"perfdash explain {after.run.name} {after.case.model} --against {before.run.name}"
-    return CauseStructure(after.case.name, rows, difference[:_DIFF_CHARS], command)
+    words = ["perfdash", "explain", after.run.name, after.case.name, "--against", before.run.name]
+    return CauseStructure(after.case.name, rows, difference[:_DIFF_CHARS], shlex.join(words))
 
 
 def _command(cause: Cause) -> str:

@@ -51,6 +51,7 @@ class Script:
     unbuildable: dict = field(default_factory=dict)
     not_fresh: dict = field(default_factory=dict)
     sides: dict = field(default_factory=dict)  # of a merge: label -> its side's revisions
+    files: dict = field(default_factory=dict)  # label -> what the revision changes; one Python file otherwise
     structures: dict = field(default_factory=dict)  # label -> what compiling produces, where that is known
     metric: str = "eager"
     built: list = field(default_factory=list)
@@ -67,7 +68,7 @@ class Script:
 
     # Of a source.
     def touched(self, listed):
-        return [()] * len(listed)
+        return [(), *(self.files.get(commit.label, ("pkg/code.py",)) for commit in listed[1:])]
 
     # Of a builder.
     def __enter__(self):

@@ -9,11 +9,14 @@ import pytest
 
 from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, Journal, read
+from perfdash.bisection.metrics import Reading
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import git_log, result_of
 from perfdash.bisection.setup import marked
 from perfdash.bisection.workbench import weights
 from perfdash.errors import UsageError
+from perfdash.files import finite
+from perfdash.records import Case, Result, Status, to_json
 from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision
 
 
@@ -49,6 +52,27 @@ def test_the_same_journal_is_the_same_course(tmp_path):
     bisection = bisected(Script.step(60, at=20), tmp_path)
     again = Bisection(read(tmp_path))
     assert result_of(again) == result_of(bisection)
+
+
+def test_why_compares_measurements_that_succeeded(tmp_path):
+    """The build before the culprit times out once, after it was compiled."""
+    script = Script.step(20, at=12, metric="backend")
+    measure = script.measure
+
+    def measured(built, log, fresh):
+        reading, _ = measure(built, log, fresh)
+        label = built.revision.label
+        if script.measured.count(("11", False)) == 1 and (label, fresh) == ("11", False):
+            reading = Reading("timeout", message="after 600 s")
+        structure = {"guards": 44 if int(label) >= 12 else 40}
+        case = Case("timm", "resnet18")
+        result = Result(case, "2026-11-21T00:00:00Z", 9.0, Status(reading.status), structure=structure)
+        return reading, finite(to_json(result))
+
+    script.measure = measured
+    result = result_of(bisected(script, tmp_path))
+    assert next(tested for tested in result.ranges[0].tested if tested.label == "11").said["timeout"] == 1
+    assert result.culprits[0].why == "The same kernels, with 44 guards instead of 40."
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.bisection.events import Built, Measured, Question, Same
+from perfdash.bisection.events import Broken, Built, Marked, Measured, Question, Same
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.posterior import SearchRange, look, start, with_observation
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
+from perfdash.bisection.setup import marked
+from perfdash.bisection.workbench import only_code
 from tests.bisection.scripted import Script, begin, bisected, go_on
 
 COUNT, AT = 40, 23
@@ -99,3 +101,56 @@ def test_nothing_between_two_builds_that_are_the_same_is_the_culprit():
     # A change that was taken back leaves no place for a culprit: then all places are possible.
     none = with_observation(with_observation(state, Same(6, 10)), Same(5, 0))
     assert look(none, SearchRange(0, 10), 0.5).belief.places.sum() > 0
+
+
+def test_a_build_whose_measurements_fail_stands_for_no_other_one(tmp_path):
+    """Four commits compile to the same code and time out: the culprit may be any of them."""
+    script = Script.step(12, at=9, says=dict.fromkeys("5678", "timeout"))
+    codes = {number: "old" if number < 5 else "hangs" if number < 9 else "new" for number in range(12)}
+    script.structures = {str(number): structure(code) for number, code in codes.items()}
+    build = script.build
+
+    def built(*args, **more):
+        assert len(script.built) < 40, "it builds the same again and again"
+        return build(*args, **more)
+
+    script.build = built
+    folder = begin(script, tmp_path)
+    bisection = go_on(script, folder)
+    assert result_of(bisection).word == "found"
+    assert culprits(bisection) == [["5", "6", "7", "8", "9"]]
+    marked(folder, "5", "good")
+    assert culprits(go_on(script, folder)) == [["6", "7", "8", "9"]]
+
+
+def test_a_commit_that_changes_data_is_no_copy_of_the_one_before_it(tmp_path):
+    """Code and loaded files are the same everywhere: what differs is a table that the package reads."""
+    script = scripted(lambda number: structure("code"))
+    script.files[str(AT)] = ("pkg/tune.json", "pkg/code.py")
+    result = result_of(bisected(script, tmp_path))
+    assert [commit.label for culprit in result.culprits for commit in culprit.revisions] == [str(AT)]
+    assert result.refuted == ()
+    reasons = {skipped.label: skipped.why for skipped in result.ranges[0].skipped}
+    same = "not timed: same generated code and loaded files as"
+    assert reasons == {label: f"{same} {0 if int(label) < AT else COUNT - 1}" for label in script.screened}
+
+
+@pytest.mark.parametrize("files", [(), ("pkg/tune.json",)])
+def test_where_each_commit_changes_data_or_unknown_files_none_is_screened(tmp_path, files):
+    script = scripted(lambda number: structure("new" if number >= AT else "old"))
+    script.files = dict.fromkeys(script.structures, files)
+    assert culprits(bisected(script, tmp_path)) == [[str(AT)]]
+    assert script.screened == []
+
+
+def test_only_code_and_documents_are_what_a_comparison_of_builds_sees():
+    touched = [(), ("a.py",), ("docs/a.md", "b.rst", ".github/ci.yml"), ("a.py", "b.json"), ("a.txt",), ()]
+    assert only_code(touched) == (True, True, False, False, False)
+
+
+@pytest.mark.parametrize("observation", [Broken(5), Marked(5, "skip")])
+def test_a_skipped_build_stands_for_no_other_one(observation):
+    state = start(Question(10))
+    for before in (Built(5), Built(8), Same(8, 5), Built(2), Same(2, 0)):
+        state = with_observation(state, before)
+    assert with_observation(state, observation).same == {2: 0}

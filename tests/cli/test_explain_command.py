@@ -63,6 +63,20 @@ def test_two_runs_are_explained(folders):
     assert [change["how"] for change in plain["kernels"]] == ["split"]
 
 
+def test_a_damaged_run_folder_is_left_out(folders, tmp_path):
+    damaged = tmp_path / "runs" / "middle"
+    damaged.mkdir()
+    (damaged / "run.json").write_text("")
+    done = folders("explain", "second", "vit_tiny")
+    assert done.code == 0, done.err
+    assert "3 kernels instead of 2" in " ".join(done.out.split())
+    assert done.err.count("middle is not looked at for an earlier run") == 1
+    done = folders("explain", "first", "vit_tiny")
+    assert done.code == 2
+    assert done.err.count("middle is not looked at") == 1
+    assert "no run before first measured" in done.err
+
+
 def test_a_run_of_other_settings_is_compared_and_said_to_be_one(folders, tmp_path):
     settings = {"mode": None, "config": {"max_fusion_size": 1}}
     third = folder(tmp_path / "runs", "third", "2026-11-03", {**NEW, "settings": settings})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdash.cli import explain_profile
 from perfdash.errors import UsageError
 from perfdash.explain import profiling
 from perfdash.explain.reproducer import write_accuracy
@@ -48,6 +49,21 @@ def test_only_inference_under_inductor_is_bisected(tmp_path):
         profiling.failing_subgraph(build({}, "training"), tmp_path, lambda line: None)
 
 
+def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeypatch):
+    found = {
+        "operators": ["mylib.f.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
+        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "code": "",
+    }  # fmt: skip
+    (tmp_path / "subgraph").mkdir()
+    (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
+    monkeypatch.setattr(profiling, "failing_subgraph", lambda *_: found)
+    lines = []
+    plain, problem = explain_profile._reproduce_accuracy(build({}), tmp_path, tmp_path, lines.append)
+    assert plain == {"subgraph": found}
+    assert lines == ["1 of 7 operators are compiled wrongly: mylib.f.default"]
+    assert isinstance(problem, UsageError)
+
+
 @pytest.mark.slow
 def test_a_planted_fault_is_cut_out_and_reproduced(tmp_path, warm_workers):
     found = profiling.failing_subgraph(build(FAULT), tmp_path / "work", lambda line: None)
@@ -58,7 +74,7 @@ def test_a_planted_fault_is_cut_out_and_reproduced(tmp_path, warm_workers):
     assert "perfdash" not in text
     assert len(text.splitlines()) < 110
     done = run(script)
-    assert (done.returncode, "output 0: wrong" in done.stdout) == (1, True), done.stderr
+    assert (done.returncode, "output 0: wrong: " in done.stdout) == (1, True), done.stderr
     script.write_text(text.replace(f"CONFIG = {FAULT!r}", "CONFIG = {}"))
     done = run(script)
     assert (done.returncode, "output 0: right" in done.stdout) == (0, True), done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfdash.explain.explanation_sentence import sentence
@@ -43,6 +45,18 @@ def test_a_break_has_its_place_in_the_users_code():
         f"The model's file net.py was edited; 1 more graph break, so 2 graphs instead of 1 (net.py:27 in "
         f"forward: {BREAK})"
     )
+
+
+@pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
+def test_breaks_of_a_case_that_was_not_compiled_are_unknown(status):
+    before = side_of(
+        run(GOOD).run, Row(CASE, "pass", {"graph_breaks": 2}, structure={"break_reasons": {BREAK: 2}})
+    )
+    found = sentence(compare(before, side_of(run(BAD).run, Row(CASE, status, {}))))
+    assert found.startswith(f"The status is {status} instead of pass")
+    assert "graph break" not in found
+    captured = side_of(run(BAD).run, Row(CASE, "pass", {"graph_breaks": 0}))
+    assert sentence(compare(before, captured)) == f"2 graph breaks fewer ({BREAK})."
 
 
 def test_versions_of_torch_and_packages_are_named():
@@ -107,6 +121,16 @@ def test_peak_memory_is_named_with_what_is_new():
     assert "peak memory: compiled 44 MB instead of 18.8 MB" in of_memory
 
 
+@pytest.mark.parametrize("metric", ["eager_ms", "eager_peak_bytes"])
+def test_the_compiled_sides_memory_explains_nothing_of_eager(metric):
+    values = {"backend_peak_bytes": 20e6, "eager_peak_bytes": 12e6}
+    more = {**values, "backend_peak_bytes": 30e6}
+    found = told(PLAIN, metric=metric, values=(values, more))
+    assert found == "Eager runs the same files: the cause is the host."
+    both = told(PLAIN, metric=metric, values=(values, {**more, "eager_peak_bytes": 24e6}))
+    assert both == "Peak memory: eager 24 MB instead of 12 MB."
+
+
 def test_wrong_outputs_are_named():
     found = told(
         {**EDITED, "text": "other", "kernels": [kernel("relu", 0, text="o")]}, status="fail_accuracy"
@@ -138,9 +162,19 @@ def test_the_compiled_call_is_said_where_only_it_changed():
     )
 
 
-def test_another_batch_size_is_named():
-    from dataclasses import replace
+def test_what_a_configuration_sets_is_named():
+    settings = '{"env":{"X":"1"},"inductor_config":{"freezing":true},"tf32":true}'
+    other = replace(CASE, settings=settings, configuration="mine")
+    for metric in (None, "eager_ms"):
+        found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)), metric)
+        assert found.startswith("Run with other options (env X: none -> 1 and tf32: none -> True)")
+        assert "host" not in found
+    # An option of the run that equals what a configuration sets is no difference.
+    as_option = side(PLAIN, setting={"env": {"X": "1"}, "tf32": True})
+    assert compare(as_option, side(PLAIN, BAD, case=other)).of("option of the run") == []
 
+
+def test_another_batch_size_is_named():
     other = replace(CASE, batch_size=8)
     found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)))
     assert found.startswith("Run with other options (batch size: 1 -> 8)")

@@ -10,7 +10,7 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.explain.profile_comparison import Difference, ProfileRow, compare
-from perfdash.explain.reproducer import largest, shows_it, write
+from perfdash.explain.reproducer import largest, shows_it, write, write_accuracy
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
 from tests.explain.scripts import run
@@ -159,8 +159,46 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
     assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
 
 
-@pytest.mark.parametrize(("code", "shown"), [("1", True), ("0", False), ("2", False)])
-def test_a_script_that_ends_with_one_shows_it(tmp_path, code, shown):
+@pytest.mark.parametrize(("body", "shown"), [
+    ("print('output 0: wrong: error 1, of eager 0'); sys.exit(1)", True),
+    ("print('output 0: right: error 0, of eager 0'); sys.exit(0)", False),
+    ("raise RuntimeError('no such operator')", False),  # Python ends with 1 then, too
+    ("import no_such_module", False),
+    ("sys.exit(2)", False),
+])  # fmt: skip
+def test_a_script_that_names_a_wrong_output_shows_it(tmp_path, body, shown):
     script = tmp_path / "reproduce.py"
-    script.write_text(f"import os, sys\nassert os.environ['SIDE'] == 'new'\nsys.exit({code})\n")
+    script.write_text(f"import os, sys\nassert os.environ['SIDE'] == 'new'\n{body}\n")
     assert shows_it(script, sys.executable, {"SIDE": "new"}) is shown
+
+
+def test_a_script_is_tried_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "hidden")
+    monkeypatch.setenv("MY_SETTING", "seen")
+    script, seen = tmp_path / "reproduce.py", tmp_path / "seen"
+    script.write_text(f"import os\nopen({str(seen)!r}, 'w').write(' '.join(os.environ))\n")
+    shows_it(script, sys.executable, {"OWN_TOKEN": "of the run"})
+    assert {"MY_TOKEN", "MY_SETTING", "OWN_TOKEN"} & set(seen.read_text().split()) == {
+        "MY_SETTING",
+        "OWN_TOKEN",
+    }
+
+
+def test_a_script_that_does_not_end_is_one_message(tmp_path, monkeypatch):
+    monkeypatch.setattr("perfdash.explain.reproducer._LIMIT_S", 0.01)
+    script = tmp_path / "reproduce.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(UsageError, match="did not end within"):
+        shows_it(script, sys.executable, {})
+
+
+def test_wrong_outputs_of_an_operator_of_another_package_are_refused(tmp_path):
+    found = {
+        "operators": ["aten.relu.default", "<built-in function getitem>", "mylib.f.default"],
+        "place": {"operators": 9}, "torch": "2.15.0", "threads": 1, "tolerance": 1e-3, "factor": 2.0,
+        "mode": None, "config": {}, "code": "def forward(self, x): return torch.ops.mylib.f.default(x)",
+    }  # fmt: skip
+    (tmp_path / "inputs.pt").write_bytes(b"")
+    with pytest.raises(UsageError, match="is an operator of mylib, not of torch"):
+        write_accuracy(tmp_path / "script", found, tmp_path / "inputs.pt")
+    assert not (tmp_path / "script").exists()

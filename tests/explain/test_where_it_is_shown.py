@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from dataclasses import replace
 
@@ -10,17 +11,22 @@ import pytest
 from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.explain import case_sides
+from perfdash.explain.structure_comparison import compare, side_of
 from perfdash.history import alert_store
 from perfdash.history.generated_code import load
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import list_runs
+from perfdash.history.queries import list_runs, read_run
+from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.publish.tracked_regressions import tracked_regressions
+from perfdash.records import Case
 from perfdash.report.comment import comment
 from perfdash.report.night import of_history
+from perfdash.site import cause_page
 from perfdash.site.build import build
 from tests.detect.simulated import farm, slower
 from tests.explain.sides import kernel, structure
+from tests.history.made import run
 
 SLOWER_FROM, NIGHTS = 30, 34
 WRAPPER = """cpp_fused_add_relu_0 = async_compile.cpp_pybinding(['float*'], r'''
@@ -99,6 +105,20 @@ def test_the_page_of_a_cause_has_both_sides_and_the_folded_code(history, tmp_pat
     assert '<tr><th scope="row">kernels</th><td class="num">1</td>' in text
 
 
+def test_the_command_of_a_cause_names_one_case_in_a_shell(tmp_path):
+    """The model was measured in two dtypes, and a run's name has a space."""
+    rows = [Row(Case("timm", "a model", dtype=dtype), "pass", {}) for dtype in ("float32", "bfloat16")]
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, [run("2026-11-01", rows, name="the first night"), run("2026-11-02", rows)])
+        with store.read() as connection:
+            before, after = (read_run(connection, line) for line in list_runs(connection))
+            explanation = compare(side_of(before.run, before.rows[1]), side_of(after.run, after.rows[1]))
+            words = shlex.split(cause_page._structure(connection, explanation).command)
+    assert words[:2] == ["perfdash", "explain"]
+    assert (words[2], words[4:]) == (after.run.name, ["--against", before.run.name])
+    assert case_sides.row_of(after, words[3]) is after.rows[1]
+
+
 def test_an_explanation_changes_no_rank(history, monkeypatch):
     address, runs = history
 
@@ -135,7 +155,6 @@ def test_only_two_texts_are_stored_for_all_nights(history):
 
 def test_sides_of_a_bisection_come_from_its_records():
     from perfdash.explain.explanation_sentence import sentence
-    from perfdash.explain.structure_comparison import compare
     from perfdash.records import to_json
     from tests.report.results import good
 
