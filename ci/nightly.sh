@@ -14,7 +14,7 @@ here="$PWD"
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 . ci/nightly/parameters.sh
 
-# The night is told after what it suspects was measured again; once more only where a bisection has more to tell.
+# The report follows the re-measurement of suspected changes, and is written again after a bisection.
 stages=(setup torch host measure merge detect confirm report post bisect report2 post2 publish notify)
 resume="" from="" only="" dry=no
 given=() passed=()
