@@ -133,9 +133,11 @@ def _result_text(decision: Decision) -> str:
         measured = f", measured {numbers['ratio'] - 1:+.1%} ({low:+.1%} to {high:+.1%})"
     elif numbers:
         measured = f", measured {numbers['old']} -> {numbers['new']}"
-    word = {"more": "cannot tell yet", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
-        decision.word, decision.word
-    )
+    word = {
+        "stands": "confirmed",
+        "more": "cannot tell yet",
+        "nothing": "cannot tell: runs fail, or other programs use the cores",
+    }.get(decision.word, decision.word)
     if numbers and numbers.get("wanted"):
-        word = f"cannot tell: about {numbers['wanted']} pairs would (--pairs)"
+        word = f"cannot tell: about {numbers['wanted']} pairs would decide (--pairs)"
     return f"{name}: {word}{suspected}{measured}"

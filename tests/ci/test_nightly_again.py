@@ -52,8 +52,8 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
 
 @pytest.mark.parametrize(("text", "good_one"), [
     ("Nothing to measure again", False),
-    ("2 cases may have changed; 2 are measured again\nm: latency: stands, suspected +9%", False),
-    ("2 cases may have changed; 1 are measured again\nm: latency: stands, suspected +9%", True),
+    ("2 cases may have changed; 2 are measured again\nm: latency: confirmed, suspected +9%", False),
+    ("2 cases may have changed; 1 are measured again\nm: latency: confirmed, suspected +9%", True),
     ("1 cases may have changed; 1 are measured again\nm: latency: cannot tell (8 pairs)", True),
 ])  # fmt: skip
 def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
