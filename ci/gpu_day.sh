@@ -32,6 +32,7 @@ drop_secrets
 
 wheels="" given=()
 while [ "$#" -gt 0 ]; do
+  case "$1" in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
   case "$1" in
     -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' ci/gpu_day.sh && exit 0 ;;
     --wheels | --out | --archive)

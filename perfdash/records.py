@@ -21,7 +21,7 @@ from perfdash import methods
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal[
     "start", "load", "eager", "compile", "accuracy", "quality", "latency", "standalone", "sizes",
-    "instances", "memory",
+    "memory", "instances",
 ]  # fmt: skip
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
@@ -71,6 +71,15 @@ FAILED_TO_RUN = frozenset(
         Status.CRASH,
     }
 )
+# Wheels of PyTorch's own libraries, which name the commit of these repositories that they were built from.
+COMMIT_IN_WHEEL = {
+    "torchvision": "https://github.com/pytorch/vision",
+    "torchaudio": "https://github.com/pytorch/audio",
+    "torchtext": "https://github.com/pytorch/text",
+    "torchdata": "https://github.com/pytorch/data",
+}
+# The case was not measured, for a reason that is not the build's.
+NOT_MEASURED = frozenset({Status.SKIPPED, Status.NOT_TONIGHT, Status.INFRA_ERROR})
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ night=(--job "$JOB" --night "$(basename "$PERFDASH_NIGHTLY")" --out "$OUT")
 case "${1:-}" in
   begin)
     expected=()
-    # What a part of it, or what options of one's own come to, is not known here.
-    if [ -z "$SHARD$RUN_ARGUMENTS$MODELS" ]; then
+    # What a part of it, configurations, or options of one's own come to, is not known here.
+    if [ -z "$SHARD$RUN_ARGUMENTS$MODELS$CONFIGURATIONS" ]; then
       for suite in $(words_of "$SUITES"); do
         if [[ "$suite" = *.toml ]]; then suite="$(sed -n 's/^name *= *"\(.*\)"/\1/p' "$suite" | head -1)"; fi
         for dtype in $(words_of "$DTYPES"); do

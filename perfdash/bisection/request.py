@@ -27,6 +27,7 @@ from perfdash.history.store import open_store
 from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
+from perfdash.runner.cores import on_one_socket, with_slots
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
@@ -167,10 +168,10 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
         given["backend"] = ["eager"]  # nothing has to be compiled
     settings = resolve(given)[0]
     for configuration in chosen(settings.configuration):
-        settings = settings.model_copy(update={"threads": configuration.applied(settings).threads})
-    return settings.model_copy(
-        update={"jobs": 1, "executor": "local", "scheduler": None, "shard": None, "costs": None}
-    )
+        applied = configuration.applied(settings)
+        settings = with_slots(settings, applied.threads, applied.bind_memory)
+    alone = {"jobs": 1, "executor": "local", "scheduler": None, "shard": None, "costs": None}
+    return on_one_socket(settings.model_copy(update=alone))
 
 
 def planned_case(settings: RunSettings) -> Planned:

@@ -62,6 +62,7 @@ def confirm(
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
     from perfdash.runner.compatibility import check_machine
+    from perfdash.runner.cores import by_slots
     from perfdash.runner.remeasurement import planned_of_run, remeasure, settings_of_run, with_secrets
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info
@@ -98,13 +99,13 @@ def confirm(
         typer.echo(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
         check_machine(settings, planned)
         confirmed = 0
-        for threads in dict.fromkeys(case.case.threads for case in planned):
-            some = [case for case in planned if case.case.threads == threads]
+        for settings_of_slots, places in by_slots(settings, planned):
+            some = [planned[place] for place in places]
             confirmed += remeasure(
                 store,
                 judged,
                 folder,
-                settings.model_copy(update={"threads": threads}),
+                settings_of_slots,
                 good_python,
                 some,
                 {case.case: by_case[case.case] for case in some},

@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from perfdash.files import dumps
-from perfdash.runner.cores import slots_of
 from perfdash.runner.plan import forecast, make_plan
 from perfdash.runner.run import of_tonight
 
@@ -21,8 +20,7 @@ def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
     settings, _ = resolve(flags)
     check_settings(settings)
     plan = make_plan(settings)[0]
-    if settings.hours is not None:
-        plan = of_tonight(settings, plan, len(slots_of(settings)))
+    plan = of_tonight(settings, plan)
     prediction = forecast(settings, plan)
     typer.echo(dumps(prediction, indent=1) if as_json else plan_text(prediction))
     return 0

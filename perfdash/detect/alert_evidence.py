@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.findings import metric_logs
-from perfdash.history.alert_store import Alert
+from perfdash.detect.findings import metric_logs, on_one_machine
+from perfdash.history import alert_store, schema
+from perfdash.history.alert_store import NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
@@ -27,6 +28,8 @@ from perfdash.stats.nightly_test import FLOOR
 # Nights in which a change is dated.
 DATED_IN = 400
 _BASELINE = 20  # nights in the level before a change, at most
+_OTHERS = 100  # cases that show the levels of several machines, at most
+_REAL = [state for state in STATES if state not in NOT_REAL]
 _AT_ONCE = 50  # runs read in one query
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
@@ -141,25 +144,41 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         bed: _panel(connection, bed, [alert for alert in alerts if alert.testbed_id == bed], runs)
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
     }
-    return [evidence_of(alert, cases, runs, panels.get(alert.testbed_id)) for alert in alerts]
+    steps = {
+        bed: alert_store.load(connection, testbed_id=bed, states=_REAL)
+        for bed, past in panels.items()
+        if _has_several_machines(past.runs)
+    }
+    return [
+        evidence_of(alert, cases, runs, panels.get(alert.testbed_id), steps.get(alert.testbed_id, ()))
+        for alert in alerts
+    ]
 
 
 def evidence_of(
-    alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None
+    alert: Alert,
+    cases: Mapping[int, Case],
+    runs: Mapping[int, RunLine],
+    past: Panel | None,
+    steps: Sequence[Alert] = (),
 ) -> AlertEvidence:
-    """The evidence of an alert. `cases`, `runs`: by their ids; `past`: the nights of its testbed."""
+    """The evidence of an alert.
+
+    `cases`, `runs`: by their ids; `past`: the nights of its testbed; `steps`: the testbed's alerts, which
+    several machines' levels do without.
+    """
     good, bad, seen = (
         runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
     )
     case = cases.get(alert.case_id or -1)
     of_case = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
-    if of_case is None or bad is None or alert.case_id is None or alert.metric is None:
+    if past is None or of_case is None or bad is None or alert.case_id is None or alert.metric is None:
         return AlertEvidence(alert, case, good, bad, seen, dates=_between(good, bad))
     of_case = of_method(of_case, bad.method)
     metric = alert.metric
     before = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
     nights = sum(_time(run) >= _time(bad) for run in of_case.runs)
-    dates = _dates(of_case, alert, metric, bad) or _between(good, bad)
+    dates = _dates(_at_one_level(past, of_case, alert, bad, steps), alert, metric, bad) or _between(good, bad)
     speedup = _speedups(of_case, alert, good, seen)
     return AlertEvidence(alert, case, good, bad, seen, speedup, before, nights, dates)
 
@@ -171,6 +190,27 @@ def _time(run: RunLine) -> tuple[str, int]:
 def _between(good: RunLine | None, bad: RunLine | None) -> tuple[tuple[RunLine, float], ...]:
     """The dates of a change that nothing narrows down."""
     return ((good, IMPOSSIBLE), (bad, 0.0)) if good and bad else ()
+
+
+def _has_several_machines(runs: Sequence[RunLine]) -> bool:
+    return len({run.host for run in runs}) > 1
+
+
+def _at_one_level(past: Panel, of_case: Panel, alert: Alert, bad: RunLine, steps: Sequence[Alert]) -> Panel:
+    """The nights of a case that date its alert, on machines of different levels as on one."""
+    if not _has_several_machines(of_case.runs):
+        return of_case
+    metric = str(alert.metric)
+    nights = [of_case.runs[night] for night in np.flatnonzero(np.isfinite(metric_logs(of_case, metric)[0]))]
+    first = sum(_time(run) < _time(bad) for run in nights)
+    dating = nights[max(0, first - NIGHTS_BEFORE) : first + NIGHTS_BEFORE]
+    if not dating:
+        return of_case
+    ids = [run.id for run in past.runs]
+    period = range(ids.index(dating[0].id), ids.index(dating[-1].id) + 1)
+    around = of_method(_part(past, range(len(past.case_ids)), period), bad.method)
+    level, _ = on_one_machine(around, steps=steps, metrics=[metric])
+    return _part(level, [level.case_ids.index(of_case.case_ids[0])], range(len(period)))
 
 
 def _dates(of_case: Panel, alert: Alert, metric: str, bad: RunLine) -> tuple[tuple[RunLine, float], ...]:
@@ -197,9 +237,11 @@ def _panel(
     """The metrics of some alerts' cases over a testbed's nights, read once for all alerts.
 
     The newest nights are read first, and of each case only as many as date its alerts: most alerts are young,
-    and nights are many. `runs`: those of the alerts, by their ids.
+    and nights are many. Where several machines measured them, other cases are read too, which show the
+    machines' levels. `runs`: those of the alerts, by their ids.
     """
     of_testbed = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
+    others = _some_cases(connection, of_testbed[-_AT_ONCE:]) if _has_several_machines(of_testbed) else []
     undated = {
         (alert.case_id or 0, alert.metric or "", _time(bad))
         for alert in alerts
@@ -210,7 +252,7 @@ def _panel(
     for end in range(len(of_testbed), 0, -_AT_ONCE):
         if not undated:
             break
-        case_ids = sorted({case_id for case_id, _, _ in undated})
+        case_ids = sorted({*others, *(case_id for case_id, _, _ in undated)})
         some = of_testbed[max(0, end - _AT_ONCE) : end]
         part = panel(connection, some, [*JUDGED, "speedup"], case_ids=case_ids)
         parts.insert(0, part)
@@ -225,6 +267,14 @@ def _panel(
                 nights_before[series] += int(before.sum())
         undated = {series for series in undated if nights_before[series] < NIGHTS_BEFORE}
     return _joined(parts)
+
+
+def _some_cases(connection: sa.Connection, runs: Sequence[RunLine]) -> list[int]:
+    """Up to _OTHERS cases of some runs, evenly chosen."""
+    results = schema.results
+    query = sa.select(results.c.case_id).where(results.c.run_id.in_([run.id for run in runs])).distinct()
+    case_ids = sorted(connection.execute(query).scalars())
+    return case_ids[:: max(1, math.ceil(len(case_ids) / _OTHERS))]
 
 
 def _joined(parts: Sequence[Panel]) -> Panel:
@@ -249,12 +299,17 @@ def _measured(past: Panel, case_id: int | None) -> Panel | None:
     if case_id not in past.case_ids:
         return None
     row = past.case_ids.index(case_id)
-    nights = np.flatnonzero(past.statuses[row] != "")[-DATED_IN:]
+    return _part(past, [row], np.flatnonzero(past.statuses[row] != "")[-DATED_IN:].tolist())
+
+
+def _part(panel: Panel, rows: Sequence[int], nights: Sequence[int]) -> Panel:
+    """Some rows and nights of a panel."""
+    at = np.ix_(rows, nights)
     return Panel(
-        [past.runs[night] for night in nights],
-        [past.case_ids[row]],
-        {name: values[[row]][:, nights] for name, values in past.values.items()},
-        past.statuses[[row]][:, nights],
+        [panel.runs[night] for night in nights],
+        [panel.case_ids[row] for row in rows],
+        {name: values[at] for name, values in panel.values.items()},
+        panel.statuses[at],
     )
 
 

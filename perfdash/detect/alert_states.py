@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ from perfdash.detect.findings import (
     WORSE,
     Finding,
     Key,
+    Levels,
     NetLogs,
     is_pass,
     is_whole,
+    level_machine,
     metric_logs,
 )
 from perfdash.detect.nights import has_enough_cases
@@ -48,6 +50,7 @@ from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import changes, numbers
 from perfdash.metrics import JUDGED
 from perfdash.records import Status
+from perfdash.stats.machine_levels import MachineLevels
 from perfdash.stats.nightly_test import WINDOWS
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
@@ -66,19 +69,19 @@ _JUMPS = "the series jumps between two levels: only a re-measurement makes an al
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
 
 
+def certain_steps(alerts: Iterable[Alert]) -> list[Alert]:
+    """The alerts of metrics whose change later nights, a re-measurement or a person confirmed."""
+    return [
+        alert for alert in alerts if alert.kind == "metric" and alert.state in LIVE and alert.state != NEW
+    ]
+
+
 def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
     """The first night that counts for each series: the night of its last confirmed change."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     start: dict[Key, int] = {}
-    for alert in alerts:
-        is_certain = alert.state in LIVE and alert.state != NEW
-        if (
-            alert.kind == "metric"
-            and is_certain
-            and alert.case_id
-            and alert.metric
-            and alert.bad_run_id in place
-        ):
+    for alert in certain_steps(alerts):
+        if alert.case_id and alert.metric and alert.bad_run_id in place:
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 key = alert.case_id, name
                 start[key] = max(start.get(key, 0), place[alert.bad_run_id])
@@ -112,11 +115,16 @@ def _fixed_spells(alert: Alert) -> list[tuple[int, int]]:
 
 
 def advance(
-    panel: Panel, alerts: Sequence[Alert], findings: Sequence[Finding], at: str
+    panel: Panel,
+    alerts: Sequence[Alert],
+    findings: Sequence[Finding],
+    at: str,
+    machines: Levels | None = None,
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
+    `machines`: the levels of the panel's machines, as `on_one_machine` gives them.
     """
     tonight = panel.runs[-1]
     net = NetLogs(panel, [alert for alert in alerts if alert.state in SHOWN])
@@ -146,15 +154,15 @@ def advance(
                 matched.update(reappeared)
                 changed.append(_returned(alert, findings[reappeared[0]], panel, at))
             continue
+        levels = _levels(alert, panel, machines or {})
         if alert.state == SUSPECTED:
             matched.update(same)
-            if (
-                decided := _suspect_after(alert, [findings[index] for index in same], panel, net, at)
-            ) is not None:
+            of_alert = [findings[index] for index in same]
+            if (decided := _suspect_after(alert, of_alert, panel, net, levels, at)) is not None:
                 changed.append(decided)
             continue
-        observation = _observed(alert, panel, net, bool(same))
-        if any(_undoes(findings[index], alert) for index in opposite):
+        observation = _observed(alert, panel, net, levels, bool(same))
+        if any(_undoes(findings[index], alert, levels) for index in opposite):
             observation = BACK
         if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
             matched.update(opposite)  # a repair is no alert of its own; the loss of an improvement is
@@ -223,7 +231,7 @@ def _jumps(alert: Alert) -> bool:
 
 
 def _suspect_after(
-    alert: Alert, findings: Sequence[Finding], panel: Panel, net: NetLogs, at: str
+    alert: Alert, findings: Sequence[Finding], panel: Panel, net: NetLogs, levels: _AlertLevels, at: str
 ) -> tuple[Alert, str | None] | None:
     """A suspected change after one more night, with a note; None if tonight says nothing.
 
@@ -233,12 +241,11 @@ def _suspect_after(
     """
     tonight = panel.runs[-1]
     later = _later_nights(alert, panel, net)
-    if not len(later) or not math.isfinite(later[-1]):
+    if not len(later) or not math.isfinite(later[-1]) or not levels.are_known:
         return None
-    before, after, _ = _levels(alert)
     nights = later[np.isfinite(later)]
     details = alert.details
-    if (nights[-1] - before) / (after - before) <= 0.5:
+    if (nights[-1] - levels.before) / (levels.after - levels.before) <= 0.5:
         if "returns" in details:
             return _fixed_again(alert, tonight.id, at), None
         ended = replace(alert, state=DISMISSED, changed=at, seen_run_id=tonight.id)
@@ -282,7 +289,7 @@ def _by_another_method(
     if alert.state == FIXED or not measured:
         return []
     note = f"{', '.join(method_changes)}: {tonight.name} was measured by another method"
-    if alert.kind == "status" and _observed(alert, panel, NetLogs(panel, ()), False) == AGAIN:
+    if alert.kind == "status" and _shows_status(alert, panel) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
     details = {**alert.details, "superseded": list(method_changes)}
@@ -302,8 +309,8 @@ def _has_cases_of(alert: Alert, panel: Panel) -> bool:
     return bool(has_enough_cases(shared.sum(), measured[:, night].sum()))
 
 
-def dated(alert: Alert, panel: Panel) -> Alert:
-    """Update an alert's date, levels and builds from later nights."""
+def dated(alert: Alert, panel: Panel, machines: Levels | None = None) -> Alert:
+    """Update an alert's date, levels and builds from later nights. `machines`: as in `advance`."""
     if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
@@ -312,7 +319,11 @@ def dated(alert: Alert, panel: Panel) -> Alert:
     newer_date = date_change(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
     if newer_date is None:
         return alert
-    good = panel.runs[max(0, place[newer_date.first.id] - 1)]
+    row, bad = panel.case_ids.index(alert.case_id), place[newer_date.first.id]
+    measured = np.flatnonzero(np.isfinite(metric_logs(panel, str(alert.metric), [row])[0, :bad]))
+    good = panel.runs[measured[-1] if len(measured) else max(0, bad - 1)]
+    details = {name: value for name, value in alert.details.items() if name != "machine"}
+    details |= level_machine((machines or {}).get(str(alert.metric)), row)
     return replace(
         alert,
         good_run_id=good.id,
@@ -320,7 +331,7 @@ def dated(alert: Alert, panel: Panel) -> Alert:
         before=newer_date.change.before,
         after=newer_date.change.after,
         change=math.log1p(newer_date.change.change),
-        details={**alert.details, "changed": environment_changes(good, newer_date.first)},
+        details={**details, "changed": environment_changes(good, newer_date.first)},
     )
 
 
@@ -338,13 +349,18 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
     )
 
 
-def _undoes(finding: Finding, alert: Alert) -> bool:
-    """Whether a certain change in the other direction returns to the level before the alert."""
+def _undoes(finding: Finding, alert: Alert, levels: _AlertLevels) -> bool:
+    """Whether a certain change in the other direction returns to the level before the alert.
+
+    Where that level is not known on tonight's machines: whether it is more than half as large.
+    """
     if alert.kind != "metric" or alert.state == NEW or not finding.alarm:
         return False
     if not (finding.after and alert.before and alert.after):
         return False
-    return abs(math.log(finding.after / alert.before)) < abs(math.log(finding.after / alert.after))
+    if not levels.are_known:
+        return bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
+    return abs(math.log(finding.after) - levels.before) < abs(math.log(finding.after) - levels.after)
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
@@ -452,7 +468,7 @@ def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     return 0.5 < finding.change / fixed.change < 2
 
 
-def _observed(alert: Alert, panel: Panel, net: NetLogs, found_again: bool) -> str:
+def _observed(alert: Alert, panel: Panel, net: NetLogs, levels: _AlertLevels, found_again: bool) -> str:
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found_again)
@@ -462,9 +478,9 @@ def _observed(alert: Alert, panel: Panel, net: NetLogs, found_again: bool) -> st
         return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
     if row is None or status in _NOT_MEASURED:
         return UNKNOWN
-    passed = is_pass(status, panel.values["calls_captured"][row, -1])
     if alert.kind == "status":
-        return AGAIN if passed == (alert.direction != WORSE) else BACK
+        return _shows_status(alert, panel)
+    passed = is_pass(status, panel.values["calls_captured"][row, -1])
     if not passed or alert.metric not in panel.values:
         return UNKNOWN
     value = float(panel.values[alert.metric][row, -1])
@@ -475,12 +491,19 @@ def _observed(alert: Alert, panel: Panel, net: NetLogs, found_again: bool) -> st
         return BACK if (value - before) * (after - before) <= 0 else AGAIN
     places = {run.id: place for place, run in enumerate(panel.runs)}
     if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(alert, _later_nights(alert, panel, net))
+        return _new_observed(levels, _later_nights(alert, panel, net))
     values = net.of(alert.metric)[row]
-    observation = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
+
+
+def _shows_status(alert: Alert, panel: Panel) -> str:
+    """Whether the last night still has the alert's kind of status: a failure, or a pass."""
+    row = panel.case_ids.index(alert.case_id or -1)
+    passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
+    return AGAIN if passed == (alert.direction != WORSE) else BACK
 
 
 def _later_nights(alert: Alert, panel: Panel, net: NetLogs) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -493,13 +516,13 @@ def _later_nights(alert: Alert, panel: Panel, net: NetLogs) -> np.ndarray[tuple[
     return np.asarray(values[born[0] + 1 :] if born else values[-1:])
 
 
-def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _new_observed(levels: _AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the nights after the alert began show the change."""
-    before, after, sd = _levels(alert)
+    before, after = levels.before, levels.after
     finite = values[np.isfinite(values)]
-    if not len(finite) or before == after:
+    if not len(finite) or before == after or not levels.are_known:
         return UNKNOWN
-    error = sd / math.sqrt(len(finite))
+    error = levels.spread(len(finite)) / math.sqrt(len(finite))
     way = (float(np.mean(finite)) - before) / (after - before)
     if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
         return AGAIN
@@ -507,19 +530,69 @@ def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float
     return UNKNOWN if lasts or way > 0.5 else BACK
 
 
-def _levels(alert: Alert) -> tuple[float, float, float]:
-    """Log levels before and after, and the standard deviation of a night's log."""
-    sd = float(alert.details.get("sd") or JUDGED[str(alert.metric)].threshold)
-    return math.log(alert.before or 1.0), math.log(alert.after or 1.0), sd
+@dataclass(frozen=True)
+class _AlertLevels:
+    """The log levels of an alert on the machines of a panel; NaN if they are not known there.
+
+    sd: standard deviation of a night's log. variance: of what is known of the machines' levels, squared logs.
+    """
+
+    before: float
+    after: float
+    sd: float
+    variance: float
+
+    @property
+    def are_known(self) -> bool:
+        return math.isfinite(self.before)
+
+    def spread(self, nights: int) -> float:
+        """The error of the mean of so many nights, times the root of their number."""
+        return math.hypot(self.sd, math.sqrt(nights * self.variance))
 
 
-def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _levels(alert: Alert, panel: Panel, machines: Levels) -> _AlertLevels:
+    """The levels of an alert, from its machine's level to that of the panel."""
+    offset, variance = _machine_offset(alert, panel, machines.get(str(alert.metric)))
+    metric = JUDGED.get(str(alert.metric))
+    sd = float(alert.details.get("sd") or (metric.threshold if metric else 0.0))
+    before, after = (math.log(level) if level and level > 0 else 0.0 for level in (alert.before, alert.after))
+    return _AlertLevels(before - offset, after - offset, sd, variance)
+
+
+def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) -> tuple[float, float]:
+    """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
+
+    Without `machine` in its details the alert is of the nights of one machine, or of an older perfdash.
+    """
+    machine = alert.details.get("machine")
+    if levels is None:  # all nights are of one machine, or no metric
+        hosts = {run.host for run in panel.runs}
+        return (0.0, 0.0) if machine is None or machine in hosts else (math.nan, math.nan)
+    if not levels.machines:
+        return 0.0, 0.0
+    if alert.case_id not in panel.case_ids:
+        return math.nan, math.nan
+    born = next(
+        (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
+    )
+    hosts = {run.host for run in panel.runs[: born + 1]}
+    if machine is None and len(hosts) == 1:
+        (machine,) = hosts
+    row = panel.case_ids.index(alert.case_id)
+    offset, variance = levels.level_of(row, machine)
+    return offset, variance + float(levels.variance[row])
+
+
+def _level_observed(levels: _AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the last nights of a series returned to the level before the change."""
-    before, after, sd = _levels(alert)
+    if not levels.are_known:
+        return UNKNOWN
+    before, after = levels.before, levels.after
     finite = values[np.isfinite(values)]
     for nights in range(1, min(_LOOKED_BACK, len(finite)) + 1):
         way = (float(np.mean(finite[-nights:])) - after) / (before - after) if before != after else 0.0
-        if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / sd >= _SURE:
+        if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / levels.spread(nights) >= _SURE:
             return BACK
     return AGAIN
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import metric_logs
+from perfdash.detect.findings import metric_logs, on_one_machine
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
@@ -35,13 +35,15 @@ def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
     """Every lasting change of level, for all cases and judged metrics without parts.
 
     If most cases of the host change in the same direction on the same night, that is one change. Nights of
-    different methods are analysed separately. The autocorrelation is pooled over the host's series.
+    different methods are analysed separately, nights of several machines at the level of one. The
+    autocorrelation is pooled over the host's series.
     """
     for metric in JUDGED.values():
         if metric.part_of:  # its changes repeat those of the whole
             continue
         for method in _methods(panel, metric.column):
-            values = np.exp(metric_logs(of_method(panel, method), metric.column))
+            level, _ = on_one_machine(of_method(panel, method), metrics=[metric.column])
+            values = np.exp(metric_logs(level, metric.column))
             rho = pooled_rho(values)
             dated = [
                 _dated(panel, case_id, metric.column, change)

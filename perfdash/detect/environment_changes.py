@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfdash.history.results import RunRow
+from perfdash.records import COMMIT_IN_WHEEL
 
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
@@ -43,9 +44,18 @@ def package_changes(old: RunRow, new: RunRow) -> list[str]:
         lines.append(f"python: {old.python} | {new.python}")
     for name in sorted({*old.packages, *new.packages}):
         old_package, new_package = package_words(old, name), package_words(new, name)
-        if old_package != new_package and name != "torch":
+        if old_package != new_package and name != "torch" and not _only_recorded_since(old, new, name):
             lines.append(f"{name}: {old_package} | {new_package}")
     return lines
+
+
+def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
+    """Whether two runs had the same version of a wheel, whose commit only one of them recorded.
+
+    Runs of an older perfdash have no commits of wheels.
+    """
+    has_one = name in COMMIT_IN_WHEEL and (name in old.commits) != (name in new.commits)
+    return has_one and old.packages.get(name) == new.packages.get(name)
 
 
 def other_commits(run: RunRow, worker: Mapping[str, Any]) -> list[str]:

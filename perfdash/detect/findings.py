@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdash.detect.nights import comparable
-from perfdash.history.alert_store import LIVE, NEW, Alert
+from perfdash.history.alert_store import FIXED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED, JUDGED_COUNTS, PARTS, Metric
@@ -23,7 +23,7 @@ from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
-from perfdash.stats.machine_levels import machine_levels
+from perfdash.stats.machine_levels import MachineLevels, machine_levels
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high")
 NIGHTS = 200  # that the drift test uses, on the first night of a week
@@ -86,31 +86,40 @@ class Finding:
 Key = tuple[int, str]  # of a series: case id, metric
 
 
-def on_one_machine(panel: Panel, start: Mapping[Key, int] | None = None) -> tuple[Panel, dict[str, Array]]:
-    """The panel with every machine at the level of the one with most nights, and the variance of that.
+Levels = Mapping[str, MachineLevels]  # by metric; none where all nights are of one machine
 
-    Values of a machine whose level is not known yet are left out. The variances (cases,) by metric, as
-    squared logs; none where all nights are of one machine.
+
+def on_one_machine(
+    panel: Panel,
+    start: Mapping[Key, int] | None = None,
+    *,
+    steps: Iterable[Alert] = (),
+    metrics: Iterable[str] = JUDGED,
+) -> tuple[Panel, Levels]:
+    """The panel with every machine at the level of the one with most nights, and these levels.
+
+    Values of a machine whose level is not known yet are left out. `steps`: alerts whose changes are no part
+    of a machine's level. `start`: as in `judge`; of parts only the nights from then on show a machine's
+    level, because their share of a change of the whole is not known.
     """
     machines = [run.host for run in panel.runs]
     if len(set(machines)) < 2:
         return panel, {}
-    values, variances = dict(panel.values), {}
-    for name in JUDGED:
-        first = np.array(
-            [(start or {}).get((case_id, name), 0) for case_id in panel.case_ids], dtype=np.int64
-        )
-        levels = machine_levels(metric_logs(panel, name), machines, first)
-        values[name] = values[name] * np.exp(-levels.offset)
-        variances[name] = levels.variance
-    return replace(panel, values=values), variances
+    values, levels = dict(panel.values), {}
+    steps = list(steps)
+    for name in metrics:
+        of_part = start if start and JUDGED[name].part_of else {}
+        first = np.array([of_part.get((case_id, name), 0) for case_id in panel.case_ids], dtype=np.int64)
+        levels[name] = machine_levels(_without_steps(panel, name, steps), machines, first)
+        values[name] = values[name] * np.exp(-levels[name].offset)
+    return replace(panel, values=values), levels
 
 
 def judge(
     panel: Panel,
     start: Mapping[Key, int] | None = None,
     least: Mapping[Key, float] | None = None,
-    machines: Mapping[str, Array] | None = None,
+    machines: Levels | None = None,
 ) -> list[Finding]:
     """Find all changes on the last night of a panel.
 
@@ -129,10 +138,12 @@ def judge(
     return findings + _of_status(panel) + _vanished(panel)
 
 
-def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
+def drifts(
+    panel: Panel, start: Mapping[Key, int] | None = None, machines: Levels | None = None
+) -> list[Finding]:
     """Findings for series that drift slowly away from their first nights.
 
-    A test once a week is often enough (benchmarks/alarm.py). `start`: as in `judge`.
+    A test once a week is often enough (benchmarks/alarm.py). `start`, `machines`: as in `judge`.
     """
     findings = []
     for name in DRIFTING:
@@ -154,14 +165,25 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
                     WORSE if change > 0 else BETTER,
                     int(nights[0]),
                     len(panel.runs) - 1,
+                    alarm=not test.together[place],
+                    suspect=bool(test.together[place]),
                     before=math.exp(reference),
                     after=math.exp(reference + change),
                     change=change,
                     p=float(test.p[place]),
-                    details={"nights": len(nights)},
+                    details={"nights": len(nights), **level_machine((machines or {}).get(name), row)},
                 )
             )
     return findings
+
+
+def level_machine(levels: MachineLevels | None, row: int) -> dict[str, str]:
+    """The entry `machine` of a finding's or alert's details: the machine that its levels are those of.
+
+    None where all nights count as of one machine.
+    """
+    machine = None if levels is None else levels.reference_of(row)
+    return {} if machine is None else {"machine": machine}
 
 
 def _measured(
@@ -180,6 +202,18 @@ def metric_logs(panel: Panel, metric: str, rows: Sequence[int] | slice = slice(N
         return np.where(panel.passed[rows] & (values > 0), np.log(values), np.nan)
 
 
+def _without_steps(panel: Panel, metric: str, alerts: Iterable[Alert]) -> Array:
+    """The logs of a metric (cases, nights) without the changes of alerts, each from its first night on."""
+    logs = metric_logs(panel, metric)
+    place = {run.id: index for index, run in enumerate(panel.runs)}
+    row = {case_id: index for index, case_id in enumerate(panel.case_ids)}
+    for alert in alerts:
+        if alert.kind == "metric" and alert.metric == metric and alert.change and alert.case_id in row:
+            end = place.get(alert.details.get("fixed_run_id", -1)) if alert.state == FIXED else None
+            logs[row[alert.case_id], place.get(alert.bad_run_id or -1, 0) : end] -= alert.change
+    return logs
+
+
 class NetLogs:
     """Logs of a panel's metrics without the shifts that each series made with most others.
 
@@ -188,21 +222,14 @@ class NetLogs:
 
     def __init__(self, panel: Panel, alerts: Iterable[Alert]) -> None:
         self._panel = panel
-        self._steps = [alert for alert in alerts if alert.kind == "metric" and alert.change is not None]
-        self._place = {run.id: index for index, run in enumerate(panel.runs)}
-        self._row = {case_id: index for index, case_id in enumerate(panel.case_ids)}
+        self._steps = list(alerts)
         self._of_metric: dict[str, Array] = {}
 
     def of(self, metric: str) -> Array:
         """The logs of a metric (cases, nights); NaN where not measured or not passed."""
         if metric not in self._of_metric:
-            of_host = JUDGED[metric].part_of or metric
-            logs = metric_logs(self._panel, of_host)
-            for alert in self._steps:
-                # Without its own step a series that stayed is not taken for one that moved with the host.
-                if alert.metric == of_host and alert.case_id in self._row:
-                    bad = self._place.get(alert.bad_run_id or -1, 0)
-                    logs[self._row[alert.case_id], bad:] -= alert.change or 0.0
+            # Without its own step a series that stayed is not taken for one that moved with the host.
+            logs = _without_steps(self._panel, JUDGED[metric].part_of or metric, self._steps)
             shift = host_shift(logs, np.isfinite(logs), nightly_test.FLOOR)
             self._of_metric[metric] = metric_logs(self._panel, metric) - shift.own
         return self._of_metric[metric]
@@ -223,7 +250,7 @@ def _of_metric(
     metric: Metric,
     start: Mapping[Key, int],
     least: Mapping[Key, float],
-    machines: Array | None = None,
+    machines: MachineLevels | None = None,
 ) -> list[Finding]:
     values = metric_logs(panel, metric.column)
     rows, first = _measured(panel, metric.column, values, start)
@@ -238,7 +265,7 @@ def _of_metric(
         values[rows],
         start=first,
         within=None if within is None else within[rows],
-        machines=None if machines is None else machines[rows],
+        machines=None if machines is None else machines.variance[rows],
         minimum_change=np.array(
             [least.get((panel.case_ids[row], metric.column), metric.threshold) for row in rows.tolist()]
         ),
@@ -292,6 +319,7 @@ def _of_metric(
                     "repeat": float(night.repeat[place]),
                     "heavy_p": float(night.heavy_p[place]),
                     **({"minimum_change": own} if own else {}),
+                    **level_machine(machines, row),
                 },
             )
         )

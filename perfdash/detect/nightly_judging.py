@@ -17,6 +17,7 @@ from perfdash.detect.findings import (
     READ,
     Finding,
     Key,
+    Levels,
     drifts,
     judge,
     metric_logs,
@@ -50,7 +51,8 @@ _FEWEST = 3  # nights from which noise is estimated
 class Judged:
     """A judged night: its findings, and the panel that they index.
 
-    `unlike`: it was not judged, because it has too few cases of the runs before it.
+    `unlike`: it was not judged, because it has too few cases of the runs before it. `machines`: the levels of
+    its machines, which the panel no longer has.
     """
 
     run: RunLine
@@ -58,6 +60,7 @@ class Judged:
     findings: list[Finding]
     unlike: bool = False
     selection: SeriesSelection = field(default_factory=SeriesSelection)
+    machines: Levels = field(default_factory=dict)
 
 
 def judge_new(store: Store, latest: int = LATEST, rules: Sequence[SeriesRule] = ()) -> list[Judged]:
@@ -117,14 +120,14 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if not is_a_night(night):
         return Judged(run, night, [], unlike=len(night.runs) > 1)
     night, start, selection, alerts = _prepared(connection, run, night, rules)
-    night, machines = on_one_machine(night, start)
+    night, machines = on_one_machine(night, start, steps=alert_states.certain_steps(alerts))
     findings = with_parts(judge(night, start, selection.minimum_changes(), machines), alerts)
     findings = _of_measured_configurations(connection, night, findings)
     if _first_of_its_week(night.runs):
-        findings += drifts(night, start)
+        findings += drifts(night, start, machines)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
     findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
-    return Judged(run, night, findings, selection=selection)
+    return Judged(run, night, findings, selection=selection, machines=machines)
 
 
 def _of_measured_configurations(
@@ -216,8 +219,8 @@ def noisiest(
     connection: sa.Connection, run: RunLine, number: int, rules: Sequence[SeriesRule] = ()
 ) -> list[SeriesThreshold]:
     """The noisiest judged series of a run's testbed, by the nights up to the run."""
-    night, start, selection, _ = _prepared(connection, run, read_night(connection, run), rules)
-    night, _ = on_one_machine(night, start)
+    night, start, selection, alerts = _prepared(connection, run, read_night(connection, run), rules)
+    night, _ = on_one_machine(night, start, steps=alert_states.certain_steps(alerts))
     cases, minimum = cases_by_id(connection, night.case_ids), selection.minimum_changes()
     listed = []
     for name, metric in JUDGED.items():
@@ -272,10 +275,11 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
             ended = replace(alert, state=DISMISSED, changed=at)
             alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
     withdrawn = withdrawn_alerts(connection, judged.run)
-    for alert, note in alert_states.advance(judged.panel, alerts, judged.findings, at):
+    night, machines = judged.panel, judged.machines
+    for alert, note in alert_states.advance(night, alerts, judged.findings, at, machines):
         if alert.id is None:
             alert = raised_again(alert, withdrawn)
-        alert_store.save(connection, alert_states.dated(alert, judged.panel), note)
+        alert_store.save(connection, alert_states.dated(alert, night, machines), note)
 
 
 def _earlier(run: RunLine, later: RunLine) -> bool:

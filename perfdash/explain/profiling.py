@@ -18,7 +18,7 @@ from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.case_status import status_of
 from perfdash.runner.code_files import model_of_folder
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.cores import away_from, slots_needed, slots_of, when_free, with_slots
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
 from perfdash.runner.run_journal import read_info, read_json
@@ -61,6 +61,7 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     if case not in plan:
         raise UsageError(f"{folder.name} has no plan of {case.name}: only what it measured can be profiled")
     (planned,) = with_secrets([plan[case]])
+    settings = with_slots(settings, *slots_needed(settings, planned))
     environment = info.environment
     variables = environment.get("variables") or {}
     return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {}, variables)

@@ -23,7 +23,7 @@ from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, PASSING, Case, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
 from perfdash.suggestions import did_you_mean, not_one_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ CASE_COLUMNS = (
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")
 _PASSING = [str(status) for status in PASSING]
+_NOT_MEASURED = [str(status) for status in NOT_MEASURED]
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
     "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
@@ -181,6 +182,7 @@ def run_before(
 ) -> RunLine | None:
     """The last run before a run that measured a case on the same testbed and is not excluded.
 
+    A run in which the case was skipped, or failed because of the machine, did not measure it.
     `other_settings`: on hosts of the same class, and whatever the settings of the run and the case were.
     """
     runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
@@ -190,6 +192,7 @@ def run_before(
         .join(cases, results.c.case_id == cases.c.id)
         .join(beds, runs.c.testbed_id == beds.c.id)
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
+        .where(results.c.status.not_in(_NOT_MEASURED))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(1)
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from perfdash.records import COMMIT_IN_WHEEL
+
 # Where pip takes a package from its index, nothing says where it is developed.
 REPOSITORIES = {
     "torch": "https://github.com/pytorch/pytorch",
@@ -59,7 +61,10 @@ class CommitRange:
 def commit_ranges(good: MeasuredBuild | None, bad: MeasuredBuild | None) -> list[CommitRange]:
     """torch's commits between two builds; where these are equal, the packages whose commit changed."""
     if good and bad and good.torch_git_version == bad.torch_git_version:
+        # Runs of an older perfdash have no commits of these wheels.
+        unknown = COMMIT_IN_WHEEL.keys() - good.commits.keys()
         names = [name for name, commit in bad.commits.items() if good.commits.get(name) != commit]
+        names = [name for name in names if name not in unknown]
         if names:
             return [_package_range(name, good, bad) for name in names[:_PACKAGES]]
     old, new = (build.torch_git_version if build else None for build in (good, bad))

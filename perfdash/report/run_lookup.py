@@ -23,7 +23,7 @@ from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
-from perfdash.records import Case
+from perfdash.records import NOT_MEASURED, Case
 from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
@@ -33,6 +33,7 @@ from perfdash.runner.run_journal import find_run, read_saved
 from perfdash.settings import judging_rules, model_owners
 
 Warn = Callable[[str], None]
+_NOT_MEASURED = {str(status) for status in NOT_MEASURED}
 
 
 def read_folder(folder: Path, warn: Warn, *, code: bool = False) -> Imported:
@@ -117,12 +118,12 @@ class RunLookup:
             before = read_folder(folder, self._warn)
             if before.run.started >= run.started:
                 continue
+            cases = [row.case for row in before.rows if row.status not in _NOT_MEASURED]
             if other_settings:
                 is_alike = before.run.host_class == run.host_class
-                cases = [replace(row.case, settings=case.settings) for row in before.rows]
+                cases = [replace(measured, settings=case.settings) for measured in cases]
             else:
                 is_alike = before.run.testbed_digest == run.testbed_digest
-                cases = [row.case for row in before.rows]
             if is_alike and case in cases:
                 return before
         return None

@@ -17,6 +17,7 @@ from perfdash.runner.messages import ProcessOutcome
 StatusOfCase = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
+_AT_ONCE = "instances"  # the last phase, and its event
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cudaError|CUBLAS_STATUS|CUDNN_STATUS|\[CUDA\]|AcceleratorError"
@@ -31,9 +32,41 @@ _ACCURACY_STATUS = {
 
 
 def status_of(outcome: ProcessOutcome) -> StatusOfCase:
-    """(status, failed phase, failure) of a case's main process; the failure without its log."""
+    """(status, failed phase, failure) of a case's main process; the failure without its log.
+
+    A case that ended while several instances ran at once was measured before: see instances_failure.
+    """
+    return _of_measured(outcome) if _last_phase(outcome) == _AT_ONCE else _of_end(outcome)
+
+
+def is_measured(outcome: ProcessOutcome) -> bool:
+    """Whether a process has measured its case, however the instances at once ended after that."""
+    return outcome.find("done") is not None or _last_phase(outcome) == _AT_ONCE
+
+
+def instances_failure(outcome: ProcessOutcome) -> Failure | None:
+    """Why the case ended while several instances of it ran at once; None where it did not."""
+    if _last_phase(outcome) != _AT_ONCE or outcome.find(_AT_ONCE):
+        return None
+    return _of_end(outcome)[2]
+
+
+def _last_phase(outcome: ProcessOutcome) -> str:
     phase = outcome.find("phase")
-    where = phase["name"] if phase else "start"
+    return str(phase["name"]) if phase else "start"
+
+
+def _of_measured(outcome: ProcessOutcome) -> StatusOfCase:
+    lost = outcome.find("eager_lost")
+    accuracy = outcome.find("accuracy") or {"status": "skipped"}
+    if lost and accuracy["status"] != "fail":  # the back end was measured without it
+        failure = Failure(lost["type"], lost["message"], limit=memory_limit(outcome))
+        return Status(lost["status"]), lost["phase"], failure
+    return _ACCURACY_STATUS[accuracy["status"]], None, None
+
+
+def _of_end(outcome: ProcessOutcome) -> StatusOfCase:
+    where = _last_phase(outcome)
     out_of_memory = Status.EAGER_OOM if where in _EAGER_PHASES else Status.OOM
     if outcome.limit:
         return _past_limit(outcome, where)
@@ -47,14 +80,8 @@ def status_of(outcome: ProcessOutcome) -> StatusOfCase:
             status = out_of_memory
         limit = memory_limit(outcome) if status in (Status.OOM, Status.EAGER_OOM) else None
         return status, failed["phase"], Failure(failed["type"], failed["message"], limit=limit)
-    lost = outcome.find("eager_lost")
-    wrong = (outcome.find("accuracy") or {}).get("status") == "fail"
-    if outcome.find("done") and lost and not wrong:  # the back end was measured without it
-        failure = Failure(lost["type"], lost["message"], limit=memory_limit(outcome))
-        return Status(lost["status"]), lost["phase"], failure
     if outcome.find("done"):
-        accuracy = outcome.find("accuracy") or {"status": "skipped"}
-        return _ACCURACY_STATUS[accuracy["status"]], None, None
+        return _of_measured(outcome)
     if outcome.status is None:
         return Status.INFRA_ERROR, where, Failure("WorkerLost", f"the fork parent ended, in phase {where}")
     number = _signal(outcome)

@@ -70,7 +70,7 @@ def of_folder(run: Path, case: Case) -> dict[str, bytes]:
 
 def model_of_folder(run: Path, case: Case) -> dict[str, bytes]:
     """The sources of a case's model by path below its folder; empty where none were kept."""
-    return {name: data for name, data in _read(run / MODELS, case).items() if _is_below(name)}
+    return _read(run / MODELS, case)
 
 
 def _is_below(name: str) -> bool:
@@ -79,10 +79,14 @@ def _is_below(name: str) -> bool:
 
 
 def _read(folder: Path, case: Case) -> dict[str, bytes]:
+    """The files of a case's zip whose names are paths below a folder: a run folder may be from elsewhere."""
     try:
         with zipfile.ZipFile(folder / f"{case.name}.zip") as file:
-            entries = [entry for entry in file.infolist() if entry.file_size <= _MOST_BYTES]
-            return {entry.filename: file.read(entry) for entry in entries}
+            return {
+                entry.filename: file.read(entry)
+                for entry in file.infolist()
+                if entry.file_size <= _MOST_BYTES and _is_below(entry.filename)
+            }
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
         return {}
 

@@ -15,7 +15,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
-from perfdash.runner.cores import slots_of
+from perfdash.runner.cores import slots_needed, slots_of
 from perfdash.runner.launcher import Launch, refuse_missing_torch
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -162,7 +162,7 @@ def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) ->
 
 
 def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: str | None = None) -> None:
-    """Raise MachineError where this machine lacks what every case needs, before a core is waited for.
+    """Raise MachineError where this machine lacks what some case needs, before a core is waited for.
 
     That is torch (also under `base_python`, the interpreter of another build), an allocator, a compiler.
     """
@@ -171,14 +171,17 @@ def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: 
     for python in filter(None, (settings.python, base_python)):
         refuse_missing_torch(Launch(python, (), 1, env=tuple(settings.env.items())))
     refuse_missing_library(settings.allocator)
+    binding = [case for case in cases if case.skip_reason is None and slots_needed(settings, case)[1]]
     if settings.bind_memory:
-        refuse_unbound_memory(settings)
+        refuse_unbound_memory(settings, "--bind-memory")
+    elif binding:
+        refuse_unbound_memory(settings, f"--configuration {binding[0].case.configuration}")
     if any(case.needs_cpp for case in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
 
 
-def refuse_unbound_memory(settings: RunSettings) -> None:
-    """Raise MachineError where this machine does not let a process bind its memory."""
+def refuse_unbound_memory(settings: RunSettings, option: str) -> None:
+    """Raise MachineError where this machine does not let a process bind its memory, as `option` asks."""
     refused: list[OSError] = []
 
     def bind() -> None:
@@ -192,6 +195,7 @@ def refuse_unbound_memory(settings: RunSettings) -> None:
     trial.join()
     if refused:
         raise MachineError(
-            f"--bind-memory: {refused[0].strerror or refused[0]}. In a container it needs the capability "
-            "SYS_NICE (docker run --cap-add SYS_NICE); or measure without --bind-memory and --threads socket"
+            f"{option}: {refused[0].strerror or refused[0]}. In a container it needs the capability "
+            "SYS_NICE (docker run --cap-add SYS_NICE); or measure without --bind-memory, --threads socket, "
+            "--instances and configuration socket"
         )

@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from perfdash import topology
 from perfdash.errors import MachineError, UsageError
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
+from perfdash.suites.case_selection import Planned
 from perfdash.topology import format_cores, parse_cores
 
 _POLL_S = 1.0  # between two looks at cores that another run measures on
@@ -195,6 +197,46 @@ def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
             )
         slots = slots[: max(1, len(visible))]
     return slots
+
+
+def slots_needed(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
+    """The threads that a case needs, and whether they and its memory are bound."""
+    return planned.case.threads, planned.case.options.get("bind_memory", settings.bind_memory)
+
+
+def by_slots(settings: RunSettings, planned: Sequence[Planned]) -> list[tuple[RunSettings, list[int]]]:
+    """The cases by the kind of slot that they need: settings for these slots, and places in `planned`.
+
+    Each number of threads has slots of its own, and so have bound ones. Skipped cases are with the first.
+    """
+    measured = [case for case in planned if case.skip_reason is None]
+    kinds = list(dict.fromkeys(slots_needed(settings, case) for case in measured))
+    kinds = kinds or [(settings.threads, settings.bind_memory)]
+    needed = [slots_needed(settings, case) if case.skip_reason is None else kinds[0] for case in planned]
+    return [
+        (with_slots(settings, *kind), [place for place, own in enumerate(needed) if own == kind])
+        for kind in kinds
+    ]
+
+
+def with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings:
+    """The settings with the threads of some cases; --jobs N is for those of the settings themselves."""
+    if (threads, binds) == (settings.threads, settings.bind_memory):
+        return settings
+    jobs = settings.jobs if settings.jobs == "auto" else 1
+    update = {"threads": threads, "bind_memory": binds, "jobs": jobs}
+    return on_one_socket(settings.model_copy(update=update))
+
+
+def on_one_socket(settings: RunSettings) -> RunSettings:
+    """The settings with the cores of one socket, where they are for as many bound threads."""
+    if not settings.bind_memory:
+        return settings
+    asked = parse_cores(settings.cores) if settings.cores else None
+    socket_cores = topology.one_socket(topology.available(asked))
+    if len(socket_cores) != settings.threads:
+        return settings
+    return settings.model_copy(update={"cores": format_cores(socket_cores)})
 
 
 def compile_cores(slots: Sequence[tuple[int, ...]], settings: RunSettings) -> list[tuple[int, ...]]:

@@ -22,7 +22,10 @@ ENOUGH = 10
 
 @dataclass(frozen=True)
 class Candidate:
-    """A case that may be measured. `days`: since it was measured last; None: never."""
+    """A case that may be measured. `days`: since it was measured last; None: never.
+
+    `cost_s`: seconds of the night; of four cases side by side a quarter of what each takes.
+    """
 
     cost_s: float
     nights: int = 0
@@ -52,25 +55,28 @@ def choose(candidates: Sequence[Candidate], budget_s: float) -> list[int]:
     return sorted(chosen)
 
 
-def within_hours(plan: Plan, hours: float, slots: int, now: str, known: Mapping[Case, NightsOfCase]) -> Plan:
+def within_hours(
+    plan: Plan, hours: float, slots: Sequence[int], now: str, known: Mapping[Case, NightsOfCase]
+) -> Plan:
     """The plan with the cases that a night of so many hours leaves out as skipped, with the reason.
 
-    `slots` measure side by side; `known`: what the history has of each case. Raises UsageError where no case
-    fits.
+    `slots`: of each case the number of cases like it that are measured side by side; `known`: what the
+    history has of it. Raises UsageError where no case fits.
     """
-    budget_s = 3600 * hours * max(1, slots)
+    budget_s = 3600 * hours
     durations = {case.name: measured.wall_s for case, measured in known.items() if measured.wall_s}
     costs = schedule.costs(plan.cases, durations)
+    shares = [cost / side_by_side for cost, side_by_side in zip(costs, slots, strict=True)]
     open_cases = [index for index, case in enumerate(plan.cases) if case.skip_reason is None]
-    candidates = [_candidate(known.get(plan.cases[index].case), costs[index], now) for index in open_cases]
+    candidates = [_candidate(known.get(plan.cases[index].case), shares[index], now) for index in open_cases]
     chosen = {open_cases[place] for place in choose(candidates, budget_s)}
     if open_cases and not chosen:
-        shortest = min(candidates, key=lambda candidate: candidate.cost_s).cost_s
+        shortest = min(costs[index] for index in open_cases)
         raise UsageError(
             f"--hours {hours:g}: no case fits; the shortest takes about {schedule.duration(shortest)}"
         )
     cases = [
-        replace(case, skip_reason=_reason(costs[index], budget_s, hours))
+        replace(case, skip_reason=_reason(costs[index], shares[index] > budget_s, hours))
         if index in open_cases and index not in chosen
         else case
         for index, case in enumerate(plan.cases)
@@ -86,8 +92,8 @@ def _candidate(measured: NightsOfCase | None, cost_s: float, now: str) -> Candid
     return Candidate(cost_s, measured.nights, max(0.0, age.total_seconds() / 86400))
 
 
-def _reason(cost_s: float, budget_s: float, hours: float) -> str:
-    if cost_s > budget_s:
+def _reason(cost_s: float, is_too_long: bool, hours: float) -> str:
+    if is_too_long:
         return f"{NOT_TONIGHT}it takes {schedule.duration(cost_s)}, more than the budget of {hours:g} hours"
     return f"{NOT_TONIGHT}other cases waited longer for the {hours:g} hours of this run"
 

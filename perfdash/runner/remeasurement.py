@@ -22,7 +22,7 @@ from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
 from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
-from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.cores import away_from, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.run_journal import read_plan
 from perfdash.settings import RunSettings
@@ -61,10 +61,11 @@ def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
-    """The settings of a run, changed by flags, for one case at a time."""
+    """The settings of a run, changed by flags, for one case at a time and without its instances."""
     recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
-    return RunSettings(**{**recorded, "jobs": 1, "cores": None, "fail_on": (), **given})
+    alone: dict[str, Any] = {"jobs": 1, "cores": None, "instances": None, "fail_on": ()}
+    return on_one_socket(RunSettings(**{**recorded, **alone, **given}))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdash.records import NOT_TONIGHT, Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.case_status import status_of
+from perfdash.runner.case_status import instances_failure, is_measured, status_of
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.sized_record import notes_of, of_sizes
@@ -77,6 +77,9 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         result.instances = {key: value for key, value in at_once.items() if key != "event"}
         if failed := result.instances.get("failed"):
             result.notes.append(f"the {at_once['count']} instances at once were not measured: {failed}")
+    elif failure := instances_failure(main):
+        result.instances = {"failed": failure.message}
+        result.notes.append(f"the instances at once were not measured: {failure.message}")
     if planned.case.scenario == "sizes":
         result.conditions |= {"sizes": ",".join(map(str, planned.sizes)), "sizes_of": planned.sizes_of}
     if result.conditions and planned.case.scenario == "generation":
@@ -324,7 +327,7 @@ def _fill_latency(
         del result.conditions["process_ratios"], result.conditions["within_variance"]
         return
     set_speedups([result])
-    lost = sum(not outcome.find("done") for outcome in outcomes)
+    lost = sum(not is_measured(outcome) for outcome in outcomes)
     if lost:
         result.notes.append(f"{lost} of {len(outcomes)} processes failed")
 

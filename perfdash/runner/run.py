@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfdash import __version__, topology
+from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
@@ -28,7 +28,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.cores import away_from, by_slots, slots_needed, slots_of, when_free, with_slots
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
@@ -42,7 +42,6 @@ from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, backend_names
 from perfdash.suites.suite_file import NOTEBOOK
-from perfdash.topology import parse_cores
 
 Say = Callable[[str], None]
 
@@ -99,7 +98,7 @@ def new_run(
         )
     plan, dynamo_names = make_plan(settings, notebook=notebook.name if notebook else None)
     slots = _slots(settings, plan)
-    plan = of_tonight(settings, plan, len(slots))
+    plan = of_tonight(settings, plan)
     check_machine(settings, plan.cases)
     journal = RunJournal.create(settings.out)
     try:
@@ -113,7 +112,7 @@ def new_run(
     )
 
 
-def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
+def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
     """The plan within --hours, by what the history has of its cases. Raises UsageError."""
     if settings.hours is None:
         return plan
@@ -129,7 +128,11 @@ def of_tonight(settings: RunSettings, plan: Plan, slots: int) -> Plan:
                 known = measured_on(connection, _host())
         except NoHistory:
             pass  # the first night: the suites' hints of costs decide
-    return within_hours(plan, settings.hours, slots, now(), known)
+    side_by_side = [1] * len(plan.cases)
+    for group, places in by_slots(settings, plan.cases):
+        for place in places:
+            side_by_side[place] = max(1, len(slots_of(group)))
+    return within_hours(plan, settings.hours, side_by_side, now(), known)
 
 
 def _host() -> str:
@@ -138,7 +141,7 @@ def _host() -> str:
 
 def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
     """The slots of the run's own threads. Raises UsageError where a configuration's cannot be had."""
-    measured = {_of_slots(settings, case) for case in plan.cases if case.skip_reason is None}
+    measured = {slots_needed(settings, case) for case in plan.cases if case.skip_reason is None}
     others = measured - {(settings.threads, settings.bind_memory)}
     if others and settings.executor != "local":
         raise UsageError(
@@ -146,13 +149,8 @@ def _slots(settings: RunSettings, plan: Plan) -> list[tuple[int, ...]]:
             f"--executor local; a cluster's slots have {settings.threads}"
         )
     for threads, binds in sorted(others):
-        slots_of(_with_slots(settings, threads, binds))
+        slots_of(with_slots(settings, threads, binds))
     return slots_of(settings)
-
-
-def _of_slots(settings: RunSettings, planned: Planned) -> tuple[int, bool]:
-    """The threads that a case needs, and whether they and its memory are bound."""
-    return planned.case.threads, planned.case.options.get("bind_memory", settings.bind_memory)
 
 
 def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
@@ -251,53 +249,30 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
             say(warning)
         orphans.end_strays()
         remove_abandoned_folders()
-        for settings, left in _by_threads(run):
-            _measure_part(run, settings, left, watcher, say)
+        parts = by_slots(run.settings, [run.plan.cases[index] for index in run.left])
+        for number, (settings, places) in enumerate(parts):
+            left = [run.left[place] for place in places]
+            _measure_part(run, settings, left, watcher, say, is_further=number > 0)
             if run.interrupted:
                 break
     finally:
         run.journal.close()
 
 
-def _by_threads(run: OpenRun) -> list[tuple[RunSettings, list[int]]]:
-    """The cases that are left, by number of threads: each number has slots of its own, one after another.
-
-    Bound threads count as another number. Raises UsageError where this machine has no such slots.
-    """
-    settings = run.settings
-    needed = {index: _of_slots(settings, run.plan.cases[index]) for index in run.left}
-    numbers = list(dict.fromkeys(needed.values())) or [(settings.threads, settings.bind_memory)]
-    return [
-        (_with_slots(settings, *number), [index for index in run.left if needed[index] == number])
-        for number in numbers
-    ]
-
-
-def _with_slots(settings: RunSettings, threads: int, binds: bool) -> RunSettings:
-    """The settings with a configuration's threads; --jobs N is for the run's own.
-
-    Bound threads that fill a socket get that socket's cores.
-    """
-    if (threads, binds) == (settings.threads, settings.bind_memory):
-        return settings
-    jobs = settings.jobs if settings.jobs == "auto" else 1
-    changed: dict[str, Any] = {"threads": threads, "bind_memory": binds, "jobs": jobs}
-    if binds:
-        asked = parse_cores(settings.cores) if settings.cores else None
-        socket_cores = topology.one_socket(topology.available(asked))
-        if len(socket_cores) == threads:
-            changed["cores"] = topology.format_cores(socket_cores)
-    return settings.model_copy(update=changed)
-
-
 def _measure_part(
-    run: OpenRun, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say
+    run: OpenRun, settings: RunSettings, left: Sequence[int], watcher: Watcher, say: Say, *, is_further: bool
 ) -> None:
-    """Measure some cases, which share the settings of the slots, as one session of the run."""
+    """Measure some cases, which share the settings of the slots, as one session of the run.
+
+    `is_further`: another part of the run is done, which the run is not while this one waits for its cores.
+    """
     plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(
         {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
     )
+    if is_further:
+        info.noise.get("null", {}).pop("end", None)
+        journal.write_state(info, "running")
     policy = Policy(
         settings.allocator,
         settings.processes,
@@ -325,15 +300,29 @@ def _measure_part(
             session.run()
     except KeyboardInterrupt:
         run.interrupted = True
+        if session is None:
+            _keep_state(run, "interrupted", say)
     except PerfdashError:
         if len(info.sessions) == 1 and not (session and session.begun):
             journal.discard()
         else:
+            if session is None:
+                _keep_state(run, "failed", say)
             saved = len(session.results if session else run.results)
             say(f"{saved} of {info.cases} cases are saved. {run.how_to_resume}")
         raise
     if session:
         run.results = session.results
+
+
+def _keep_state(run: OpenRun, state: str, say: Say) -> None:
+    """Write how a run ended while it waited for cores; a full disk hides no error."""
+    if run.info.state != "running":  # a run that was resumed, and not begun again
+        return
+    try:
+        run.journal.write_state(run.info, state)
+    except PerfdashError as error:
+        say(str(error))
 
 
 def earlier_nights(

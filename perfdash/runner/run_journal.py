@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import append, dumps, is_locked, make_dated_folder, mend_last_line, replaced, try_lock
+from perfdash.files import (
+    append,
+    dumps,
+    is_locked,
+    make_dated_folder,
+    mend_last_line,
+    now,
+    replaced,
+    try_lock,
+)
 from perfdash.records import (
     SCHEMA,
     Case,
@@ -135,6 +144,14 @@ class RunJournal:
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""
         self._guard(lambda: _replace(self.folder / INFO, _document(to_json(info))))
+
+    def write_state(self, info: RunInfo, state: str) -> None:
+        """run.json with a new state of the run and of its last session."""
+        session = info.sessions[-1]
+        info.state = session["state"] = state
+        if state != "running":
+            info.ended = session["ended"] = now()
+        self.write_info(info)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """plan.json: all that was to be measured, and how (runner.plan)."""

@@ -127,7 +127,7 @@ class Session:
 
         However it ends, what was measured is in the journal.
         """
-        self._state("running")
+        self.journal.write_state(self.info, "running")
         state = "failed"
         try:
             real = [planned for planned in self.planned if planned.skip_reason is None]
@@ -172,19 +172,11 @@ class Session:
             if self._results:
                 self.journal.rewrite(self.results)
                 self.journal.write_csv(self.results, self.dynamo_names)
-            self._state(state)
+            self.journal.write_state(self.info, state)
         except MachineError as error:
             if state == "done":
                 raise
             self.watcher.say(str(error))
-
-    def _state(self, state: str) -> None:
-        self.info.state = state
-        session = self.info.sessions[-1]
-        session["state"] = state
-        if state != "running":
-            self.info.ended = session["ended"] = now()
-        self.journal.write_info(self.info)
 
     def _introduce(self, planned: Sequence[Planned]) -> None:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""

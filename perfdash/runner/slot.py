@@ -22,7 +22,7 @@ from perfdash.files import TemporaryFolder, now
 from perfdash.records import Case, Job, Status
 from perfdash.runner import gpus, host, noise
 from perfdash.runner.allocator import allocator_library
-from perfdash.runner.case_status import spoils_gpu
+from perfdash.runner.case_status import is_measured, spoils_gpu
 from perfdash.runner.cores import Locks, core_names, every_slot
 from perfdash.runner.gpu_monitor import GpuMonitor, open_monitor
 from perfdash.runner.launcher import ForkParent, Launch
@@ -278,7 +278,7 @@ class Slot:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role, folder=order.folder)
                 outcomes = [_too_large(job, planned) or self._main_process(order, job, log, on_event)]
-                if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and order.role == "full":
+                if is_measured(outcomes[0]) and not outcomes[0].find("eager_lost") and order.role == "full":
                     replica_start = time.monotonic()
                     # The main process is not one of the timed ones where the allocator is preloaded.
                     self._sample_again(order, job, log, on_event, outcomes, preload)

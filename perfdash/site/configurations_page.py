@@ -14,6 +14,7 @@ from perfdash.site.overview_page import SettingNight, TestbedView
 from perfdash.site.testbed_history import Testbed
 
 MOST = 300  # models that are listed
+_PASS = "pass"
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,20 @@ class SettingColumn:
 class ModelCell:
     """A model under one configuration. `ratio`: its latency / that of the baseline, None where not known.
 
-    `differs`: another outcome than the baseline's, or a latency ratio beyond both intervals.
+    `badge`: of a cell that differs from the baseline, by another outcome or a latency ratio beyond both
+    intervals: better, worse, or info where both fail. Empty for others.
     """
 
     row: Row
     href: str
     ratio: float | None
-    differs: bool
+    badge: str
 
     @property
     def word(self) -> str:
-        return str(self.row.status).replace("_", " ")
+        """What became of the case."""
+        outcome = _outcome(self.row)
+        return str(self.row.status if outcome == _PASS else outcome).replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,12 @@ class ModelLine:
 
     @property
     def differing(self) -> int:
-        return sum(cell is not None and cell.differs for cell in self.cells)
+        return sum(cell is not None and bool(cell.badge) for cell in self.cells)
 
     @property
     def other_outcomes(self) -> int:
-        """Under how many configurations it passes where it fails under the first, or the other way round."""
-        return sum(cell is not None and cell.differs and cell.ratio is None for cell in self.cells)
+        """Under how many configurations it ends in another way than under the first."""
+        return sum(cell is not None and bool(cell.badge) and cell.ratio is None for cell in self.cells)
 
     @property
     def spread(self) -> float:
@@ -132,9 +136,8 @@ def _line(bed: Testbed, key: tuple[str, str, int], rows: Sequence[Row | None]) -
         if row is None or baseline is None:
             cells.append(None)
             continue
-        ratio = _ratio(row, baseline)
-        differs = row is not baseline and (_outcome(row) != _outcome(baseline) or _apart(row, baseline))
-        cells.append(ModelCell(row, model_page(bed.digest, row.case), ratio, differs))
+        page = model_page(bed.digest, row.case)
+        cells.append(ModelCell(row, page, _ratio(row, baseline), _badge(row, baseline)))
     return ModelLine(suite, model, batch_size, cells)
 
 
@@ -146,12 +149,22 @@ def _ratio(row: Row, baseline: Row) -> float | None:
     return mine / other if mine > 0 and other > 0 else None
 
 
+def _badge(row: Row, baseline: Row) -> str:
+    """The badge of a row that differs from the baseline; empty where it does not, or one was not run."""
+    if {row.status, baseline.status} & {Status.SKIPPED, Status.NOT_TONIGHT}:
+        return ""
+    outcome, other = _outcome(row), _outcome(baseline)
+    if outcome != other:
+        return {outcome: "better", other: "worse"}.get(_PASS, "info")
+    if _apart(row, baseline):
+        return "better" if (_ratio(row, baseline) or 1.0) < 1 else "worse"
+    return ""
+
+
 def _outcome(row: Row) -> str:
-    """What the row says of the model: passing and compiled, or its status. Nothing where it was not run."""
-    if row.status in (Status.SKIPPED, Status.NOT_TONIGHT):
-        return "pass"
+    """What a row says of the model: passing and compiled, passing as eager, or its status."""
     if row.status in PASSING:
-        return "pass" if is_compiled(row) else "nothing captured"
+        return _PASS if is_compiled(row) else "nothing captured"
     return str(row.status)
 
 

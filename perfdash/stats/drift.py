@@ -14,12 +14,15 @@ from scipy import special
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
-from perfdash.stats.noise_level import Counts, Flags, as_normal, noise_level, row_medians
+from perfdash.stats.noise_level import Counts, Flags, as_normal, excess_spread, noise_level, row_medians
 
 FIRST = 20
 LAST = 14
 MINIMUM_CHANGE = 0.03
 DISCOVERY_RATE = 0.002
+# Where at least so many series are judged and more than this share of them drift the same way, it may be the
+# host, whose state moves its series by unlike amounts.
+MANY, TOGETHER = 10, 0.25
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Drift:
 
     judged: long enough; otherwise numbers are NaN and `drifting` is False. change: log of the last nights
     over the reference, without the host's drift. p: two-sided. reference: log level of the first nights.
+    together: drifts the same way as many others, so that it may be the host.
     """
 
     judged: Flags
@@ -35,6 +39,7 @@ class Drift:
     change: Array
     p: Array
     reference: Array
+    together: Flags
 
 
 def drift(
@@ -72,11 +77,19 @@ def drift(
     change = _mean(values, at_last, noise.sd) - reference
     lags = noise.inflation.shape[1]
     variance = sum(noise.inflation[:, min(n, lags) - 1] / n for n in (first, last))
-    score = as_normal(change / (noise.sd * np.sqrt(variance)), noise.df)
+    scores = change / (noise.sd * np.sqrt(variance))
+    # Where the host's state changed, its series moved by unlike amounts, which is no drift of theirs.
+    scores /= excess_spread(np.where(judged & ~noise.constant, scores, np.nan)[:, None])
+    score = as_normal(scores, noise.df)
     p = np.where(judged, 2 * special.ndtr(-np.abs(score)), np.nan)
     change = np.where(judged, change, np.nan)
     drifting = judged & (np.abs(change) >= np.log1p(minimum_change)) & discoveries(p, discovery_rate)
-    return Drift(judged, drifting, change, p, reference)
+    together = np.zeros(len(values), dtype=bool)
+    if judged.sum() >= MANY:
+        for way in (drifting & (change > 0), drifting & (change < 0)):
+            if way.sum() > TOGETHER * judged.sum():
+                together |= way
+    return Drift(judged, drifting, change, p, reference, together)
 
 
 def _mean(values: Array, nights: Flags, sd: Array) -> Array:

@@ -6,8 +6,9 @@ level of each machine is taken out; how well that is known depends on its nights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,30 @@ _NAMELESS, _LATELY = 3, 5
 class MachineLevels:
     """offset (S, T): log level of each night's machine over the reference machine's; NaN: not known yet.
 
-    variance (S,): of the offsets of the last nights' machines, the largest, as squared logs.
+    variance (S,): of the offsets of the last nights' machines, the largest, as squared logs. machines: their
+    names; none where all nights count as of one machine. reference (S,): the place of each series' reference
+    machine among them. levels, variances (S, machines): the offset of each machine and its variance.
     """
 
     offset: Array
     variance: Array
+    machines: tuple[str, ...] = ()
+    reference: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    levels: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    variances: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def reference_of(self, row: int) -> str | None:
+        """The reference machine of a series; None where all nights count as of one machine."""
+        return self.machines[self.reference[row]] if self.machines else None
+
+    def level_of(self, row: int, machine: str | None) -> tuple[float, float]:
+        """A machine's offset in a series and the offset's variance; NaN if they are not known."""
+        if not self.machines:
+            return 0.0, 0.0
+        if machine not in self.machines:
+            return math.nan, math.nan
+        place = self.machines.index(machine)
+        return float(self.levels[row, place]), float(self.variances[row, place])
 
 
 def machine_levels(
@@ -79,7 +99,8 @@ def machine_levels(
         offset[:, machine], variance[:, machine] = _drawn(raw, error, tells, nights[:, machine] >= _FEWEST)
         offset[own, machine], variance[own, machine] = 0.0, 0.0
     recent = np.unique(of_night[-_WINDOW:])
-    return MachineLevels(offset[:, of_night], variance[:, recent].max(axis=1))
+    last = variance[:, recent].max(axis=1)
+    return MachineLevels(offset[:, of_night], last, tuple(names), reference, offset, variance)
 
 
 def _earlier(values: Array) -> Array:

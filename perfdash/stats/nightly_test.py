@@ -15,7 +15,16 @@ from scipy import stats
 from perfdash.metrics import MINIMUM_CHANGE
 from perfdash.stats.host_shift import HOST, Shift, host_shift, tonights_shift
 from perfdash.stats.intervals import Array
-from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
+from perfdash.stats.noise_level import (
+    Counts,
+    Flags,
+    NoiseLevel,
+    Tails,
+    as_normal,
+    excess_spread,
+    noise_level,
+    row_medians,
+)
 
 WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights in the baseline
@@ -110,7 +119,9 @@ def judge(
     shift = tonights_shift(shifts.night, noise, present, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
-    tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
+    scores = net / _deviation(noise, within, old)
+    wide = excess_spread(np.where(noise.constant[:, None], np.nan, scores))
+    tonight, best = _windows(net, scores / wide, noise, judged, guard + 1)
 
     least = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), judged.shape))
     age = shift.nights if least.size and abs(shift.change) >= np.median(least) else 0
@@ -126,7 +137,7 @@ def judge(
     if age <= 2:
         alone &= ~quiet
     candidate = lasting | alone
-    heavy_p = _heavy_tailed_p(net, noise)
+    heavy_p = _heavy_tailed_p(net / wide, noise)
     far_off = heavy_p <= min(SUSPECT_P, discovery_rate / max(int(judged.sum()), 1))
     suspect = (discovered & lasting) | (candidate & far_off)
     suspect &= ~alarm & ~shifts.group[:, -1]

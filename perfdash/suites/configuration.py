@@ -26,7 +26,7 @@ from pydantic import (
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
-from perfdash.records import DEFAULT_CONFIGURATION, Case, Option
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Option, Specification, declared_options
 from perfdash.redaction import mask_variables
 from perfdash.run_options import configuration_keys, without_none
 from perfdash.settings import RunSettings, threads_of_a_socket, validated_type
@@ -39,9 +39,10 @@ _LONGEST = 1000  # characters of a case's settings: they are part of a key in th
 OF_A_CASE = frozenset({"backend", "dtype", "amp_dtype", "threads", "dynamic", "scenario"})
 
 
-def _one_value(kind: Any) -> Any:
-    """The type of one item of an option that may be given several times."""
-    return get_args(kind)[0] if get_origin(kind) is tuple else kind
+def _of_one_case(name: str, kind: Any) -> Any:
+    """The type of an option of one case: an item of what a run takes several of, e.g. dtypes."""
+    is_list = get_origin(kind) is tuple and name not in declared_options(Specification)
+    return get_args(kind)[0] if is_list else kind
 
 
 def _with_words(kind: Any, option: Option) -> Any:
@@ -64,7 +65,10 @@ else:
         "_ConfigurationKeys",
         __config__=ConfigDict(extra="forbid", frozen=True),
         **{
-            name: (_with_words(validated_type(_one_value(without_none(kind)), option), option) | None, None)
+            name: (
+                _with_words(validated_type(_of_one_case(name, without_none(kind)), option), option) | None,
+                None,
+            )
             for name, (kind, option) in configuration_keys().items()
         },
     )
@@ -128,10 +132,11 @@ class Configuration(_ConfigurationKeys):
                     )
                 changed[key] = {**given, **value}
                 continue
-            several = isinstance(given, tuple)
+            value = tuple(value) if isinstance(value, list) else value
+            several = isinstance(given, tuple) and not isinstance(value, tuple)
             given_one = given[0] if several and len(given) == 1 else given
             if given != usual and given_one != value:
-                said = ",".join(map(str, given)) if several else _spelled(given)
+                said = ",".join(map(str, given)) if isinstance(given, tuple) else _spelled(given)
                 raise UsageError(
                     f"{flag} {said}: configuration {self.name} sets it to {_spelled(value)}; leave one of "
                     "the two out"

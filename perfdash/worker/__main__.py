@@ -23,7 +23,7 @@ import sys
 import traceback
 from typing import Any, Iterable, Optional
 
-from perfdash.records import job_from_json
+from perfdash.records import COMMIT_IN_WHEEL, job_from_json
 from perfdash.worker import linux
 from perfdash.worker.orphan_watchdog import fork_under_watchdog
 
@@ -37,13 +37,6 @@ _COMPILER_MODULES = (
     "torch._inductor.codegen.triton",
 )
 _MAX_MESSAGE = 1 << 22
-# Wheels that name the commit they were built from, and its repository.
-_WHEELS = {
-    "torchvision": "https://github.com/pytorch/vision",
-    "torchaudio": "https://github.com/pytorch/audio",
-    "torchtext": "https://github.com/pytorch/text",
-    "torchdata": "https://github.com/pytorch/data",
-}
 
 
 def main() -> None:
@@ -138,7 +131,7 @@ def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]
             continue
         versions[name] = distribution.version
         if commit := _commit_in_wheel(distribution, name):
-            commits[name], repositories[name] = commit, _WHEELS[name]
+            commits[name], repositories[name] = commit, COMMIT_IN_WHEEL[name]
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
             commit, address = origin["vcs_info"]["commit_id"], origin["url"]
@@ -153,7 +146,7 @@ def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]
 
 def _commit_in_wheel(distribution: Any, name: str) -> Optional[str]:
     """The commit that a wheel of PyTorch's own libraries was built from, by its file version.py."""
-    if name not in _WHEELS:
+    if name not in COMMIT_IN_WHEEL:
         return None
     try:
         with open(str(distribution.locate_file(f"{name}/version.py"))) as file:

@@ -2,8 +2,8 @@
 
 Every phase ends with an event, so what was measured before a crash is kept. The order matters: load with
 one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile, check accuracy, time
-under the steady allocator, score, try a compiled file in a fresh process, and measure the compiled side's
-memory last.
+under the steady allocator, score, try a compiled file in a fresh process, measure the compiled side's
+memory, and last run several instances at once: their end costs nothing that was measured.
 
 With Job.until_oom the batch grows until memory ends: where eager runs out of memory, the case goes on with
 the back end alone, and a check that alone lacks memory is skipped.
@@ -146,16 +146,16 @@ class CaseProcess:
             if job.role != "replica" and hasattr(self.scenario, "further") and not self.eager_lost:
                 with self.phase("sizes"):
                     self.emit("sizes", **self.scenario.further(self.comparison()))
-            if job.role == "full" and job.instance_cores:
-                with self.phase("instances"):
-                    self.emit("instances", **instances.run_at_once(job))
-            # Last: it changes the settings of malloc, which must not reach the timing.
+            # It changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
                     self.memory()
                 if self.frames:
                     self.count_recompiles("timing")
                     self.emit("recompiled", by_phase=self.recompiles, **self.frames.failures())
+            if job.role == "full" and job.instance_cores:
+                with self.phase("instances"):
+                    self.emit("instances", **instances.run_at_once(job))
 
     def profile(self) -> None:
         """Load, compile, then profile both sides unless only the structure is wanted; nothing is judged."""

@@ -41,7 +41,7 @@ def of_compiled(comparison: BothSides, held_bytes: int, constants_bytes: int, co
 
     The back end's held bytes are those of the tensors that it names; else of the module before its first
     call (`held_bytes`) and of what two calls left (`constants_bytes`); a back end that holds no tensors is
-    opened a second time. This is the last phase: eager is not called after it.
+    opened a second time. Eager is not called in this process after it.
     """
     backend, side, device = comparison.backend, comparison.compiled_side, comparison.device
     inputs = list(pytree.tensors_in(side.inputs))

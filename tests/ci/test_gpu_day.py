@@ -25,7 +25,7 @@ spec.loader.exec_module(planning)
 BOTH = pytest.mark.parametrize("device", ["cuda", "cpu"])
 
 # Plays perfdash: `calls` has each call. A run leaves a folder with two results; `dies-NAME` has it kill the
-# script first, once; `wrong` changes a known value; `fails` is the exit code of doctor.
+# script first, once; `wrong` changes a known value; `fails` and `tests`: exit codes of doctor and pytest.
 STAND_IN = """#!{python} -IS
 import json, os, pathlib, signal, sys
 home, words = pathlib.Path({home!r}), sys.argv[1:]
@@ -62,8 +62,9 @@ if words[0] == "run":
     tell("done")
 if words[0] == "report":
     pathlib.Path(option("--to")).write_text("| a table |")
-if "doctor" in words and (home / "fails").exists():
-    sys.exit(int((home / "fails").read_text()))
+for word, file in (("doctor", "fails"), ("pytest", "tests")):
+    if word in words and (home / file).exists():
+        sys.exit(int((home / file).read_text()))
 """
 
 
@@ -259,6 +260,17 @@ def test_a_known_value_that_is_missed_is_a_failure(home):
     assert "DOES NOT HOLD" in (home / "day" / "README.md").read_text()
 
 
+def test_tests_that_fail_are_a_step_that_failed(home):
+    (home / "tests").write_text("1")
+    done = day(home, "--minutes", "60")
+    assert done.returncode == 1
+    log = home / "day" / "logs" / "cuda-tests.log"
+    assert f"cuda-tests failed with exit code 1: {log}" in done.stdout
+    steps = json.loads((home / "day" / "day.json").read_text())["steps"]
+    assert {name for name, step in steps.items() if step["state"] == "failed"} == {"cuda-tests"}
+    assert "| the tests of the stand-in device | failed |" in (home / "day" / "README.md").read_text()
+
+
 def test_few_minutes_leave_cases_out_and_say_so(home):
     day(home, "--minutes", "60", "--piece", "--piece-minutes", "0.01")
     path = home / "day" / "day.json"
@@ -272,12 +284,24 @@ def test_few_minutes_leave_cases_out_and_say_so(home):
     assert not (home / "day" / "runs" / "training").exists()
 
 
+def test_paths_are_meant_where_the_command_is_typed(home):
+    """Also those that are given in one word."""
+    (home / "desk").mkdir()
+    env = {**os.environ, "PERFDASH_DAY_COMMAND": str(home / "perfdash"), "PERFDASH_PYTHON": sys.executable}
+    words = ["--device=cpu", "--out=day", "--archive=day.tgz", "--minutes=60"]
+    done = subprocess.run([SCRIPT, *words], env=env, capture_output=True, text=True, cwd=home / "desk")
+    assert done.returncode == 0, done.stderr
+    assert (home / "desk" / "day" / "README.md").is_file()
+    assert (home / "desk" / "day.tgz").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--minutes", "0"), "above 0"),
         (("--minutes", "x"), "invalid float"),
         (("--wheels", "nowhere"), "no wheels in"),
+        (("--wheels=nowhere",), "no wheels in"),
         (("--device", "tpu"), "invalid choice"),
     ],
 )

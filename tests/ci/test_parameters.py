@@ -55,6 +55,16 @@ def test_a_parameter_with_a_password_is_refused_and_not_lost(stage):
     assert "UNDER_TEST=git+https://me@127.0.0.1:9/x cannot be read by pip" in done.stderr
 
 
+def test_a_night_with_configurations_expects_no_case_of_the_default_one(stage):
+    more = {"EVERY": "24h", "SUITES": "timm"}
+    assert script(stage, "nightly/heartbeat.sh", "begin", **more).returncode == 0
+    (call,) = stage.calls("nightly begin")
+    assert call.endswith("--expect timm cpu float32 1")
+    assert script(stage, "nightly/heartbeat.sh", "begin", **more, CONFIGURATIONS="socket").returncode == 0
+    (call,) = stage.calls("nightly begin")
+    assert "--expect" not in call
+
+
 def test_what_installs_packages_gets_no_secret(stage):
     """Neither ci/torch_build.sh nor ci/setup.sh, whatever the stage around them gets."""
     (stage.venv / "bin" / "python").unlink()

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from perfdash import topology
 from perfdash.bisection.request import complete_from_alert, planned_case, run_settings
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
@@ -11,6 +12,7 @@ from perfdash.history.alert_store import load_bisections
 from perfdash.history.store import open_store
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
+from perfdash.topology import PhysicalCore
 from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.repositories import Repository
 
@@ -76,6 +78,21 @@ def test_nothing_is_compiled_where_eager_changed(tmp_path):
     assert run_settings(flags, flags["metric"]).backend == ("eager",)
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, "metric": "speedup"}, None)
     assert run_settings(flags, flags["metric"]).backend == ("inductor",)
+
+
+def test_a_case_of_configuration_socket_is_bisected_bound_to_its_socket(tmp_path, monkeypatch):
+    cores = [PhysicalCore((core,), core % 2, core % 2) for core in range(8)]  # numbered in turns
+    monkeypatch.setattr(
+        topology, "available", lambda asked: [core for core in cores if core.first in (asked or range(8))]
+    )
+    case = {"threads": 4, "configuration": "socket", "settings": '{"bind_memory":true}'}
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], None, case)
+    of_alert = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    of_name = {**BISECT, "suite": "timm", "model": "resnet18", "configuration": ["socket"]}
+    for flags in (of_alert, of_name):
+        settings = run_settings(flags, "backend")
+        assert (settings.threads, settings.bind_memory, settings.cores) == (4, True, "1,3,5,7")
+    assert planned_case(run_settings(of_name, "backend")).case.threads == 4
 
 
 MODEL = """

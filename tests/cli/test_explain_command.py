@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zipfile
 import zlib
 from dataclasses import replace
 
@@ -108,6 +109,18 @@ def test_code_is_printed_and_written_from_folder_and_history(folders, tmp_path):
     assert folders("code", "first", "vit_tiny", "--out", "elsewhere", "--db", "runs/history.db") == whole
     explained = folders("explain", "second", "vit_tiny", "--out", "elsewhere", "--db", "runs/history.db")
     assert "3 kernels instead of 2" in " ".join(explained.out.split())
+
+
+def test_code_of_a_run_folder_from_elsewhere_is_written_nowhere_else(folders, tmp_path):
+    (kept,) = (tmp_path / "runs" / "first" / "code").iterdir()
+    outside = tmp_path / "outside.py"
+    with zipfile.ZipFile(kept, "a") as file:
+        for name in ("../evil.py", str(outside)):
+            file.writestr(name, "print('evil')")
+    done = folders("code", "first", "vit_tiny", "--to", "into/code")
+    assert (done.code, done.out) == (0, "into/code: graph0.py\n")
+    assert [path.name for path in (tmp_path / "into").rglob("*.py")] == ["graph0.py"]
+    assert not outside.exists()
 
 
 def test_an_alert_is_explained_by_the_runs_around_it(called, tmp_path):

@@ -4,7 +4,7 @@ from perfdash.detect.environment_changes import package_changes
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
-from tests.history.made import PACKAGES, row, run
+from tests.history.made import PACKAGES, row, run, with_worker
 
 
 def runs(path, *commits):
@@ -30,6 +30,21 @@ def test_a_package_that_came_from_an_index_before(tmp_path):
     old, new = runs(tmp_path / "h.db", None, "b")
     version = PACKAGES["timm"]
     assert package_changes(old, new) == [f"timm: {version} | {version} {'b' * 10}"]
+
+
+def test_a_wheel_whose_commit_an_older_perfdash_did_not_record():
+    def night(version, commit=None):
+        commits = {"torchvision": commit * 40} if commit else {}
+        return with_worker(run().run, packages={"torchvision": version}, commits=commits)
+
+    assert package_changes(night("0.20.1"), night("0.20.1", "a")) == []
+    assert package_changes(night("0.20.1", "a"), night("0.20.1")) == []
+    assert package_changes(night("0.20.1"), night("0.20.2", "a")) == [
+        f"torchvision: 0.20.1 | 0.20.2 {'a' * 10}"
+    ]
+    assert package_changes(night("0.20.1", "a"), night("0.20.1", "b")) == [
+        f"torchvision: 0.20.1 {'a' * 10} | 0.20.1 {'b' * 10}"
+    ]
 
 
 def test_nothing_else_changes(tmp_path):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import HOST, causes
+from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
 from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
-from tests.detect.simulated import farm
+from perfdash.metrics import JUDGED
+from tests.detect.simulated import FIRST, farm
 from tests.history.made import run
 
 MOVED = 25  # the night from which on another machine measures
@@ -48,6 +52,143 @@ def moved(nights, change=lambda night, name, values: values):
 
     runs = farm(nights, change=elsewhere)
     return runs[:MOVED] + [on_another_machine(one) for one in runs[MOVED:]]
+
+
+LATENCIES = ("eager_ms", "backend_ms")
+BAD = 25  # a night of the second machine
+BACK = 45  # another
+
+
+def in_turn(nights, until=10**6):
+    """Every second night on another machine, which is 5 % faster; one model is 8 % slower from BAD on."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 0.95 if night % 2 else 1.0
+        if name == "model03" and BAD <= night < until:
+            values["backend_ms"] *= 1.08
+        return values
+
+    runs = farm(nights, change=changed)
+    return [on_another_machine(one) if night % 2 else one for night, one in enumerate(runs)]
+
+
+def night_by_night(store, runs, after_a_night=lambda connection: None):
+    """Judge the later nights one by one; the alert of the slower model and its states."""
+    take_in(store, runs[: BAD - 5])
+    for one in runs[BAD - 5 :]:
+        take_in(store, [one])
+        judge_new(store)
+        with store.write() as connection:
+            after_a_night(connection)
+    with store.read() as connection:
+        (slower,) = (
+            alert
+            for alert in alert_store.load(connection, states=STATES)
+            if alert.metric == "backend_ms" and alert.change > 0.05
+        )
+        return slower, [event.state for event in alert_store.events(connection, slower.id)]
+
+
+def test_a_regression_stays_open_while_two_machines_measure_in_turn(store):
+    slower, states = night_by_night(store, in_turn(50))
+    assert slower.state == alert_store.OPEN
+    assert not {alert_store.FIXED, alert_store.DISMISSED} & set(states)
+
+
+def test_a_regression_is_fixed_when_its_level_returns_on_machines_in_turn(store):
+    slower, states = night_by_night(store, in_turn(52, until=BACK))
+    assert slower.state == alert_store.FIXED
+    assert states.count(alert_store.FIXED) == 1
+
+
+def of_an_older_perfdash(connection):
+    """Drop from the alerts what says on which machine their levels are."""
+    for alert in alert_store.load(connection, states=STATES):
+        details = {name: value for name, value in alert.details.items() if name != "machine"}
+        alert_store.save(connection, replace(alert, details=details))
+
+
+@pytest.mark.parametrize(
+    ("until", "state"), [(10**6, alert_store.OPEN), (BACK, alert_store.FIXED)], ids=["it stays", "it returns"]
+)
+def test_an_alert_without_its_machine_ends_by_a_certain_step_back(store, until, state):
+    def forget(connection):
+        if any(one.state == alert_store.OPEN for one in alert_store.load(connection)):
+            of_an_older_perfdash(connection)
+
+    slower, states = night_by_night(store, in_turn(52, until), forget)
+    assert slower.state == state
+    assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
+
+
+def test_levels_are_those_of_the_machine_of_an_alert_before_another_joined(store):
+    """An alert of one machine's nights; then another machine measures more nights than it did."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 0.9 if night >= BAD + 6 else 1.0
+        if name == "model03" and night >= BAD:
+            values["backend_ms"] *= 1.08
+        return values
+
+    runs = farm(BAD + 6 + 36, change=changed)
+    slower, states = night_by_night(
+        store, runs[: BAD + 6] + [on_another_machine(one) for one in runs[BAD + 6 :]]
+    )
+    assert slower.state == alert_store.OPEN
+    assert alert_store.FIXED not in states
+
+
+STEP = 28  # the third night after that on which another machine took over
+
+
+def slower_from_step(night, name, values):
+    if name == "model03" and night >= STEP:
+        values["backend_ms"] *= 1.05
+    return values
+
+
+def with_another_machine(nights, is_elsewhere, change=slower_from_step):
+    """Nights of which some are of another machine, which is 8 % slower."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 1.08 if is_elsewhere(night) else 1.0
+        return change(night, name, values)
+
+    runs = farm(nights, change=changed)
+    return [on_another_machine(one) if is_elsewhere(night) else one for night, one in enumerate(runs)]
+
+
+@pytest.mark.parametrize(
+    ("is_elsewhere", "hosts"),
+    [(lambda night: night >= MOVED, {"farm2"}), (lambda night: night % 2 == 1, {"farm", "farm2"})],
+    ids=["moved", "in turn"],
+)
+def test_the_range_of_an_alert_holds_the_night_of_the_change_on_two_machines(store, is_elsewhere, hosts):
+    found = [
+        evidence
+        for evidence in alerts_of(store, with_another_machine(STEP + 10, is_elsewhere))
+        if evidence.case.model == "model03" and evidence.alert.metric == "backend_ms"
+    ]
+    good, bad = found[0].between
+    night = f"{FIRST + timedelta(days=STEP)}"
+    assert good.started < night < bad.started
+    assert bad.started < f"{FIRST + timedelta(days=STEP + 5)}"
+    # The machine that took over nights before the change is no explanation.
+    assert {good.host, bad.host} <= hosts
+    assert found[0].changed[0].startswith("host:") == (len(hosts) == 2 and good.host != bad.host)
+
+
+def test_another_machine_is_no_lasting_change(store):
+    take_in(store, with_another_machine(70, lambda night: night >= 50 or night % 2 == 1))
+    with store.read() as connection:
+        whole = panel(connection, list_runs(connection), JUDGED)
+        cases = cases_by_id(connection, whole.case_ids)
+    (change,) = lasting_changes(whole)
+    assert (cases[change.case_id].model, change.metric) == ("model03", "backend_ms")
+    assert change.good.started < str(FIRST + timedelta(days=STEP)) < change.bad.started
 
 
 def alerts_of(store, runs):

@@ -188,6 +188,21 @@ def test_a_step_of_the_whole_host_is_reported_once_with_what_changed_there(quick
             assert "microcode: 0x1 | 0x2" in alert.details["changed"]
 
 
+def test_drifts_of_many_models_at_once_are_only_suspected(quick):
+    """Each by another amount, so that it is no shift of the host that would be taken off."""
+
+    def change(night, name, values):
+        values["backend_ms"] *= 1 + 0.0002 * int(name.removeprefix("model")) * max(0, night - 30)
+        return values
+
+    take_in(quick, farm(100, models=24, noise=0.005, change=change))
+    judge_new(quick, latest=8)
+    found = [alert for alert in alerts(quick) if alert[1] == "drift"]
+    assert len(found) > 6
+    assert all(states[0] == "suspected" for *_, states in found)
+    assert not any(state in ("new", "confirmed", "open") for *_, states in found for state in states)
+
+
 def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
     def change(night, name, values):
         if name == "model06":

@@ -12,8 +12,11 @@ import sqlalchemy as sa
 from alembic import command
 
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.selected_series import AcceptedLevel
+from perfdash.history import acts, alert_store
+from perfdash.history.alert_store import CONFIRMED, OPEN
 from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
-from perfdash.history.queries import case_numbers, list_runs, rows_of, settings_of_run, trend
+from perfdash.history.queries import case_numbers, cases_by_id, list_runs, rows_of, settings_of_run, trend
 from perfdash.history.results import case_digest, from_run
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
@@ -165,6 +168,14 @@ def test_a_regression_between_the_gaps_of_a_budget_is_found_without_false_alerts
     findings = [finding for night in judged for finding in night.findings]
     assert {(finding.kind, finding.case_id) for finding in findings} == {("metric", numbers[case("m0")])}
     assert any(finding.alarm or finding.suspect for finding in findings)
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection)
+        good, bad = (
+            list_runs(connection, ids=[number])[0] for number in (alert.good_run_id, alert.bad_run_id)
+        )
+    assert alert.state in (CONFIRMED, OPEN), "its date was made better by later nights"
+    # m0 is measured on even days; the 18th is the last before it became slower.
+    assert (good.started[:10], bad.started[:10]) == ("2026-11-18", "2026-11-20")
 
 
 def test_each_size_has_a_series_of_its_own(store):
@@ -213,7 +224,7 @@ def test_a_history_of_before_configurations_is_migrated(address, monkeypatch):
         tables.reflect(connection)
         of = {
             name: tables.tables[name]
-            for name in ("hosts", "testbeds", "environments", "runs", "cases", "results")
+            for name in ("hosts", "testbeds", "environments", "runs", "cases", "results", "alerts", "acts")
         }
         assert "settings" not in of["cases"].columns
         freezing = {"inductor_config": {"freezing": True}}
@@ -227,9 +238,22 @@ def test_a_history_of_before_configurations_is_migrated(address, monkeypatch):
             insert = filled(of["cases"], model=model, dynamic=dynamic, digest=model)
             (number,) = connection.execute(insert).inserted_primary_key
             connection.execute(filled(of["results"], run_id=1, case_id=number, status="pass"))
+        # A level that a person accepted, and an alert whose results were pruned.
+        accepted = {"started": "2026-01-01T01:00:00Z", "metric": "backend_ms", "case": "m1"}
+        connection.execute(filled(of["acts"], act=acts.BASELINE, testbed_id=1, details=accepted))
+        insert = filled(of["cases"], model="pruned", digest="pruned")
+        (number,) = connection.execute(insert).inserted_primary_key
+        connection.execute(filled(of["alerts"], testbed_id=1, case_id=number, state=OPEN, kind="metric"))
     with open_store(address) as opened, opened.read() as connection:
         (line,) = list_runs(connection)
         rows = rows_of(connection, line.id)
+        (act,) = acts.load(connection, act=acts.BASELINE, testbed_id=line.testbed_id)
+        (alert,) = alert_store.load(connection, testbed_id=line.testbed_id)
+        cases = cases_by_id(connection, [alert.case_id])
+    of_model = {row.case.model: row.case for row in rows}
+    assert AcceptedLevel.of(act.details).selects(of_model["m1"], "backend_ms")
+    assert not AcceptedLevel.of(act.details).selects(of_model["m2"], "backend_ms")
+    assert (cases[alert.case_id].model, cases[alert.case_id].settings) == ("pruned", FREEZING)
     assert dict(line.setting) == {}
     assert {(row.case.model, row.case.settings, row.case.configuration) for row in rows} == {
         ("m1", FREEZING, "freezing"),

@@ -8,7 +8,16 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import case_numbers, cases_by_id, find_run, list_runs, panel, series, trend
+from perfdash.history.queries import (
+    case_numbers,
+    cases_by_id,
+    find_run,
+    list_runs,
+    panel,
+    run_before,
+    series,
+    trend,
+)
 from tests.history.made import case, nights, row, run
 
 
@@ -61,6 +70,18 @@ def test_what_was_disturbed_is_not_in_a_panel(store):
     measured = dict(zip(models, np.isfinite(values.values["backend_ms"][:, 0]).tolist(), strict=True))
     assert measured == {"spoilt": False, "fine": True}
     assert np.isfinite(values.values["compilation_s"]).all(), "compiling is not sampled"
+
+
+@pytest.mark.parametrize("status", ["not_tonight", "skipped", "infra_error"])
+def test_the_run_before_measured_the_case(store, status):
+    words = {"2026-11-01": "pass", "2026-11-02": status, "2026-11-03": "pass"}
+    runs = [run(day, [row(status=word), row("other")]) for day, word in words.items()]
+    take_in(store, runs)
+    with store.read() as connection:
+        for other_settings in (False, True):
+            before = run_before(connection, runs[-1].run, case(), other_settings=other_settings)
+            assert before.started == runs[0].run.started
+        assert run_before(connection, runs[-1].run, case("other")).started == runs[1].run.started
 
 
 def test_a_panel_of_no_runs(store):

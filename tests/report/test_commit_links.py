@@ -34,6 +34,13 @@ def test_only_packages_moved_each_is_linked_where_pip_took_it_from() -> None:
     assert commit_ranges(build(mylib=OLD), build(mylib=NEW))[0].address is None
 
 
+def test_a_wheel_whose_commit_an_older_perfdash_did_not_record_is_no_range() -> None:
+    (same,) = commit_ranges(build(), build(torchvision=NEW))
+    assert same.is_empty
+    (timm,) = commit_ranges(build(), build(timm=NEW, torchvision=NEW))
+    assert timm.old == "timm ?"
+
+
 def test_nothing_moved_or_nothing_is_known() -> None:
     (same,) = commit_ranges(build(), build())
     assert same.is_empty

@@ -1,13 +1,16 @@
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
+from perfdash.records import Case
 from perfdash.runner import cores
 from perfdash.settings import RunSettings
 from perfdash.topology import format_cores, parse_cores
+from tests.runner.planned import case
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -93,3 +96,16 @@ def test_only_a_gpu_is_compiled_for_on_more_cores(two_sockets):
     assert cores.compile_cores(slots, RunSettings(device="cpu")) == [(), ()]
     assert cores.compile_cores(slots, RunSettings(device="cuda", cores="0-7")) == [(0, 2, 5, 7), (1, 3, 4, 6)]
     assert cores.compile_cores(slots, RunSettings(device="cuda", cores="3,6,7")) == [(6, 7), ()]
+
+
+def test_what_is_skipped_needs_no_slots_of_its_own():
+    bound = Case("s", "m", threads=2, settings='{"bind_memory":true}')
+    own, skipped = case("own"), replace(case("m"), case=bound, skip_reason="not tonight: no time")
+    settings = RunSettings()
+    assert cores.by_slots(settings, [skipped, own, skipped]) == [(settings, [0, 1, 2])]
+    assert cores.by_slots(settings, [skipped]) == [(settings, [0])]
+    assert cores.by_slots(settings, []) == [(settings, [])]
+    real = replace(skipped, skip_reason=None)
+    unmeasured = replace(own, skip_reason="not tonight: no time")
+    ((group, places),) = cores.by_slots(settings, [unmeasured, real])
+    assert (group.threads, group.bind_memory, places) == (2, True, [0, 1])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.queries import NightsOfCase
 from perfdash.records import NOT_TONIGHT, Case
+from perfdash.runner import run
 from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours
 from perfdash.runner.plan import cut
+from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 
 NEVER = Candidate(100.0)
@@ -65,7 +68,7 @@ def test_what_is_left_out_is_a_skipped_case_with_the_reason():
         Case("timm", "young"): NightsOfCase(20, "2026-11-09T01:00:00Z", 1800.0),
         Case("timm", "long"): NightsOfCase(20, "2026-11-01T01:00:00Z", 7200.0),
     }
-    tonight = within_hours(plan("young", "old", "long", "new"), 1.0, 1, NOW, known)
+    tonight = within_hours(plan("young", "old", "long", "new"), 1.0, [1] * 4, NOW, known)
     reasons = {case.case.model: case.skip_reason for case in tonight.cases}
     assert reasons == {
         "new": None,
@@ -75,15 +78,44 @@ def test_what_is_left_out_is_a_skipped_case_with_the_reason():
     }
     assert tonight.costs == (0.0, 1800.0, 0.0, 1800.0)
     assert tonight.mine == (0, 1, 2, 3)  # each has a row
-    assert within_hours(plan("young", "old", "long", "new"), 1.0, 4, NOW, known).costs[0] == 1800.0
+    assert within_hours(plan("young", "old", "long", "new"), 1.0, [4] * 4, NOW, known).costs[0] == 1800.0
+
+
+def test_cases_of_a_single_slot_take_its_whole_time():
+    """Those of a configuration's own threads, beside --jobs 4."""
+    own, other = (Planned(Case("timm", model), "timm", model, cost_s=3600.0) for model in ("own", "other"))
+    of_one_slot = cut([other, replace(other, case=Case("timm", "third"))], [3600.0] * 2, None)
+    assert [bool(case.skip_reason) for case in within_hours(of_one_slot, 1.0, [1, 1], NOW, {}).cases] == [
+        False, True,
+    ]  # fmt: skip
+    mixed = cut([own, other, *of_one_slot.cases[1:]], [3600.0] * 3, None)
+    tonight = within_hours(mixed, 1.25, [4, 1, 1], NOW, {})
+    assert [case.case.model for case in tonight.cases if case.skip_reason is None] == ["own", "other"]
+
+
+def test_the_slots_of_each_case_are_those_of_its_threads(monkeypatch):
+    """`run --jobs 4 --hours 1` with two cases of an hour and a number of threads of their own."""
+    monkeypatch.setattr(run, "slots_of", lambda settings: [()] * int(settings.jobs))
+    cases = [
+        Planned(Case("timm", model, threads=threads), "timm", model, cost_s=3600.0)
+        for model, threads in (("a", 2), ("b", 2), ("c", 1), ("d", 1), ("e", 1))
+    ]
+    whole = cut(cases, [3600.0] * 5, None)
+    of_two = cut(cases[:2], [3600.0] * 2, None)
+    settings = RunSettings(jobs=4, hours=1.0, no_history=True)
+    assert [case.skip_reason is None for case in run.of_tonight(settings, of_two).cases] == [True, False]
+    longer = settings.model_copy(update={"hours": 1.75})
+    assert [case.skip_reason is None for case in run.of_tonight(longer, whole).cases] == [
+        True, False, True, True, True,
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_leaves_out_what_it_left_out_at_its_beginning():
     whole = plan("a", "b", "c")
-    tonight = within_hours(whole, 0.5, 1, NOW, {})
+    tonight = within_hours(whole, 0.5, [1] * 3, NOW, {})
     assert as_left_out(whole.cases, tonight.cases) == list(tonight.cases)
 
 
 def test_a_budget_in_which_no_case_fits_is_refused():
     with pytest.raises(UsageError, match=re.escape("--hours 0.1: no case fits; the shortest takes")):
-        within_hours(plan("a", "b"), 0.1, 1, NOW, {})
+        within_hours(plan("a", "b"), 0.1, [1, 1], NOW, {})

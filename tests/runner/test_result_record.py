@@ -138,6 +138,42 @@ def test_eager_that_differs_is_reported_once_where_all_went_well():
     assert not result.notes
 
 
+MEMORY_LIMIT = {"what": "memory", "scope": "case", "limit": 16 << 30, "unit": "bytes"}
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ({"status": signal.SIGKILL, "limit": MEMORY_LIMIT}, "needed more memory than its limit of 16.00 GiB"),
+        (
+            {"status": signal.SIGKILL, "limit": {**TIME, "limit": 3600.0}},
+            "longer than its limit of 3600",
+        ),
+        ({"status": signal.SIGKILL, "oom_killed": "limit", "memory_limit_bytes": 16 << 30}, "of 16.00 GiB"),
+        ({"status": signal.SIGKILL, "oom_killed": "kernel"}, "killed by the kernel for want of memory"),
+    ],
+)
+def test_an_end_while_instances_run_at_once_costs_nothing_that_was_measured(end, why):
+    begun = [*events()[:-1], {"event": "phase", "name": "instances"}]
+    result, _ = run(ProcessOutcome(begun, **end))
+    assert (result.status, result.failed_phase, result.error) == (Status.PASS, None, None)
+    assert result.speedup.value == pytest.approx(2.0, rel=0.01)
+    assert result.compression_ratio == 1.5
+    assert why in result.instances["failed"]
+    assert [note for note in result.notes if "instances at once were not measured" in note and why in note]
+    assert not [note for note in result.notes if "processes failed" in note]
+    wrong = [{**event, "status": "fail"} if event["event"] == "accuracy" else event for event in begun]
+    assert run(ProcessOutcome(wrong, **end))[0].status is Status.FAIL_ACCURACY
+
+
+def test_instances_that_ran_are_in_the_record():
+    at_once = {"event": "instances", "count": 2, "speedup": 1.5}
+    ran = [*events()[:-1], {"event": "phase", "name": "instances"}, at_once, {"event": "done"}]
+    result, _ = run(ProcessOutcome(ran, status=0))
+    assert (result.status, result.instances) == (Status.PASS, {"count": 2, "speedup": 1.5})
+    assert not [note for note in result.notes if "instances" in note]
+
+
 def test_an_abort_for_want_of_memory():
     """Thrown in a thread of OpenMP's, where nobody catches it."""
     tail = ["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"]

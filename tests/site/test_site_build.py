@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -102,6 +103,21 @@ def test_the_page_of_a_cause_that_ended_says_so(store, site):
     check(built(store, site))
     assert "This is no longer open" in page.read_text()
     assert f"regressions.html#alert-{page.stem}" in page.read_text()
+
+
+def test_the_page_of_a_cause_lists_what_else_changed(store, site):
+    """The host as well as packages."""
+    fill(store, range(40))
+    for number in (40, 41, 42):
+        slow = night(number)
+        rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
+        environment = {**slow.run.environment, "governor": "powersave"}
+        take_in(store, [replace(slow, run=replace(slow.run, environment=environment), rows=rows)])
+    judge_new(store)
+    built(store, site)
+    (page,) = site.glob("causes/*.html")
+    (listed,) = re.findall(r"<h2>What else changed with it</h2>\n<ul>(.*?)</ul>", page.read_text())
+    assert "governor: performance | powersave" in listed
 
 
 def test_no_page_has_a_secret(store, site, monkeypatch):

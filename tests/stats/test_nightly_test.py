@@ -18,6 +18,7 @@ from perfdash.stats.noise_level import (
     Tails,
     _inverse_trigamma,
     as_normal,
+    excess_spread,
     noise_level,
     row_medians,
 )
@@ -426,6 +427,29 @@ def test_false_alarms_of_a_month(a_month, kind):
         assert tally.found(5) >= 0.8
 
 
+@pytest.mark.parametrize("series", [20, 200, 2000])
+def test_a_calm_host_has_no_excess_spread(series):
+    scores = np.random.default_rng(41).normal(size=(series, 300))
+    assert np.mean(excess_spread(scores) > 1) <= 0.01
+    scores[: series // 10, 7] += 8  # a change of a tenth of the models
+    scores[:, 8] *= 4
+    assert excess_spread(scores)[7] < 1.2
+    assert excess_spread(scores)[8] == pytest.approx(4, rel=0.6)
+    assert (excess_spread(scores[:5]) == 1).all(), "too few to tell"
+
+
+def test_a_host_in_another_state_that_slows_its_models_by_unlike_amounts():
+    """As a busy neighbour did to twenty models (results/real-history.md): 0 to 40 % for three nights."""
+    alarms = calm = 0
+    for seed in range(20):
+        values = host(seed, series=24, sd=0.01)
+        calm += judge(values).alarm.sum()
+        values[:, -3:] += np.random.default_rng(seed).uniform(0, 0.35, (24, 1))
+        alarms += judge(values).alarm.sum()
+    assert calm == 0
+    assert alarms <= 2
+
+
 def wandering(seed, series, nights=70, rho=0.5):
     values = np.random.default_rng(seed).normal(size=(series, nights))
     for night in range(1, nights):
@@ -525,6 +549,19 @@ def test_drift_that_never_alarms_night_against_night():
     assert not drifts.drifting[10:].any()
     assert drifts.change[:10] == pytest.approx(0.0006 * (153 - 9.5), abs=0.02)
     assert not drift(values[:, :30]).judged.any()
+
+
+def test_many_series_that_drift_by_unlike_amounts_may_be_the_host():
+    values = host(40, series=20, nights=80, sd=0.01)
+    slope = np.linspace(0.0, 0.3, 20)
+    values[:, 40:] += slope[:, None] * np.linspace(0, 1, 40)
+    drifts = drift(values)
+    assert (drifts.together | ~drifts.drifting).all()
+    alone = host(40, series=20, nights=80, sd=0.01)
+    alone[3] += 0.2 * np.linspace(0, 1, 80)
+    drifts = drift(alone)
+    assert np.flatnonzero(drifts.drifting).tolist() == [3]
+    assert not drifts.together.any()
 
 
 def test_wandering_noise_is_no_drift():

@@ -131,6 +131,16 @@ def test_dynamic_batch_runs_several_sizes_of_suites_for_inference(model, tmp_pat
     assert skipped.skip_reason == "configuration dynamic-batch is for scenarios inference, not for training"
 
 
+def test_a_configuration_may_give_the_sizes(model, tmp_path):
+    path = written(tmp_path, 'scenario = "sizes"\nsizes = [1, 4]')
+    planned = cases(model, tmp_path, configuration=[path])["mine"]
+    assert (planned.sizes, planned.case.options) == ((1, 4), {"sizes": [1, 4]})
+    assert cases(model, tmp_path, configuration=[path], sizes=["1,4"])["mine"] == planned
+    refused = "--sizes 2,8: configuration mine sets it to [1, 4]; leave one of the two out"
+    with pytest.raises(UsageError, match=re.escape(refused)):
+        cases(model, tmp_path, configuration=[path], sizes=["2,8"])
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -172,6 +182,7 @@ def test_contradictions_are_refused(model, tmp_path, flags, message):
         ("dynamc = true", "unknown key 'dynamc' (did you mean dynamic?)"),
         ("threads = 0", "key 'threads': 0 must be at least 1"),
         ('dtype = "float8"', "key 'dtype'"),
+        ('scenario = "sizes"\nsizes = 8', "key 'sizes'"),
         ('scenario = "infer"', "key 'scenario': no scenario named 'infer'; there are: "),
         ('scenarios = ["infer"]', "key 'scenarios': no scenario named 'infer'; there are: "),
         ('name = "x"', "key 'name': a configuration is named by its file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import errno
 import os
 import threading
@@ -100,6 +101,26 @@ def test_a_machine_that_cannot_bind_is_refused_before_anything_is_measured(monke
     with pytest.raises(MachineError, match=r"--bind-memory: Operation not permitted.*cap-add SYS_NICE"):
         compatibility.check_machine(RunSettings(bind_memory=True), [])
     compatibility.check_machine(RunSettings(), [])
+
+
+def test_a_machine_that_cannot_bind_what_a_configuration_binds_is_refused(monkeypatch):
+    from perfdash.errors import MachineError
+    from perfdash.records import Case
+    from perfdash.runner import compatibility
+    from perfdash.settings import RunSettings
+    from perfdash.suites.case_selection import Planned
+
+    def refuse(cores) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(compatibility.numa, "bind_memory", refuse)
+    monkeypatch.setattr(compatibility.host, "compiler", lambda: "g++")
+    case = Case("timm", "m", configuration="socket", settings='{"bind_memory":true}')
+    bound = Planned(case, "timm", "m")
+    skipped = dataclasses.replace(bound, skip_reason="not here")
+    compatibility.check_machine(RunSettings(), [skipped])
+    with pytest.raises(MachineError, match="--configuration socket: Operation not permitted"):
+        compatibility.check_machine(RunSettings(), [skipped, bound])
 
 
 def test_this_thread_is_pinned_while_it_is_timed_and_free_afterwards():

@@ -39,7 +39,7 @@ _cases = sa.table(
 _runs = sa.table("runs", sa.column("id"), sa.column("testbed_id"), sa.column("origin"))
 _results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
 _alerts = sa.table("alerts", sa.column("testbed_id"), sa.column("case_id"))
-_acts = sa.table("acts", sa.column("testbed_id"))
+_acts = sa.table("acts", sa.column("id"), sa.column("testbed_id"), sa.column("details", sa.JSON))
 _summaries = sa.table("summaries", sa.column("run_id"), sa.column("settings"), sa.column("configuration"))
 
 
@@ -61,7 +61,10 @@ def upgrade() -> None:
 
 
 def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: str) -> None:
-    """Move the runs of a testbed to the one without the options; their cases get these as settings."""
+    """Move the runs of a testbed to the one without the options; their cases get these as settings.
+
+    So do the cases of its alerts, whose results may have been pruned, and those of accepted levels.
+    """
     settings = dumps(dict(next(equal for equal, _ in _EQUAL if equal == options)), sort_keys=True,
                           separators=(",", ":"))  # fmt: skip
     setting = {key: value for key, value in bed.setting.items() if key in _OF_THE_RUN}
@@ -73,38 +76,41 @@ def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: st
         )
         target = bed.id
     of_bed = sa.select(_runs.c.id).where(_runs.c.testbed_id == bed.id)
-    run_ids = list(connection.execute(of_bed).scalars())
-    for start in range(0, len(run_ids), 500):
-        some = run_ids[start : start + 500]
-        of_runs = sa.select(_cases).where(
-            _cases.c.id.in_(sa.select(_results.c.case_id).where(_results.c.run_id.in_(some)))
-        )
-        for case in connection.execute(of_runs).all():
-            if case.settings:
-                continue
-            number = _case_number(connection, case, settings, name)
-            connection.execute(
-                sa.update(_results)
-                .where(_results.c.run_id.in_(some), _results.c.case_id == case.id)
-                .values(case_id=number)
-            )
-            connection.execute(
-                sa.update(_alerts)
-                .where(_alerts.c.testbed_id == bed.id, _alerts.c.case_id == case.id)
-                .values(case_id=number)
-            )
+    measured = sa.select(_results.c.case_id).where(_results.c.run_id.in_(of_bed))
+    alerted = sa.select(_alerts.c.case_id).where(_alerts.c.testbed_id == bed.id)
+    of_cases = sa.select(_cases).where(_cases.c.id.in_(measured) | _cases.c.id.in_(alerted))
+    digests = {}
+    for case in connection.execute(of_cases).all():
+        if case.settings:
+            continue
+        number, digests[case.digest] = _case_with(connection, case, settings, name)
         connection.execute(
-            sa.update(_summaries)
-            .where(_summaries.c.run_id.in_(some))
-            .values(settings=settings, configuration=name)
+            sa.update(_results)
+            .where(_results.c.run_id.in_(of_bed), _results.c.case_id == case.id)
+            .values(case_id=number)
         )
+        connection.execute(
+            sa.update(_alerts)
+            .where(_alerts.c.testbed_id == bed.id, _alerts.c.case_id == case.id)
+            .values(case_id=number)
+        )
+    connection.execute(
+        sa.update(_summaries)
+        .where(_summaries.c.run_id.in_(of_bed))
+        .values(settings=settings, configuration=name)
+    )
+    for act in connection.execute(sa.select(_acts).where(_acts.c.testbed_id == bed.id)).all():
+        if (case_digest := act.details.get("case")) in digests:
+            details = {**act.details, "case": digests[case_digest]}
+            connection.execute(sa.update(_acts).where(_acts.c.id == act.id).values(details=details))
     if target != bed.id:
         for table in (_runs, _alerts, _acts):
             connection.execute(sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target))
         connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
 
 
-def _case_number(connection: sa.Connection, case: Any, settings: str, name: str) -> int:
+def _case_with(connection: sa.Connection, case: Any, settings: str, name: str) -> tuple[int, str]:
+    """The number and digest of a case with these settings."""
     values = {key: getattr(case, key) for key in _CASE} | {"settings": settings}
     plain = {key: value for key, value in values.items() if value != _DEFAULTS.get(key, ...)}
     digest = _digest(plain)
@@ -113,7 +119,7 @@ def _case_number(connection: sa.Connection, case: Any, settings: str, name: str)
     if number is None:
         connection.execute(sa.insert(_cases).values(digest=digest, configuration=name, **values))
         number = connection.execute(query).scalar_one()
-    return int(number)
+    return int(number), digest
 
 
 def _digest(value: Any) -> str:

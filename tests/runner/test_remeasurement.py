@@ -1,0 +1,49 @@
+"""How a run's cases are measured again: on which slots, without its instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash import topology
+from perfdash.records import Case
+from perfdash.runner.cores import by_slots
+from perfdash.runner.messages import options_of
+from perfdash.runner.remeasurement import settings_of_run
+from perfdash.topology import PhysicalCore
+from tests.runner.planned import case
+
+SOCKET = replace(case("m"), case=Case("s", "m", threads=4, settings='{"bind_memory":true}'))
+
+
+@pytest.fixture
+def two_sockets(monkeypatch):
+    """Eight cores; the sockets number theirs in turns."""
+    made = [PhysicalCore((core,), core % 2, core % 2) for core in range(8)]
+    monkeypatch.setattr(
+        topology, "available", lambda asked: [core for core in made if core.first in (asked or range(8))]
+    )
+
+
+def test_a_run_with_instances_is_measured_again_one_process_at_a_time(two_sockets):
+    ran = {"instances": "2x1", "threads": 1, "cores": "0,1", "bind_memory": True}
+    settings = settings_of_run(ran)
+    assert options_of(settings).instance_cores == ()
+    assert (settings.threads, settings.bind_memory, settings.cores) == (1, True, None)
+
+
+def test_bound_threads_of_a_whole_socket_are_measured_again_on_one(two_sockets):
+    settings = settings_of_run({"threads": 4, "bind_memory": True, "cores": "1,3,5,7"})
+    assert settings.cores == "1,3,5,7"
+    assert settings_of_run({"threads": 2, "bind_memory": True}, cores="0,2").cores == "0,2"
+    assert settings_of_run({"threads": 4}).cores is None
+
+
+def test_cases_of_a_configuration_are_measured_again_bound_to_their_socket(two_sockets):
+    settings = settings_of_run({"jobs": 3}, jobs="2")
+    groups = by_slots(settings, [case("own"), SOCKET, case("other")])
+    assert [places for _, places in groups] == [[0, 2], [1]]
+    own, bound = (group for group, _ in groups)
+    assert own == settings
+    assert (bound.threads, bound.bind_memory, bound.cores, bound.jobs) == (4, True, "1,3,5,7", 1)
