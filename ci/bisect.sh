@@ -59,6 +59,6 @@ if [ -n "$folder" ]; then
   done
 fi
 if [ "$code" = 124 ]; then
-  complain 3 "BISECT_HOURS=$BISECT_HOURS are over; RESUME=$(basename "$folder") goes on"
+  complain 3 "BISECT_HOURS=$BISECT_HOURS are over; RESUME=$(basename "$folder") continues"
 fi
 exit "$code"

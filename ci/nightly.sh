@@ -14,7 +14,7 @@ here="$PWD"
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 . ci/nightly/parameters.sh
 
-# The night is told after what it suspects was measured again; once more only where a bisection has more to tell.
+# The report follows the re-measurement of suspected changes, and is written again after a bisection.
 stages=(setup torch host measure merge detect confirm report post bisect report2 post2 publish notify)
 resume="" from="" only="" dry=no
 given=() passed=()
@@ -121,7 +121,7 @@ fi
 
 mkdir -p "$nights"
 exec 9>>"$nights/.lock"
-flock --nonblock 9 || complain 3 "another nightly is at work in $OUT; wait for it, or end it"
+flock --nonblock 9 || complain 3 "another nightly is running in $OUT; wait for it, or end it"
 if [ -z "$resume" ]; then
   night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
   while [ -e "$night" ]; do sleep 1 && night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"; done
@@ -331,7 +331,7 @@ done
 
 stop_machine
 if [ "$interrupted" = yes ]; then
-  say "Interrupted. To go on: ci/nightly.sh --resume $night" >&2
+  say "Interrupted. To continue: ci/nightly.sh --resume $night" >&2
   exit 130
 fi
 if [ -z "$only" ]; then
@@ -344,6 +344,6 @@ fi
 say ""
 show_failures
 while IFS= read -r run; do say "Measured: $run"; done < <(told_runs)
-if [ -e "$(told_runs | head -1)/run.json" ]; then say "Told in: $night"; fi
+if [ -e "$(told_runs | head -1)/run.json" ]; then say "Report: $night"; fi
 if [ "$worst" = 3 ]; then say "To try what failed again: ci/nightly.sh --resume $night"; fi
 exit "$worst"

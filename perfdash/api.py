@@ -189,7 +189,7 @@ def measure(model: Factory, backend: str = "inductor", *, progress: bool = True,
             raise UsageError(f"measure() is for one case, and these are several: {names}; use run()")
         measured = measure_run(prepared, _watcher(progress), _warn)
     if measured.interrupted:
-        how = prepared.how_to_resume if own else f"To go on: perfdash.run(resume={str(measured.folder)!r})"
+        how = prepared.how_to_resume if own else f"To continue: perfdash.run(resume={str(measured.folder)!r})"
         raise KeyboardInterrupt(f"interrupted. {how}")
     return measured.results[0]
 

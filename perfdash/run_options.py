@@ -98,7 +98,7 @@ class CaseSelection:
         Path | None, Option("A checkout of torchbench: its models are the suite torchbench-checkout.")
     ] = None
     quick: Annotated[
-        bool, Option("Only the few models that the suite marks as quick. --models comes first.")
+        bool, Option("Only the few models that the suite marks as quick. No effect with --models.")
     ] = False
     python: Annotated[
         str, Option("Measure the torch of this interpreter.  [default: the one that runs perfdash]")
@@ -109,7 +109,7 @@ class CaseSelection:
     fail_on: Annotated[
         tuple[Literal["accuracy", "failure", "slower", "regression"], ...],
         Option(
-            "Exit with code 1 if any result has this problem: accuracy, "
+            "Exit with code 1 if any result has one of these problems: accuracy, "
             "failure, slower (than eager), regression "
             "(against earlier nights). Repeatable, or commas."
         ),
@@ -164,7 +164,7 @@ class RunOptions(CaseSelection):
         float, Option("Call a speedup `equivalent` within this distance of 1.00x.  [default: 0.03]", above=0)
     ] = EQUIVALENCE_MARGIN
     strict: Annotated[
-        bool, Option("Measure nothing on a machine on which a model compared with itself differs too much.")
+        bool, Option("Exit with code 3 if a model compared with itself differs too much (docs/method.md).")
     ] = False
     timeout: Annotated[
         float | None, Option("Seconds that a case may take, instead of the suite's limit.", above=0)
@@ -194,14 +194,15 @@ class RunOptions(CaseSelection):
     hours: Annotated[
         float | None,
         Option(
-            "Measure the cases that fit into this many hours; those that waited longest come first.", above=0
+            "Measure the cases that fit into this many hours, the longest unmeasured ones first.", above=0
         ),
     ] = None
     shard: Annotated[
         str | None, Option("i/n: measure only part i of n. `perfdash merge-shards` combines the parts.")
     ] = None
     costs: Annotated[
-        str | None, Option("An earlier run whose durations balance the shards. Give all shards the same one.")
+        str | None,
+        Option("Balance the shards by the durations of this earlier run, the same for all shards."),
     ] = None
     executor: Annotated[
         Literal["local", "dask"], Option("local (this machine), or dask (a cluster).  [default: local]")
@@ -215,11 +216,9 @@ class RunOptions(CaseSelection):
             "The history that stores the results: a file or postgresql://...  [default: history.db in --out]"
         ),
     ] = None
-    no_code: Annotated[bool, Option("Do not keep the generated code, for private models for example.")] = (
-        False
-    )
+    no_code: Annotated[bool, Option("Do not keep the generated code, e.g. of private models.")] = False
     no_share: Annotated[
-        bool, Option("Measure the memory and outputs of eager anew in every configuration of a model.")
+        bool, Option("Do not share eager's memory and outputs between the configurations of a model.")
     ] = False
     no_history: Annotated[bool, Option("Keep the run out of the history, for experiments.")] = False
 

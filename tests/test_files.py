@@ -178,5 +178,5 @@ def test_a_command_that_held_a_secret_is_asked_for_again(tmp_path):
     with pytest.raises(UsageError, match="was not kept; give it again, after --"):
         resumed_command(begun, None)
     assert resumed_command(begun, ["curl", f"-u:{NAME}"]) == ["curl", f"-u:{NAME}"]
-    with pytest.raises(UsageError, match="another command"):
+    with pytest.raises(UsageError, match="the command after -- differs"):
         resumed_command(begun, ["wget", f"-u:{NAME}"])

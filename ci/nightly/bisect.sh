@@ -56,7 +56,7 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
       flock --nonblock "$unfinished/.lock" mv "$unfinished" "$OUT/bisections/" || true # in use: it refuses
     fi
     bisect --resume "${unfinished##*/}"
-    if [ "$code" = 2 ]; then say "Alert $alert: it cannot be resumed, and begins anew"; fi
+    if [ "$code" = 2 ]; then say "Alert $alert: it cannot be resumed, and starts again"; fi
   fi
   if [ "$code" = 2 ]; then
     bisect --alert "$alert" --recipe "$recipe" --python "$(measured_python)" ${suite:+--suite "$suite"}

@@ -20,7 +20,7 @@ if [ "${1:-}" = prepare ]; then
   ci/nightly/setup.sh
   if [ -s "$PERFDASH_NIGHTLY/python" ] && [ -x "$(measured_python)" ]; then exit 0; fi
   if [ -n "${LOST_AGENT:-}" ]; then
-    say "The agent $LOST_AGENT was lost, and this workspace has nothing that it measured: the cell begins anew"
+    say "The agent $LOST_AGENT was lost, and this workspace has none of its results: the cell starts again"
   fi
   exec ci/nightly/torch.sh
 fi
@@ -30,7 +30,7 @@ check_numbers CELL_MINUTES
 # is resumed.
 exec 9>>"$PERFDASH_NIGHTLY/.lock"
 if ! flock --nonblock 9; then
-  say "An earlier attempt at this cell is still at work on this machine: waiting for its end"
+  say "An earlier attempt at this cell is still running on this machine: waiting for its end"
   flock 9
 fi
 restore() { if [ "$HOST" = apply ]; then ci/prepare_host.sh --restore; fi; }

@@ -53,7 +53,7 @@ measure() { # NAME OPTIONS...
   if [ "$code" = 130 ]; then exit 130; fi
   # 1: a gate; what it measured stands.
   if [ "$code" -le 1 ]; then touch "$PERFDASH_NIGHTLY/cells/$name.done"; else
-    say "$name: exit code $code; the others go on" >&2
+    say "$name: exit code $code; the other runs continue" >&2
   fi
   if [ "$code" -gt "$worst" ]; then worst="$code"; fi
 }

@@ -219,15 +219,15 @@ class Engine:
                 built = self._build(stage, place, fresh)
             except Unbuildable as error:
                 raise UsageError(
-                    f"{label} was built before, and cannot be built any more: {error.reason}; begin anew"
+                    f"{label} was built before and cannot be built now: {error.reason}; start a new bisection"
                 ) from error
             except BuildStopped as error:
                 raise KeyboardInterrupt from error
             before = (stage.fresh if fresh else stage.builds)[place].key
             if built.key != before:
                 raise UsageError(
-                    f"the environment of {label} is another than it was ({before} | {built.key}): other "
-                    "packages in the base interpreter, or another recipe? Begin anew"
+                    f"the environment of {label} has changed ({before} | {built.key}): does the base "
+                    "interpreter have other packages, or is the recipe different? Start a new bisection"
                 )
             self._built[key] = built
         return self._built[key]
@@ -267,7 +267,7 @@ class Engine:
         culprit = [outcome.first, outcome.last]
         self._record_at(events.REFUTED, stage, outcome.first, culprit=culprit)
         label = stage.revisions[outcome.last].label
-        self._notify(f"{label} is refuted by its fresh build: the search goes on with these measurements")
+        self._notify(f"{label} is refuted by its fresh build: the search continues with these measurements")
 
     def _measurement(self, stage: Stage, place: int, fresh: bool) -> dict[str, Any]:
         """Measure a build once: the fields of its event."""
@@ -278,7 +278,7 @@ class Engine:
             reading, record = pool.submit(self._workbench.measure, built, log, fresh).result()
         number = f" {reading.value:.6g}" if reading.value is not None else ""
         why = f" ({reading.message.splitlines()[0][:200]})" if reading.message else ""
-        self._notify(f"measured {label}{' anew' if fresh else ''}: {reading.status}{number}{why}")
+        self._notify(f"measured {label}{' again' if fresh else ''}: {reading.status}{number}{why}")
         return {
             "environment": built.key,
             "harness": self.bisection.begun["harness"],
@@ -290,7 +290,7 @@ class Engine:
     def _build_fresh(self, step: BuildFresh) -> None:
         stage, place = step.stage, step.place
         self._builder(stage)
-        self._notify(f"building {_shown(stage, place)} anew, to confirm")
+        self._notify(f"building {_shown(stage, place)} again, to confirm")
         try:
             with _threads(1, self._stop.set) as pool:
                 built = pool.submit(self._build, stage, place, True).result()

@@ -103,7 +103,7 @@ def read(folder: Path) -> list[Event]:
         raise UsageError(f"{folder} is no bisection: {FILE}: {error.strerror}") from error
     events = list(_parsed(path, data))
     if not events or events[0].get("event") != BEGUN:
-        raise UsageError(f"{path} does not say what was begun: nothing can be told from it")
+        raise UsageError(f"{path} does not begin with the start of a bisection, so it cannot be read")
     schema = events[0].get("schema", 0)
     if not isinstance(schema, int) or schema > SCHEMA:
         raise UsageError(f"{path} has schema {schema}, newer than {SCHEMA}: update perfdash")

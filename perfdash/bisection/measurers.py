@@ -143,8 +143,8 @@ class CommandMeasurer:
         if code < 0 or code > CODE_LAST_BAD:
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise MachineError(
-                f"{self._shown} ended {how}: that ends a bisection (125 skips a revision); "
-                f"its log is {log}. perfdash bisect --resume goes on"
+                f"{self._shown} ended {how}, which ends the bisection (125 skips a revision); "
+                f"its log is {log}. `perfdash bisect --resume` continues"
             )
         if code == CODE_SKIP:
             return Reading(SKIP, message="the command skips it (exit code 125)")

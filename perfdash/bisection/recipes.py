@@ -209,7 +209,7 @@ def load_recipe(word: str) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe file {path} is not valid TOML: {error}") from error
     if _ARGUMENT in text and not argument:
-        raise UsageError(f"--recipe {word}: it needs to be told of what, as in {word}:NAME")
+        raise UsageError(f"--recipe {word}: name the package, as in {word}:NAME")
     if argument and _ARGUMENT not in text:
         raise UsageError(f"--recipe {word}: {path.stem} takes nothing after the colon")
     if argument and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", argument):

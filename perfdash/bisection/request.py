@@ -103,7 +103,7 @@ class BisectionRequest:
         try:
             return cls(**data)
         except TypeError as error:
-            raise UsageError(f"it was begun by another perfdash: {error}") from error
+            raise UsageError(f"it was started by another version of perfdash: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the journal."""

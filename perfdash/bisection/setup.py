@@ -109,7 +109,7 @@ def resumed(
     odd = [key for key, value in flags.items() if value and key not in _RESUME_FLAGS]
     if odd:
         raise UsageError(
-            f"--{odd[0].replace('_', '-')} belongs to a new bisection; --resume goes on as it was begun"
+            f"--{odd[0].replace('_', '-')} cannot be changed with --resume; start a new bisection"
         )
     here = resolve({"out": flags["out"], "db": flags["db"]})[0]
     folder = find(name, here.out)
@@ -138,7 +138,7 @@ def resumed(
         if planned:
             check_machine(settings, [planned])
         if not bisection.stages:
-            raise UsageError(f"{folder.name} was ended before it knew its revisions: begin anew")
+            raise UsageError(f"{folder.name} ended before its revisions were listed: start a new bisection")
         session = {"event": events.SESSION, "began": now(), "until_sure": bool(flags["until_sure"])}
         bisection.apply(journal.append(session))
         measured = sum(len(stage.measurements) for stage in bisection.stages)
@@ -174,7 +174,7 @@ def marked(folder: Path, word: str, side: str) -> str:
         inner = [(stage, place) for stage, place in matches if 0 < place < stage.question.last]
         if not inner:
             label = matches[-1][0].revisions[matches[-1][1]].label
-            raise UsageError(f"{label} is an end of the range: begin anew with other ends instead")
+            raise UsageError(f"{label} is an end of the range: start a new bisection with other ends")
         stage, place = inner[-1]
         revision = stage.revisions[place]
         event = events.at(events.MARKED, stage.number, place, revision, side=side)
@@ -186,7 +186,7 @@ def marked(folder: Path, word: str, side: str) -> str:
             ) from error
         journal.append(event)
     on = f"perfdash bisect --resume {shlex.quote(str(folder))}"
-    return f"{revision.label} {revision.title} is marked {side}. To go on: {on}"
+    return f"{revision.label} {revision.title} is marked {side}. To continue: {on}"
 
 
 def _begun(
@@ -281,8 +281,8 @@ def _same_host(begun: events.Event) -> None:
     here = host.host_class(host.facts())
     if here != begun["host_class"]:
         raise UsageError(
-            f"{begun['name']} was measured on {begun['host_class']}, and this is {here}: numbers of the "
-            "two do not go together; begin anew here"
+            f"{begun['name']} was measured on {begun['host_class']}, and this is {here}: their "
+            "numbers cannot be compared; start a new bisection here"
         )
 
 
@@ -290,8 +290,8 @@ def _same_harness(begun: events.Event, harness: str) -> None:
     if harness != begun["harness"]:
         raise UsageError(
             f"{begun['name']} was measured by another harness ({begun['harness']} | {harness}): perfdash's "
-            "worker, the model's file or your script has changed since. What was measured then does not go "
-            "together with what would be measured now; begin anew (builds are taken from the cache)"
+            "worker, the model's file or your script has changed since, so old and new measurements cannot "
+            "be compared; start a new bisection (its builds come from the cache)"
         )
 
 
@@ -307,7 +307,7 @@ def resumed_request(begun: events.Event, flags: Mapping[str, Any]) -> BisectionR
     for key in [*secrets, *request.settings]:
         hidden = request.settings.get(key) == HIDDEN
         if key in secrets and not hidden:
-            raise UsageError(f"--set {key} belongs to a new bisection; --resume goes on as it was begun")
+            raise UsageError(f"--set {key} cannot be changed with --resume; start a new bisection")
         if hidden and key not in secrets:
             raise UsageError(f"--resume: the value of {key} was not kept; give --set {key}=... again")
     if flags["repo"]:
@@ -333,7 +333,9 @@ def _resumed_settings(begun: events.Event, flags: Mapping[str, Any], here: RunSe
     try:
         return RunSettings(**settings)
     except ValidationError as error:
-        raise UsageError(f"{begun['name']} was begun by another perfdash: begin anew") from error
+        raise UsageError(
+            f"{begun['name']} was started by another version of perfdash: start a new bisection"
+        ) from error
 
 
 def _resumed_case(begun: events.Event, settings: RunSettings) -> Planned | None:
@@ -351,7 +353,9 @@ def resumed_command(begun: events.Event, given: Sequence[str] | None) -> list[st
     """The command as it was begun. It must be given again if it held a secret. Raises UsageError."""
     before: list[str] | None = begun["command"]
     if given and (before is None or redact_all(mask_secrets(list(given))) != redact_all(before)):
-        raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
+        raise UsageError(
+            "--resume: the command after -- differs from that of the bisection; start a new bisection"
+        )
     if before and not given and any(HIDDEN in word for word in before):
         raise UsageError("--resume: a value in the command was not kept; give it again, after --")
     return list(given) if given else before

@@ -168,7 +168,7 @@ class LocalWorkbench:
                 rung += 1
                 if self._context.repo is None:
                     raise DeadEnd(
-                        "to go on by commits, give the repository: --repo, with --resume", again=True
+                        "to continue with commits, give the repository: --repo, with --resume", again=True
                     )
                 ends = between(self._recipes[rung - 1], self._context.repo, *self._around(step, builder))
                 source, builder = self._opened(rung, None)
@@ -177,7 +177,7 @@ class LocalWorkbench:
                 source = open_source(self._recipes[rung], self._inside(inside))
                 revisions = source.inside(stage.revisions[outcome.first], int(step.way.split()[1]))
                 if len(revisions) < 2:
-                    raise DeadEnd("the merge brought in nothing of its own")
+                    raise DeadEnd("the merge has no commits of its own")
             else:
                 inside, ends = self._pin(step, rung, inside)
                 source, builder = self._opened(rung, inside)
@@ -238,15 +238,15 @@ class LocalWorkbench:
         assert repo
         changes = pin_changes(self._recipes[rung].pins, repo, culprit)
         if not changes:
-            raise DeadEnd("it pins nothing anew")
+            raise DeadEnd("it changes no pin")
         clones = self._setup.request.pin_repos
         change = next((change for change in changes if change.pin.name in clones), None)
         if change is None:
             change = changes[0]
             name = change.pin.name
             raise DeadEnd(
-                f"it pins {name} anew ({change.old[:10]} .. {change.new[:10]}): to go on inside, clone "
-                f"{change.pin.repository} and give --pin-repo {name}=PATH with --resume",
+                f"it changes the pin of {name} ({change.old[:10]} .. {change.new[:10]}): to continue inside, "
+                f"clone {change.pin.repository} and give --pin-repo {name}=PATH with --resume",
                 again=True,
             )
         finer: dict[str, Any] = {

@@ -74,7 +74,9 @@ def bisect(
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option(help="The interpreter into whose environment each build is put.  [default: this one]"),
+        typer.Option(
+            help="The interpreter that builds are laid over. It is not changed.  [default: this one]"
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the model.  [default: 1]")] = None,
     cores: Annotated[
@@ -139,9 +141,7 @@ def bisect(
     ] = None,
     prior: Annotated[
         list[str] | None,
-        typer.Option(
-            help="PATTERN=WEIGHT: commits that change files of this pattern are suspected more. Repeatable."
-        ),
+        typer.Option(help="PATTERN=WEIGHT: give commits that change matching files this weight. Repeatable."),
     ] = None,
     all_commits: Annotated[
         bool,
@@ -197,7 +197,7 @@ def bisect(
 ) -> None:
     """Find the commit or version that made a model slower, bigger or wrong.
 
-    Put your own command after `--` to bisect by what it prints."""
+    Put your own command after `--` to bisect by its exit code or by the number that it prints."""
     flags = dict(locals())
     del flags["context"]
     if context.invoked_subcommand is not None:

@@ -188,7 +188,7 @@ class _OneOfMany:
                     resumed(str(folder), None, dict.fromkeys(self._flags) | kept, notify)
                 )
             except UsageError as error:
-                notify(f"{folder} cannot be resumed, so it is begun anew: {error}")
+                notify(f"{folder} cannot be resumed, so it starts again: {error}")
         engine = stack.enter_context(started(None, flags, notify))
         assert isinstance(engine, Engine)
         return engine

@@ -39,8 +39,8 @@ def check(
 ) -> None:
     """Check that every model loads and runs, without compiling.
 
-    Exit code 1 if a model has to be repaired. A model that is too large for this machine, or that its suite
-    skips, is listed and is no fault.
+    Exit code 1 if a model fails. A model that is too large for this machine, or that its suite skips, is
+    listed but does not count as a failure.
     """
     from perfdash.records import to_json
     from perfdash.runner.model_check import check_models

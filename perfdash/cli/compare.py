@@ -23,9 +23,7 @@ def compare(
     new: Annotated[str, typer.Argument(help="The newer side, in the same form.")],
     db: Db = None,
     out: Out = None,
-    host_class: Annotated[
-        str | None, typer.Option(help="If the runs are of several classes of hosts: only those of this one.")
-    ] = None,
+    host_class: Annotated[str | None, typer.Option(help="Use only the runs of this class of hosts.")] = None,
     form: Annotated[str, typer.Option("--format", help="text, json or csv.")] = "text",
     as_json: AsJson = False,
     junit: Annotated[
@@ -37,7 +35,7 @@ def compare(
 ) -> None:
     """Compare two runs, nights, builds or windows of nights.
 
-    Compared are the cases that both sides have. Runs on different classes of hosts are refused."""
+    Only cases that both sides have are compared. Runs on different classes of hosts are refused."""
     from perfdash.errors import UsageError
     from perfdash.report.comparison_text import comparison, to_csv, to_plain
     from perfdash.suggestions import not_one_of

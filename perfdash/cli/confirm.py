@@ -24,7 +24,7 @@ def confirm(
         str | None, typer.Option(help="The interpreter of the build under test.  [default: that of the run]")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="The largest number of cases; the likeliest changes come first.")
+        int, typer.Option(min=1, help="The largest number of cases; the most certain changes come first.")
     ] = 20,
     pairs: Annotated[
         int | None, typer.Option(min=5, max=60, help="The largest number of pairs per case.  [default: 8]")
@@ -44,7 +44,7 @@ def confirm(
         typer.Option(help="If another run uses the cores, wait up to this long, e.g. 90s, 30m, 2h."),
     ] = None,
     jobs: Annotated[
-        str | None, typer.Option(help="Cases at the same time, as many as in the run.  [default: 1]")
+        str | None, typer.Option(help="Cases at the same time; use the number of the run.  [default: 1]")
     ] = None,
     db: Db = None,
     out: Out = None,
@@ -52,9 +52,9 @@ def confirm(
         list[str] | None, typer.Option(help="`regression`: exit with code 1 if a regression is confirmed.")
     ] = None,
 ) -> None:
-    """Re-measure suspected regressions beside the last good build.
+    """Re-measure suspected changes beside the last good build.
 
-    A change that is not confirmed raises no alert.
+    A dismissed change raises no alert. An undecided change stays as it is.
     """
     from perfdash.detect.confirmation import candidates, of_this_method
     from perfdash.detect.nightly_judging import judge_run
@@ -134,9 +134,11 @@ def _result_text(decision: Decision) -> str:
         measured = f", measured {numbers['ratio'] - 1:+.1%} ({low:+.1%} to {high:+.1%})"
     elif numbers:
         measured = f", measured {numbers['old']} -> {numbers['new']}"
-    word = {"more": "cannot tell yet", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
-        decision.word, decision.word
-    )
+    word = {
+        "stands": "confirmed",
+        "more": "cannot tell yet",
+        "nothing": "cannot tell: runs fail, or other programs use the cores",
+    }.get(decision.word, decision.word)
     if numbers and numbers.get("wanted"):
-        word = f"cannot tell: about {numbers['wanted']} pairs would (--pairs)"
+        word = f"cannot tell: about {numbers['wanted']} pairs would decide (--pairs)"
     return f"{name}: {word}{suspected}{measured}"

@@ -28,7 +28,7 @@ def doctor(
 ) -> None:
     """Check whether this machine is fit to measure on.
 
-    Each finding says what to do.
+    Each problem is listed with what to do about it.
     """
     from perfdash.errors import MachineError, UsageError
 

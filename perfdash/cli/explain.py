@@ -66,7 +66,7 @@ def explain(
 ) -> None:
     """Explain a change by what differs in the compiled code.
 
-    Compared are kernels, library calls, graph breaks, guards and loaded files."""
+    It compares kernels, library calls, graph breaks, guards and loaded files."""
     from perfdash.errors import UsageError
     from perfdash.explain.explanation_text import text, to_plain
 

@@ -41,9 +41,9 @@ def limit_words(device: str, given_gib: float | None, default_bytes: int | None)
     """The message about the memory limit; `default_bytes` is the limit of the host."""
     if device == "cuda":
         beside = f"; the process may take {given_gib:g} GiB of the host's memory" if given_gib else ""
-        return f"Memory limit: the free memory of the GPU{beside}. Every try builds the model anew."
+        return f"Memory limit: the free memory of the GPU{beside}. Every try builds the model again."
     if given_gib:
-        return f"Memory limit: {given_gib:g} GiB. Every try builds the model anew."
+        return f"Memory limit: {given_gib:g} GiB. Every try builds the model again."
     limit = (
         f"{default_bytes / 2**30:.1f} GiB, 90 % of the memory of this machine or container"
         if default_bytes

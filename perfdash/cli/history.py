@@ -44,26 +44,21 @@ def import_(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="For a file that does not have it: the number of threads.")
+        int | None, typer.Option(min=1, help="The number of threads, if the file does not say it.")
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="For a file that does not have it: the suite.")] = None,
-    device: Annotated[str | None, typer.Option(help="For a file that does not have it: cpu or cuda.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="For a file that does not have it: the dtype.")] = None,
+    suite: Annotated[str | None, typer.Option(help="The suite, if the file does not say it.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, if the file does not say it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="The dtype, if the file does not say it.")] = None,
     amp_dtype: Annotated[
-        str | None, typer.Option(help="For a file that does not have it: what amp casts to.")
+        str | None, typer.Option(help="The dtype that amp casts to, if the file does not say it.")
     ] = None,
-    scenario: Annotated[
-        str | None, typer.Option(help="For a file that does not have it: the scenario.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="For a file that does not have it: the back end.")
-    ] = None,
+    scenario: Annotated[str | None, typer.Option(help="The scenario, if the file does not say it.")] = None,
+    backend: Annotated[str | None, typer.Option(help="The back end, if the file does not say it.")] = None,
 ) -> None:
     """Import runs, and the result files of other tools.
 
-    These are dynamo CSVs, benchmark databases and dashboards.
-
-    The format is told by what is in a file. What was taken in before is not taken in twice.
+    Other tools are PyTorch's dynamo runners (CSV), benchmark databases and dashboards. The format is
+    recognised by the content of the file. Results that the history already has are not imported again.
     """
     options = dict(locals())
     from perfdash.errors import PerfdashError, UsageError
@@ -208,7 +203,7 @@ def export(
     until: Until = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="parquet, csv or json.  [default: by the end of the file's name]"),
+        typer.Option("--format", help="parquet, csv or json.  [default: by the suffix of the file]"),
     ] = None,
 ) -> None:
     """Write the results of the history as one flat table."""
@@ -295,7 +290,7 @@ def exclude(
 ) -> None:
     """Keep a run but leave it out of judging; judge later nights again.
 
-    It is no baseline and no change, and it does not count as noise. All tables show why.
+    An excluded run is used for no baseline, change or noise estimate. Tables show the reason.
     """
     from perfdash.detect import curation
     from perfdash.history.acts import check_reason

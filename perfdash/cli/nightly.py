@@ -20,7 +20,7 @@ Job = Annotated[
 Night = Annotated[
     str | None,
     typer.Option(
-        help="The name of this night, e.g. of its folder.  [default: begin: the time; end: the latest night]"
+        help="The name of this night, e.g. of its folder.  [default: now (begin), the latest night (end)]"
     ),
 ]
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -39,7 +39,7 @@ def begin(
         list[str] | None,
         typer.Option(
             metavar="'SUITE DEVICE DTYPE'",
-            help="What it measures; the number of threads may follow. Repeatable.",
+            help="Results to expect, e.g. 'timm cpu float32'; a number of threads may follow. Repeatable.",
         ),
     ] = None,
     job: Job = "nightly",
@@ -84,7 +84,7 @@ def end(
 ) -> None:
     """Record how a nightly ended.
 
-    If the history lacks results that it expected, it is recorded as partial."""
+    A nightly whose expected results are missing in the history is recorded as partial."""
     from perfdash.files import now
     from perfdash.history import nightlies
 

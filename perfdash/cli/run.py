@@ -24,9 +24,8 @@ def run(
     retry: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --resume: also measure the cases again that ended with "
-            "this status, e.g. oom. Repeatable, or "
-            "commas."
+            help="With --resume: also repeat the cases that ended with this status, e.g. oom. "
+            "Repeatable, or commas."
         ),
     ] = None,
     dry_run: Annotated[

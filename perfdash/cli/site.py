@@ -32,8 +32,8 @@ def site(
 ) -> None:
     """Write the history as static pages, or update them.
 
-    Only pages that changed are written. They need no server, no network and no JavaScript. A folder that
-    holds anything else is refused.
+    Only pages that changed are written. They need no server, no network and no JavaScript. A folder
+    with other files is refused.
     """
     from datetime import UTC, datetime
 

@@ -163,9 +163,11 @@ def alert_after(
     ]
     if decision == STANDS:
         alert = confirmed(same[0], at) if same else new_alert(finding, panel, at, CONFIRMED)
-        return replace(alert, details={**alert.details, **_remeasured(numbers)}), "stood a re-measurement"
+        return replace(
+            alert, details={**alert.details, **_remeasured(numbers)}
+        ), "confirmed by a re-measurement"
     if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
-        alert, note = dismissed(same[0], at), "did not stand a re-measurement"
+        alert, note = dismissed(same[0], at), "dismissed by a re-measurement"
         if alert.state == FIXED:  # as it was before its change seemed to return
             return alert, note
         return replace(alert, details={**alert.details, **_remeasured(numbers)}), note

@@ -38,7 +38,7 @@ def job_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
         _ending(nightly, nightly is not last or overdue >= 1) for nightly in dict.fromkeys([ended, last])
     ]
     if overdue == 1:
-        beats.append(Beat("late", last.job, f"one was due {_shown(due)} and has not begun"))
+        beats.append(Beat("late", last.job, f"one was due {_shown(due)} and has not started"))
     elif overdue > 1:
         beats.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
     return beats

@@ -60,7 +60,7 @@ def tracked_regressions(
             if testbed is None:
                 raise UsageError(
                     f"--new-issue-on regression: the history {store.shown} has no run of the kind of "
-                    f"{night.run.name}; `perfdash history import` takes it in"
+                    f"{night.run.name}; `perfdash history import` imports it"
                 )
             writer = _IssueWriter(connection, night, testbed, site_url, owners or Owners())
             issues = writer.issues()

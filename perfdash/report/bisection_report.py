@@ -79,7 +79,7 @@ def _text(result: BisectionResult, as_page: bool) -> str:
     parts.append(main_text(result))
     parts += [_refuted(result, refuted) for refuted in result.refuted]
     if result.unexplained:
-        parts.append("Not told: " + escaped("; ".join(result.unexplained)) + ".")
+        parts.append("Unexplained: " + escaped("; ".join(result.unexplained)) + ".")
     parts += [_stage(result, stage, as_page) for stage in result.ranges]
     parts.append(_facts(result))
     if result.notes:
@@ -168,7 +168,7 @@ def _percent(probability: float) -> str:
 
 
 def _confirmed(result: BisectionResult, culprit: Culprit) -> str:
-    against = f"against {code(culprit.parent.label)} in environments made anew"
+    against = f"against {code(culprit.parent.label)} in newly built environments"
     if culprit.confirmed == "more":
         return f"not yet confirmed {against}"
     if culprit.confirmed_why:
@@ -176,7 +176,7 @@ def _confirmed(result: BisectionResult, culprit: Culprit) -> str:
     ratio = f": {_ratio(culprit.confirmed_change)}" if result.kind == "ratio" else ""
     wanted = ""
     if culprit.confirmed_wanted:
-        wanted = f"; about {culprit.confirmed_wanted} pairs would tell (`--resume` with `--until-sure`)"
+        wanted = f"; about {culprit.confirmed_wanted} pairs would decide (`--resume` with `--until-sure`)"
     return f"{culprit.confirmed} {against}{ratio}, {culprit.confirmed_pairs} pairs{wanted}"
 
 
@@ -186,7 +186,7 @@ def _refuted(result: BisectionResult, refuted: RefutedRevision) -> str:
     before = f" instead of {_ratio(refuted.change)}" if ratio and refuted.change.ratio else ""
     return (
         f"Found first and refuted: {code(refuted.label)} {escaped(refuted.title)}. {refuted.pairs} pairs of "
-        f"fresh builds against {code(refuted.parent)}{ratio}{before}. The search went on with them."
+        f"fresh builds against {code(refuted.parent)}{ratio}{before}. The search continued with them."
     )
 
 
@@ -194,13 +194,11 @@ def _reverted(result: BisectionResult, culprit: Culprit) -> str:
     """The effect of reverting the culprit on top of the bad end."""
     if culprit.reverted == "found":
         change = _effect(result, culprit.reverted_change)
-        return "taken back on top of the bad end: " + (change or "the fault is gone")
+        return "reverted on top of the bad end: " + (change or "the fault is gone")
     nothing = (
-        "it makes no difference that could be told"
-        if culprit.reverted == "not reproduced"
-        else culprit.reverted
+        "it makes no measurable difference" if culprit.reverted == "not reproduced" else culprit.reverted
     )
-    return f"taken back on top of the bad end: {escaped(nothing)}"
+    return f"reverted on top of the bad end: {escaped(nothing)}"
 
 
 def _blame(culprit: Culprit) -> str:
@@ -209,7 +207,7 @@ def _blame(culprit: Culprit) -> str:
     if not eager or not eager.low or not eager.high or not eager.ratio or not ratio:
         return ""
     if not (eager.low > 1 or eager.high < 1):
-        return ": unchanged as far as can be told"
+        return ": no measurable change"
     alike = (eager.ratio > 1) == (ratio > 1) and abs(eager.ratio - 1) > abs(ratio - 1) / 2
     return ": it moved as well, so the change is in what both share" if alike else ""
 
@@ -236,8 +234,8 @@ def _without(result: BisectionResult) -> str:
     noise = f" One measurement scatters by {top.sd:.2%}." if top.sd and result.kind == "ratio" else ""
     reason = {
         "not reproduced": "**Not reproduced**: on this host the two ends do not differ, or by less than the "
-        "noise lets tell.",
-        "undecided": "**Undecided**: whether the two ends differ cannot be told with so many measurements.",
+        "noise.",
+        "undecided": "**Undecided**: these measurements do not show whether the two ends differ.",
         "cannot tell": "**Cannot tell** which revision it was.",
     }.get(result.word, result.word)
     return f"{reason}{change}{noise} Probability that nothing changed: {_percent(top.none)}."
@@ -292,7 +290,7 @@ def markdown_of_all(outcomes: Sequence[GroupOutcome], left: int = 0) -> str:
     causes = "1 cause" if len(outcomes) + left == 1 else f"{len(outcomes) + left} causes"
     words = [f"{found} with a culprit"]
     words += [f"{failed} failed"] if failed else []
-    words += [f"{left} not begun"] if left else []
+    words += [f"{left} not started"] if left else []
     parts = [f"### Open alerts by cause: {causes}, {', '.join(words)}"]
     rows = [
         (str(outcome.number), escaped(outcome.title), str(len(outcome.alerts)), _cell_of_cause(outcome))

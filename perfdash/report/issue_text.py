@@ -52,7 +52,7 @@ def body(
         parts.append(f"Owners: {' '.join(f'@{owner}' for owner in owners)}")
     if error:
         lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
-        parts.append(f"What it said:\n\n{fenced(lines)}")
+        parts.append(f"Error:\n\n{fenced(lines)}")
     parts += [
         f"Commits of {one.package} between the two builds: {one.address}"
         for one in commit_ranges(good, bad)

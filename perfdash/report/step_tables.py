@@ -138,7 +138,7 @@ def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[
     used = {mark(side.row) for side in sides if side.name == "backend" and not side.word}
     notes = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used]
     if any(side.word == _BESIDE for side in sides):
-        notes.append(f"{_BESIDE}: there was room for eager by itself, and none for both in one process")
+        notes.append(f"{_BESIDE}: eager fits into memory alone, but not both sides in one process")
     rows = [side.row for side in sides]
     return StepTable(title, head, lines, 3, [*notes, *cpu_time_notes(rows), *_prompts(rows)])
 

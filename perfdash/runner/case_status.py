@@ -91,7 +91,7 @@ def _of_end(outcome: ProcessOutcome) -> StatusOfCase:
         limit = memory_limit(outcome)
         return out_of_memory, where, Failure("MemoryLimit", _limit_message(limit, where), limit=limit)
     if number == signal.SIGKILL and outcome.oom_killed:
-        return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel for want of memory")
+        return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel: out of memory")
     if number == signal.SIGABRT and any(_BAD_ALLOC in line for line in outcome.tail):
         # Thrown where no one could catch it: in a thread of OpenMP's.
         return out_of_memory, where, Failure("BadAlloc", f"std::bad_alloc ended it in phase {where}")

@@ -315,8 +315,8 @@ def _fill_latency(
     result.instructions = first.get("instructions") or {}
     if retries := sum(event.get("allocator_retries", 0) for event in events):
         result.notes.append(
-            f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
-            "there was barely room, and the times have that in them"
+            f"while timing, CUDA's allocator released and reallocated its memory {retries} times, because "
+            "memory was short; the times include this"
         )
     if work := _gpu_work(first):
         result.conditions["gpu_work"] = work
@@ -494,13 +494,15 @@ def _note_disturbance(
     if chosen.clock == "cpu":
         result.notes.append(f"{cause}; CPU time was used instead of wall time")
         return
-    result.notes.append(f"{cause}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
+    result.notes.append(
+        f"{cause}, and CPU time cannot replace wall time: {chosen.why_not_cpu}; all pairs were used"
+    )
     result.conditions["disturbed"] = cause
     by_cpu = ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]).mean
     result.conditions["cpu_ratio"] = round(math.exp(by_cpu), 6)
     if abs(by_cpu - summary.mean) > summary.reach_within(CONFIDENCE):
         result.notes.append(
-            f"the ratio of CPU times, {math.exp(by_cpu):.3f}, disagrees: the interval takes it in"
+            f"the ratio of CPU times, {math.exp(by_cpu):.3f}, disagrees: the interval includes it"
         )
 
 

@@ -336,7 +336,7 @@ def test_another_environment_under_the_same_name_is_refused(tmp_path):
         return dataclasses.replace(built, key=f"{built.key}-other")
 
     script.build = changed
-    with pytest.raises(UsageError, match="another than it was"):
+    with pytest.raises(UsageError, match="has changed"):
         go_on(script, folder)
 
 

@@ -35,7 +35,7 @@ def test_argument_is_filled_in():
     ("word", "message"),
     [
         ("nope", "no recipe named 'nope'; there are: command, git"),
-        ("pypi", "it needs to be told of what, as in pypi:NAME"),
+        ("pypi", "name the package, as in pypi:NAME"),
         ("git:x", "takes nothing after the colon"),
         ("pypi:--index-url=http://x", "is no name of a package"),
         ("pypi:a b", "is no name of a package"),

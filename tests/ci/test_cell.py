@@ -138,7 +138,7 @@ def test_what_goes_on_behind_a_lost_connection_is_waited_for(measuring: Agent) -
     measuring.wait_until_it_hangs()
     second = measuring.start("cell.sh")
     assert second.stdout is not None
-    assert "An earlier attempt at this cell is still at work" in second.stdout.readline()
+    assert "An earlier attempt at this cell is still running" in second.stdout.readline()
     (measuring.home / "hang").unlink()
     first.communicate(timeout=300)
     second.communicate(timeout=300)

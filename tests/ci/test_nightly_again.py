@@ -52,8 +52,8 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
 
 @pytest.mark.parametrize(("text", "good_one"), [
     ("Nothing to measure again", False),
-    ("2 cases may have changed; 2 are measured again\nm: latency: stands, suspected +9%", False),
-    ("2 cases may have changed; 1 are measured again\nm: latency: stands, suspected +9%", True),
+    ("2 cases may have changed; 2 are measured again\nm: latency: confirmed, suspected +9%", False),
+    ("2 cases may have changed; 1 are measured again\nm: latency: confirmed, suspected +9%", True),
     ("1 cases may have changed; 1 are measured again\nm: latency: cannot tell (8 pairs)", True),
 ])  # fmt: skip
 def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
@@ -122,7 +122,7 @@ def test_one_at_a_time(stage):
     wait_for(stage.home / "hangs")
     second = stage.night()
     assert second.code == 3
-    assert "another nightly is at work" in second.out
+    assert "another nightly is running" in second.out
     (stage.home / "hang").unlink()
     assert stage.ended(first).code == 0
 
@@ -140,7 +140,7 @@ def test_interrupted_it_goes_on_where_it_was(stage, number):
     done = stage.ended(running)
     assert done.code == 130
     assert host.read_text() == "always", "the host is restored"
-    assert f"To go on: ci/nightly.sh --resume {done.folder}" in done.out
+    assert f"To continue: ci/nightly.sh --resume {done.folder}" in done.out
     assert done.stages()["measure"] == "130"
     (stage.home / "hang").unlink()
     stage.calls()
@@ -158,7 +158,7 @@ def test_killed_the_run_is_gone_on_with(stage):
     running.wait()
     running.stdout.close()  # what it had started still writes there
     # What it had started is still at work, and still holds the lock.
-    assert "another nightly is at work" in stage.night("--resume", "last").out
+    assert "another nightly is running" in stage.night("--resume", "last").out
     (stage.home / "hang").unlink()
     for _ in range(1500):
         again = stage.night("--resume", "last")

@@ -106,7 +106,7 @@ def test_a_cell_that_fails_does_not_stop_the_other(stage):
         "cpu --threads ", "cpu --threads ", "cuda --threads",
     ]  # fmt: skip
     assert done.stages()["report"] == "0"
-    assert "cpu-1: exit code 3; the others go on" in done.out
+    assert "cpu-1: exit code 3; the other runs continue" in done.out
     fail.unlink()
     again = stage.night("--resume", "last")
     assert again.code == 0, again.out

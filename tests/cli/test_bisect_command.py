@@ -271,7 +271,7 @@ def test_merges_and_failing_builds(command, tmp_path):
     assert ran.code == 0, ran.err
     assert f"found {culprit[:10]}" in ran.out
     assert "inside the merge of" in ran.out
-    assert "taken back on top of the bad end: **-" in ran.out
+    assert "reverted on top of the bad end: **-" in ran.out
     (made,) = (tmp_path / "runs" / "bisections").iterdir()
     back = json.loads((made / "report.json").read_text())["culprits"][0]["reverted_change"]
     assert abs(back["ratio"] - 10 / 11) < 0.03
@@ -308,7 +308,7 @@ def test_bad_input_is_one_message_before_anything_long(command, place, tmp_path,
     (["--good", "a", "--bad", "b", "--repo", "."], "what is measured?"),
     (["--good", "a", "--bad", "b", "--"], "after `--`"),
     (["--resume", "last"], "no bisection 'last'"),
-    (["--resume", "last", "--good", "a"], "--good belongs to a new bisection"),
+    (["--resume", "last", "--good", "a"], "--good cannot be changed with --resume"),
     (["--status", "other"], "no bisection 'other'"),
     (["log"], "no bisection 'last'"),
     (["mark", "abc", "good"], "no bisection 'last'"),

@@ -94,7 +94,7 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     done = perfdash("confirm", run, "--good-python", fast, "--fail-on", "regression", cwd=home, quickly=True)
     assert done.code == 1, done.err
     # The night's own figure is of one pass, on a machine that may have been busy then.
-    suspected = re.search(r"compiled latency: stands, suspected \+([\d.]+)%", done.out)
+    suspected = re.search(r"compiled latency: confirmed, suspected \+([\d.]+)%", done.out)
     assert suspected, done.out
     assert 10 < float(suspected[1]) < 60
     alerts = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)

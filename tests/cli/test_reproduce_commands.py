@@ -10,7 +10,7 @@ import pytest
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
 COMMANDS = dict.fromkeys(re.findall(r"`perfdash (run --[^`]+)`", DOCUMENT))
-SEEN = re.compile(r"(part |CPU |)seen\b|unseen\b|not to be had")
+SEEN = re.compile(r"(part |CPU |)seen\b|unseen\b|not available")
 ROWS = [line for line in DOCUMENT.splitlines() if line.startswith("| ") and not line.startswith("| row |")]
 
 

@@ -155,7 +155,7 @@ def test_a_refuted_culprit_is_in_the_headline(tmp_path):
     text = markdown(result)
     assert "not confirmed against `11`" in text
     assert "Found first and refuted: `10` change 10." in text
-    assert "The search went on with them." in text
+    assert "The search continued with them." in text
 
 
 def test_of_two_culprits_only_the_refuted_one_is_called_refuted(tmp_path):

@@ -80,7 +80,7 @@ def test_eager_that_ran_by_itself_was_not_out_of_memory():
     tables = generation([row])
     assert tables.lines[0][-2] == "oom beside"
     assert [note for note in tables.notes if note not in none] == [
-        "oom beside: there was room for eager by itself, and none for both in one process"
+        "oom beside: eager fits into memory alone, but not both sides in one process"
     ]
 
 

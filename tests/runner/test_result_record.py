@@ -275,7 +275,7 @@ def test_the_record_of_a_gpu_names_its_tf32_setting():
 def test_a_gpu_that_has_barely_room_is_reported():
     script = events()
     script[10] |= {"allocator_retries": 3}
-    assert "took it anew 3 times" in run(ProcessOutcome(script, status=0))[0].notes[0]
+    assert "reallocated its memory 3 times" in run(ProcessOutcome(script, status=0))[0].notes[0]
 
 
 def test_the_clean_pairs_count_where_there_are_enough():

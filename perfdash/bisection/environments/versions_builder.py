@@ -122,8 +122,8 @@ class VersionsBuilder(CachedBuilder):
         packages, requires = installed_in(site)
         if canonicalize_name(self._recipe.package) not in packages:
             raise MachineError(
-                f"pip has installed no {self._recipe.package} where it was told to: does its configuration "
-                "say something else (`pip config list`, PIP_DRY_RUN, PIP_ROOT)?"
+                f"pip has installed no {self._recipe.package} in the given folder: does its configuration "
+                "name another one (`pip config list`, PIP_DRY_RUN, PIP_ROOT)?"
             )
         if self._recipe.dependencies != "ignore":
             packages, requires = self._complete(site, packages, requires, commands)

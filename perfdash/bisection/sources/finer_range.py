@@ -36,8 +36,8 @@ def main_commit(repo: Path, built_from: str) -> str:
     message = subject(top, built_from)
     if message is None:
         raise UsageError(
-            f"the build is of {built_from[:10]}, which {top} has not got: fetch the nightly branch there "
-            "(git fetch origin nightly) and go on with --resume"
+            f"the build is of {built_from[:10]}, which {top} does not have: fetch the nightly branch there "
+            "(git fetch origin nightly) and continue with --resume"
         )
     match = _NIGHTLY.search(message)
     return commit_of(top, match[1] if match else built_from, f"{message!r}: commit")

@@ -259,7 +259,7 @@ def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revi
         tree = git("merge-tree", "--write-tree", ours, theirs, cwd=folder, env=env).decode().split()[0]
     except GitFailed as error:
         raise UsageError(
-            f"{culprit.label} cannot be taken back on top of {bad.label}: later changes touch the same lines"
+            f"{culprit.label} cannot be reverted on top of {bad.label}: later changes touch the same lines"
         ) from error
     message = f"{bad.label} with {culprit.label} taken back"
     name = commit(tree, bad.id, message)
