@@ -309,7 +309,8 @@ def complete_from_alert(
         flags = {**flags, "env": _env(filled["env"], flags["env"], number)}
     if not flags["good"] or not flags["bad"]:
         filled["good"], filled["bad"] = alert_range(evidence, flags["recipe"], flags.get("repo"))
-    return {name: value if value or name not in filled else filled[name] for name, value in flags.items()}
+    # Also what the command has no flag of, as bind_memory.
+    return {**filled, **{name: value or filled.get(name, value) for name, value in flags.items()}}
 
 
 def alert_range(evidence: AlertEvidence, recipe: str, repo: Path | None) -> tuple[str, str]:

@@ -88,7 +88,7 @@ def test_a_case_of_configuration_socket_is_bisected_bound_to_its_socket(tmp_path
     case = {"threads": 4, "configuration": "socket", "settings": '{"bind_memory":true}'}
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], None, case)
     of_alert = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
-    of_name = {**BISECT, "suite": "timm", "model": "resnet18", "configuration": ["socket"]}
+    of_name = {**BISECT, "suite": "timm", "model": "rexnet_100", "configuration": ["socket"]}
     for flags in (of_alert, of_name):
         settings = run_settings(flags, "backend")
         assert (settings.threads, settings.bind_memory, settings.cores) == (4, True, "1,3,5,7")
