@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from perfdash.detect.alert_levels import AlertLevels, alert_levels
 from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import (
@@ -48,9 +49,7 @@ from perfdash.history.alert_store import (
 )
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import changes, numbers
-from perfdash.metrics import JUDGED
 from perfdash.records import Status
-from perfdash.stats.machine_levels import MachineLevels
 from perfdash.stats.nightly_test import WINDOWS
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
@@ -154,7 +153,7 @@ def advance(
                 matched.update(reappeared)
                 changed.append(_returned(alert, findings[reappeared[0]], panel, at))
             continue
-        levels = _levels(alert, panel, machines or {})
+        levels = alert_levels(alert, panel, machines or {})
         if alert.state == SUSPECTED:
             matched.update(same)
             of_alert = [findings[index] for index in same]
@@ -231,7 +230,7 @@ def _jumps(alert: Alert) -> bool:
 
 
 def _suspect_after(
-    alert: Alert, findings: Sequence[Finding], panel: Panel, net: NetLogs, levels: _AlertLevels, at: str
+    alert: Alert, findings: Sequence[Finding], panel: Panel, net: NetLogs, levels: AlertLevels, at: str
 ) -> tuple[Alert, str | None] | None:
     """A suspected change after one more night, with a note; None if tonight says nothing.
 
@@ -349,7 +348,7 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
     )
 
 
-def _undoes(finding: Finding, alert: Alert, levels: _AlertLevels) -> bool:
+def _undoes(finding: Finding, alert: Alert, levels: AlertLevels) -> bool:
     """Whether a certain change in the other direction returns to the level before the alert.
 
     Where that level is not known on tonight's machines: whether it is more than half as large.
@@ -468,7 +467,7 @@ def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     return 0.5 < finding.change / fixed.change < 2
 
 
-def _observed(alert: Alert, panel: Panel, net: NetLogs, levels: _AlertLevels, found_again: bool) -> str:
+def _observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, found_again: bool) -> str:
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found_again)
@@ -516,7 +515,7 @@ def _later_nights(alert: Alert, panel: Panel, net: NetLogs) -> np.ndarray[tuple[
     return np.asarray(values[born[0] + 1 :] if born else values[-1:])
 
 
-def _new_observed(levels: _AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _new_observed(levels: AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the nights after the alert began show the change."""
     before, after = levels.before, levels.after
     finite = values[np.isfinite(values)]
@@ -530,61 +529,7 @@ def _new_observed(levels: _AlertLevels, values: np.ndarray[tuple[int], np.dtype[
     return UNKNOWN if lasts or way > 0.5 else BACK
 
 
-@dataclass(frozen=True)
-class _AlertLevels:
-    """The log levels of an alert on the machines of a panel; NaN if they are not known there.
-
-    sd: standard deviation of a night's log. variance: of what is known of the machines' levels, squared logs.
-    """
-
-    before: float
-    after: float
-    sd: float
-    variance: float
-
-    @property
-    def are_known(self) -> bool:
-        return math.isfinite(self.before)
-
-    def spread(self, nights: int) -> float:
-        """The error of the mean of so many nights, times the root of their number."""
-        return math.hypot(self.sd, math.sqrt(nights * self.variance))
-
-
-def _levels(alert: Alert, panel: Panel, machines: Levels) -> _AlertLevels:
-    """The levels of an alert, from its machine's level to that of the panel."""
-    offset, variance = _machine_offset(alert, panel, machines.get(str(alert.metric)))
-    metric = JUDGED.get(str(alert.metric))
-    sd = float(alert.details.get("sd") or (metric.threshold if metric else 0.0))
-    before, after = (math.log(level) if level and level > 0 else 0.0 for level in (alert.before, alert.after))
-    return _AlertLevels(before - offset, after - offset, sd, variance)
-
-
-def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) -> tuple[float, float]:
-    """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
-
-    Without `machine` in its details the alert is of the nights of one machine, or of an older perfdash.
-    """
-    machine = alert.details.get("machine")
-    if levels is None:  # all nights are of one machine, or no metric
-        hosts = {run.host for run in panel.runs}
-        return (0.0, 0.0) if machine is None or machine in hosts else (math.nan, math.nan)
-    if not levels.machines:
-        return 0.0, 0.0
-    if alert.case_id not in panel.case_ids:
-        return math.nan, math.nan
-    born = next(
-        (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
-    )
-    hosts = {run.host for run in panel.runs[: born + 1]}
-    if machine is None and len(hosts) == 1:
-        (machine,) = hosts
-    row = panel.case_ids.index(alert.case_id)
-    offset, variance = levels.level_of(row, machine)
-    return offset, variance + float(levels.variance[row])
-
-
-def _level_observed(levels: _AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _level_observed(levels: AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the last nights of a series returned to the level before the change."""
     if not levels.are_known:
         return UNKNOWN
