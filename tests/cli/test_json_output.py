@@ -152,6 +152,13 @@ def test_a_report(command, farmed):
     assert "leave out --format html" in refused.err
 
 
+def test_a_comparison(command, farmed):
+    words = ("compare", "2026-01-25", "2026-01-26", "--json")
+    assert len(printed(command(*words))["cases"]) == 24
+    refused = command(*words, "--format", "csv")
+    assert (refused.code, refused.out) == (2, "")
+
+
 def test_a_bisection_that_is_marked(called, tmp_path):
     folder = tmp_path / "runs" / "bisections" / "one"
     bisected(Script.step(40, at=20), folder)
