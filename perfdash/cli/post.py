@@ -166,7 +166,7 @@ def posted_to_plain(posted: PostedComments, issue: str, changes: IssueChanges | 
         "dry_run": False,
         "issue": issue,
         "comments": asdict(posted),
-        "issues": asdict(changes) if changes else None,
+        "issues": None if changes is None else asdict(changes),
     }
 
 
