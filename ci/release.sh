@@ -6,6 +6,7 @@
 # Tried are: the wheel without torch (list, check of the message, reports), and the wheel and the sdist with
 # the torch of PERFDASH_VENV (default: .venv), whose packages the new environment sees after its own.
 set -euo pipefail
+unset PYTHONPATH PYTHONHOME # what is tried is what was installed, not this checkout
 case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 folder="$(realpath -m "${1:-dist}")"

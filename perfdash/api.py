@@ -285,7 +285,7 @@ def bisect(
     bisect(resume=result.name) goes on. Raises UsageError and MachineError.
     """
     from perfdash.bisection.completion import Typist, completed
-    from perfdash.bisection.setup import resumed, started
+    from perfdash.bisection.setup import BisectionPlan, resumed, started
     from perfdash.report import reproduce
     from perfdash.report.alert_text import model_of, what
     from perfdash.report.bisection_files import work
@@ -296,7 +296,7 @@ def bisect(
     flags["resume"] = None if resume is None else os.fspath(resume)
     with _signals_kept(), ExitStack() as stack:
         if flags["resume"] is not None:
-            engine: Engine | str = stack.enter_context(resumed(flags["resume"], words, flags, note))
+            engine: Engine | BisectionPlan = stack.enter_context(resumed(flags["resume"], words, flags, note))
         else:
             typed = _as_command("bisect", flags, words)
             typist = Typist(
@@ -307,7 +307,7 @@ def bisect(
             )
             flags, chosen = completed(flags, words, typist)
             engine = stack.enter_context(started(chosen, flags, note, typed))
-        assert not isinstance(engine, str)  # the plan of --dry-run
+        assert not isinstance(engine, BisectionPlan)  # there is no dry run here
         return work(engine, note)[1]
 
 

@@ -241,7 +241,12 @@ class _Redacting:
 
     def write(self, text: str) -> int:
         clean = redact(text)
-        self._unless_closed(lambda: self._stream.write(clean))
+        try:
+            self._unless_closed(lambda: self._stream.write(clean))
+        except UnicodeEncodeError:  # an ASCII terminal, or the name of a file that is no text
+            encoding = self._stream.encoding
+            shown = clean.encode(encoding, "backslashreplace").decode(encoding)
+            self._unless_closed(lambda: self._stream.write(shown))
         return len(text)
 
     def flush(self) -> None:

@@ -194,6 +194,18 @@ def test_a_reader_that_has_gone_away_ends_nothing(monkeypatch):
             print("another")
 
 
+@pytest.mark.parametrize(("encoding", "printed"), [
+    ("utf-8", b"caf\\udce9 \xe2\x86\x92\n"),
+    ("ascii", b"caf\\udce9 \\u2192\n"),
+])  # fmt: skip
+def test_what_the_terminal_cannot_show_is_escaped(monkeypatch, encoding, printed):
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding))
+    with redacted_output():
+        print(os.fsdecode(b"caf\xe9"), "\N{RIGHTWARDS ARROW}", flush=True)
+        assert out.getvalue() == printed
+
+
 def test_output_is_redacted_while_it_is_open(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)

@@ -57,11 +57,54 @@ _RESUME_FLAGS = {
 }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class BisectionPlan:
+    """What a bisection would do (--dry-run): its revisions, about how many builds, and their times."""
+
+    recipe: str
+    revisions: int
+    built: int  # already
+    known_not_to_build: int
+    good: Revision
+    bad: Revision
+    metric: str
+    metric_title: str
+    subject: str  # a case, or a command without its secrets
+    cores: str
+    builds: int  # about
+    build_s: float
+    measurement_s: float
+    jobs: int
+
+    def text(self) -> str:
+        """The plan in some lines."""
+        good, bad = self.good, self.bad
+        lines = [
+            f"{self.revisions} revisions by recipe {self.recipe}, {self.built} built already, "
+            f"{self.known_not_to_build} known not to build",
+            f"good: {good.label} {good.date[:10]} {good.title}".rstrip(),
+            f"bad:  {bad.label} {bad.date[:10]} {bad.title}".rstrip(),
+            f"measured: {self.metric_title} of {self.subject} on core {self.cores}",
+            f"about {self.builds} builds of {self.build_s:.0f} s, {self.jobs} at once; a measurement takes "
+            f"about {self.measurement_s:.0f} s",
+            "nothing was built or measured (--dry-run)",
+        ]
+        return "\n".join(lines)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The plan as plain values for JSON."""
+        ends = {
+            side: {"id": end.id, "label": end.label, "title": end.title, "date": end.date}
+            for side, end in (("good", self.good), ("bad", self.bad))
+        }
+        return {**vars(self), **ends}
+
+
 @contextmanager
 def started(
     command: Sequence[str] | None, flags: dict[str, Any], notify: Notify, words: Sequence[str] | None = None
-) -> Iterator[Engine | str]:
-    """A new bisection with its journal; with --dry-run the plan, as text.
+) -> Iterator[Engine | BisectionPlan]:
+    """A new bisection with its journal; with --dry-run its plan.
 
     words: the command line that repeats it; None for that of this process. Raises UsageError, MachineError.
     """
@@ -159,8 +202,8 @@ def _engine(
     return Engine(bisection, journal, workbench, notify, most_builds, setup.cores, history)
 
 
-def marked(folder: Path, word: str, side: str) -> str:
-    """Mark a revision, and say how to continue. Raises UsageError for a mark that cannot be."""
+def marked(folder: Path, word: str, side: str) -> Revision:
+    """Mark a revision of a bisection, and return it. Raises UsageError for a mark that cannot be."""
     if side not in MARKS:
         raise UsageError(f"{side!r}: a revision is marked {', '.join(MARKS[:-1])} or {MARKS[-1]}")
     with Journal(folder) as journal:
@@ -185,8 +228,7 @@ def marked(folder: Path, word: str, side: str) -> str:
                 f"{revision.label} cannot be marked {side}: {error.__cause__ or error}"
             ) from error
         journal.append(event)
-    on = f"perfdash bisect --resume {shlex.quote(str(folder))}"
-    return f"{revision.label} {revision.title} is marked {side}. To continue: {on}"
+    return revision
 
 
 def _begun(
@@ -253,7 +295,7 @@ def _line(
     return [without_credentials(word) for word in mask_secrets(words)]
 
 
-def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> str:
+def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> BisectionPlan:
     """The answer of --dry-run: revisions, builds, and how long each takes."""
     costs = builder.costs(revisions, [])
     buildable = [cost for cost in costs if cost < KNOWN_NOT_TO_BUILD]
@@ -263,18 +305,22 @@ def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> str:
     subject = (
         setup.planned.case.name if setup.planned else shlex.join(mask_secrets(list(setup.command or ())))
     )
-    first, last = revisions[0], revisions[-1]
-    lines = [
-        f"{len(revisions)} revisions by recipe {setup.request.recipe}, {built} built already, "
-        f"{len(costs) - len(buildable)} known not to build",
-        f"good: {first.label} {first.date[:10]} {first.title}".rstrip(),
-        f"bad:  {last.label} {last.date[:10]} {last.title}".rstrip(),
-        f"measured: {setup.metric.bisect_title} of {subject} on core {format_cores(setup.cores)}",
-        f"about {count} builds of {usual:.0f} s, {setup.request.jobs} at once; a measurement takes about "
-        f"{setup.measure_cost_s:.0f} s",
-        "nothing was built or measured (--dry-run)",
-    ]
-    return "\n".join(lines)
+    return BisectionPlan(
+        recipe=setup.request.recipe,
+        revisions=len(revisions),
+        built=built,
+        known_not_to_build=len(costs) - len(buildable),
+        good=revisions[0],
+        bad=revisions[-1],
+        metric=setup.metric.name,
+        metric_title=setup.metric.bisect_title,
+        subject=subject,
+        cores=format_cores(setup.cores),
+        builds=count,
+        build_s=usual,
+        measurement_s=setup.measure_cost_s,
+        jobs=setup.request.jobs,
+    )
 
 
 def _same_host(begun: events.Event) -> None:

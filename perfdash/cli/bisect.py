@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from perfdash.cli.shared_options import Db, Out
+from perfdash.cli.shared_options import AsJson, Db, Out, print_result
 
 _COMMAND = "perfdash.bisect.command"
 
@@ -226,13 +226,13 @@ def bisect(
         with resumed(resume, command, flags, notify) as engine:
             raise typer.Exit(run(engine, as_json))
     from perfdash.bisection.completion import completed
-    from perfdash.bisection.setup import started
+    from perfdash.bisection.setup import BisectionPlan, started
     from perfdash.cli.bisect_output import notify, run, typist
 
     flags, command = completed(flags, command, typist())
     with started(command, flags, notify) as engine:
-        if isinstance(engine, str):  # the plan of --dry-run
-            typer.echo(engine)
+        if isinstance(engine, BisectionPlan):  # of --dry-run
+            print_result(engine.to_plain(), engine.text(), as_json)
         else:
             raise typer.Exit(run(engine, as_json))
 
@@ -254,13 +254,21 @@ def mark(
         str, typer.Option(help="A bisection: its folder, its name, or `last` (the newest).")
     ] = "last",
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Overrule the measurement of a revision. Then continue with --resume."""
     from perfdash.bisection.setup import marked
+    from perfdash.report.bisection_files import how_to_resume
     from perfdash.report.markdown import plain
 
     folder, _ = _bisection(of, out)
-    typer.echo(plain(marked(folder, revision, side), 2000))
+    found = marked(folder, revision, side)
+    text = f"{found.label} {found.title} is marked {side}. {how_to_resume(folder)}"
+    print_result(
+        {"bisection": str(folder), "revision": found.id, "title": found.title, "side": side},
+        plain(text, 2000),
+        as_json,
+    )
 
 
 def _bisection(name: str, out: Path | None) -> tuple[Path, Any]:

@@ -25,7 +25,7 @@ from perfdash.bisection.open_alerts import AlertGroup, alert_groups, can_be_bise
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import absolute_recipe
 from perfdash.bisection.result import result_of
-from perfdash.bisection.setup import resumed, started
+from perfdash.bisection.setup import BisectionPlan, resumed, started
 from perfdash.cli.bisect_output import notify, typist
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import dumps
@@ -62,7 +62,7 @@ def bisect_all_alerts(flags: Mapping[str, Any], command: Sequence[str] | None) -
     speaker = typist()
     one = _OneOfMany(flags, speaker, settings.out)
     if flags["dry_run"]:
-        return one.show_plans(groups)
+        return one.show_plans(groups, flags["as_json"])
     outcomes: list[GroupOutcome] = []
     interrupted = False
     try:
@@ -109,21 +109,31 @@ class _OneOfMany:
         """What the bisected member of a group measures."""
         return self._speaker.describe(group.chosen)
 
-    def show_plans(self, groups: Sequence[AlertGroup]) -> int:
+    def show_plans(self, groups: Sequence[AlertGroup], as_json: bool) -> int:
         """Print what would be done for each group: the exit code."""
         code = 0
+        plans: list[dict[str, Any]] = []
         for group in groups:
             others = len(group.members) - 1
             also = f" (and {others} more of its cause)" if others else ""
-            typer.echo(f"alert {group.number}: {self.title(group)}{also}")
+            if not as_json:
+                typer.echo(f"alert {group.number}: {self.title(group)}{also}")
+            found: dict[str, Any] = {"plan": None, "problem": None}
             try:
                 if not can_be_bisected(group.chosen):
                     raise UsageError(NOT_OF_ONE)
                 with started(None, self._of(group), notify) as plan:
-                    typer.echo(f"{plan}\n")
+                    assert isinstance(plan, BisectionPlan)
+                    found["plan"] = plan.to_plain()
+                    text = plan.text()
             except PerfdashError as error:
-                typer.echo(f"{error}\n")
+                found["problem"] = text = str(error)
                 code = max(code, error.exit_code if can_be_bisected(group.chosen) else 0)
+            if not as_json:
+                typer.echo(f"{text}\n")
+            plans.append({"alert": group.number, "title": self.title(group), "others": others, **found})
+        if as_json:
+            typer.echo(dumps(plans, indent=1))
         return code
 
     def __call__(self, group: AlertGroup, step: FoundStep | None) -> Attempt:

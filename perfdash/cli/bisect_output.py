@@ -17,6 +17,8 @@ from perfdash.bisection.engine import DONE, INTERRUPTED, STOPPED, Engine
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
+from perfdash.cli.post import planned_to_plain, posted_to_plain
+from perfdash.cli.shared_options import print_result
 from perfdash.errors import MachineError
 from perfdash.publish import comments
 from perfdash.publish.github import GitHubClient
@@ -88,14 +90,15 @@ def _choice(title: str, lines: Sequence[str]) -> int:
         notify(f"Give a number from 1 to {len(lines)}.")
 
 
-def post_report(name: str, repo: str, issue: int, address: str, dry_run: bool, out: Path | None) -> None:
+def post_report(
+    name: str, repo: str, issue: int, address: str, dry_run: bool, out: Path | None, as_json: bool
+) -> None:
     """Post a report to an issue, or print it. Raises UsageError, MachineError with the place of the text."""
     folder = find(name, resolve({"out": out})[0].out)
     result = result_of(Bisection(read(folder)))
     texts = comments.bodies(markdown(result), KIND, name=result.name)
     if dry_run:
-        for text in texts:
-            typer.echo(text)
+        print_result(planned_to_plain(texts, [], 0), "\n".join(texts), as_json)
         return
     try:
         token = os.environ.get("GITHUB_TOKEN")
@@ -109,4 +112,5 @@ def post_report(name: str, repo: str, issue: int, address: str, dry_run: bool, o
         raise MachineError(
             f"{error}\nThe text is in {folder / 'report.md'}.\nPost it later with:\n  {shlex.join(words)}"
         ) from error
-    typer.echo(f"Posted: {plain(done.urls[0] if done.urls else place.url)}")
+    text = f"Posted: {plain(done.urls[0] if done.urls else place.url)}"
+    print_result(posted_to_plain(done, place.url, None), text, as_json)

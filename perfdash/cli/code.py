@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, RunName, lookup
+from perfdash.cli.shared_options import AsJson, Db, Out, RunName, lookup, print_result
 
 
 def code(
@@ -28,7 +28,7 @@ def code(
     from perfdash.errors import MachineError, UsageError
     from perfdash.explain.case_sides import row_of
     from perfdash.explain.code_difference import kernels_of
-    from perfdash.files import dumps, write
+    from perfdash.files import write
     from perfdash.history.generated_code import texts
 
     imported = lookup(db, out).run(run, code=True)
@@ -41,11 +41,10 @@ def code(
         )
     if kernel is not None:
         files = kernels_of(files, kernel)
-    if to is None and as_json:
-        typer.echo(dumps(files, indent=1))
-        return
     if to is None:
-        typer.echo("\n\n".join(f"# {name}\n{text.rstrip()}" for name, text in files.items()))
+        print_result(
+            files, "\n\n".join(f"# {name}\n{text.rstrip()}" for name, text in files.items()), as_json
+        )
         return
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -53,4 +52,5 @@ def code(
             write(to / name, text)
     except OSError as error:
         raise MachineError(f"--to {to}: {error.strerror or error}") from error
-    typer.echo(f"{to}: {', '.join(files)}")
+    plain = {"files": [str(to / name) for name in files]}
+    print_result(plain, f"{to}: {', '.join(files)}", as_json)

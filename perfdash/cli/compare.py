@@ -24,7 +24,9 @@ def compare(
     db: Db = None,
     out: Out = None,
     host_class: Annotated[str | None, typer.Option(help="Use only the runs of this class of hosts.")] = None,
-    form: Annotated[str, typer.Option("--format", help="text, json or csv.")] = "text",
+    format_: Annotated[
+        str | None, typer.Option("--format", help="text, json or csv.  [default: text]")
+    ] = None,
     as_json: AsJson = False,
     junit: Annotated[
         Path | None, typer.Option(help="Also write the comparison as JUnit XML, for a CI.")
@@ -40,9 +42,11 @@ def compare(
     from perfdash.report.comparison_text import comparison, to_csv, to_plain
     from perfdash.suggestions import not_one_of
 
-    form = "json" if as_json else form
+    form = format_ or ("json" if as_json else "text")
     if form not in ("text", "json", "csv"):
         raise UsageError(not_one_of("--format", form, ("text", "json", "csv")))
+    if as_json and form != "json":
+        raise UsageError(f"--json prints --format json: leave out --format {form}")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(not_one_of("--fail-on", ", ".join(fail_on), ["regression"]))
     sides = lookup(db, out).comparison(old, new, host_class)

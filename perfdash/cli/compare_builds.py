@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perfdash.cli.settings_flags import takes_settings
+from perfdash.cli.shared_options import AsJson
 from perfdash.run_options import run_options
 
 # Options of `perfdash run` without a meaning here: a history, other machines, gates of single runs.
@@ -33,14 +34,16 @@ def compare_builds(
     resume: Annotated[
         str | None, typer.Option(help="Continue a comparison: its folder, its name, or `last` (the newest).")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure two builds in turn until it is known what changed.
 
     Models and settings are given as for `perfdash run`. The comparison stays out of the history.
     """
-    from perfdash.cli.shared_options import lookup
+    from perfdash.cli.shared_options import lookup, print_result
     from perfdash.errors import UsageError
     from perfdash.report.comparison_text import comparison as text_of
+    from perfdash.report.comparison_text import to_plain
     from perfdash.runner import build_comparison
     from perfdash.settings import resolve
 
@@ -59,8 +62,10 @@ def compare_builds(
     if not comparison.pairs:
         _note("Interrupted before the first pair: nothing is kept" if comparison.interrupted else "No pair")
         raise typer.Exit(130 if comparison.interrupted else 3)
-    typer.echo(text_of(lookup(None, folder.parent).comparison(str(folder / "base"), str(folder))))
-    typer.echo(f"Saved in {folder}")
+    sides = lookup(None, folder.parent).comparison(str(folder / "base"), str(folder))
+    state = comparison.infos["new"].state
+    print_result({"folder": str(folder), "state": state, **to_plain(sides)}, text_of(sides), as_json)
+    typer.echo(f"Saved in {folder}", err=as_json)
     if comparison.interrupted or comparison.out_of_time:
         _note(f"To continue: perfdash compare-builds --resume {folder}")
     raise typer.Exit(130 if comparison.interrupted else 0)

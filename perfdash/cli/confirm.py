@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.shared_options import Db, Out, opened
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, print_result
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.remeasurement import Decision
@@ -51,6 +53,7 @@ def confirm(
     fail_on: Annotated[
         list[str] | None, typer.Option(help="`regression`: exit with code 1 if a regression is confirmed.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Re-measure suspected changes beside the last good build.
 
@@ -70,6 +73,7 @@ def confirm(
 
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+    say = functools.partial(typer.echo, err=as_json)
     folder = find_folder(run, resolve({"out": out})[0].out)
     info = read_info(folder)
     settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs, wait=wait)
@@ -86,19 +90,32 @@ def confirm(
             to_measure = candidates([finding for finding in findings if finding.alarm or not certain])
             cases = cases_by_id(connection, to_measure)
         if left_out := len(judged.findings) - len(findings):
-            typer.echo(
+            say(
                 f"{left_out} findings are left out: perfdash now measures them by another method "
                 f"({', '.join(changes(judged.run.method, CURRENT))})"
             )
         by_case = {cases[number]: findings for number, findings in list(to_measure.items())[:limit]}
         plan = planned_of_run(folder, settings)
         planned = with_secrets([plan[case] for case in by_case if case in plan])
+        decisions: list[Decision] = []
+        plain: dict[str, Any] = {
+            "run": line.name,
+            "suspected_cases": len(to_measure),
+            "selected_cases": len(planned),
+            "findings_of_other_methods": left_out,
+        }
         if not planned:
-            typer.echo("Nothing to measure again")
+            print_result({**plain, "decisions": []}, "Nothing to measure again", as_json)
             return
-        typer.echo(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
+        say(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
         check_machine(settings, planned)
         confirmed = 0
+
+        def decided(decision: Decision) -> None:
+            decisions.append(decision)
+            if not as_json:
+                _show(decision)
+
         for settings_of_slots, places in by_slots(settings, planned):
             some = [planned[place] for place in places]
             confirmed += remeasure(
@@ -111,15 +128,17 @@ def confirm(
                 {case.case: by_case[case.case] for case in some},
                 pairs,
                 minutes and minutes * len(some) / len(planned),
-                _show,
-                typer.echo,
+                decided,
+                say,
             )
+    if as_json:
+        typer.echo(dumps({**plain, "decisions": [decision.to_plain() for decision in decisions]}, indent=1))
     if fail_on and confirmed:
         raise typer.Exit(1)
 
 
 def _show(decision: Decision) -> None:
-    typer.echo(f"{decision.model}: {_result_text(decision)} ({decision.pairs} pairs)")
+    typer.echo(f"{decision.case.model}: {_result_text(decision)} ({decision.pairs} pairs)")
 
 
 def _result_text(decision: Decision) -> str:

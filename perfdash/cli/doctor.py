@@ -35,12 +35,7 @@ def doctor(
     if nightly:
         from perfdash.cli.nightly import examined
 
-        if as_json:
-            raise UsageError(
-                "--json is for the findings on this machine; `perfdash nightly list --json` lists "
-                "the nightlies"
-            )
-        raise typer.Exit(examined(job, db, out))
+        raise typer.Exit(examined(job, db, out, as_json=as_json))
     from dataclasses import asdict
 
     from perfdash.files import dumps

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, opened, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, print_result, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def import_(
     ] = None,
     scenario: Annotated[str | None, typer.Option(help="The scenario, if the file does not say it.")] = None,
     backend: Annotated[str | None, typer.Option(help="The back end, if the file does not say it.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Import runs, and the result files of other tools.
 
@@ -75,31 +76,47 @@ def import_(
     imported = read(
         foreign, ImportOptions(**{name: options[name] for name in ImportOptions.__dataclass_fields__})
     )
-    unreadable = []
+    stored: list[dict[str, Any]] = []
+    left_out: list[dict[str, str]] = []
+    unreadable: list[str] = []
+
+    def show(run: Imported, outcome: str) -> None:
+        plain = {"name": run.run.name, "outcome": _outcome_word(outcome), "origin": run.run.origin}
+        stored.append({**plain, "source": run.run.source, "results": len(run.rows)})
+        if not as_json:
+            typer.echo(f"{run.run.name}: {outcome} ({run.run.origin}, {len(run.rows)} results)")
+
     with opened(db, out, create=True) as store:
         for run, outcome in zip(imported, take_in(store, imported), strict=True):
-            _show_import(run, outcome)
+            show(run, outcome)
         for path, folder in folders:
             try:
                 info = read_info(folder)
                 if path != folder and (why := exclusion(info)):
-                    typer.echo(f"{folder.name}: left out: {why}", err=True)
+                    left_out.append({"folder": str(folder), "reason": why})
+                    warn(f"{folder.name}: left out: {why}")
                     continue
                 if why := refusal(info):  # a folder that was named itself is imported all the same
-                    typer.echo(f"{folder.name}: imported, although {why}", err=True)
+                    warn(f"{folder.name}: imported, although {why}")
                 run = read_folder(folder, warn, code=True)
             except PerfdashError as error:
                 unreadable.append(str(error))
                 continue
-            _show_import(run, take_in(store, [run])[0])
+            show(run, take_in(store, [run])[0])
+    if as_json:
+        plain = {"runs": stored, "left_out": left_out, "cannot_be_imported": unreadable}
+        typer.echo(dumps(plain, indent=1))
     if unreadable:
         raise UsageError(
             "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be imported:", *unreadable])
         )
 
 
-def _show_import(run: Imported, outcome: str) -> None:
-    typer.echo(f"{run.run.name}: {outcome} ({run.run.origin}, {len(run.rows)} results)")
+def _outcome_word(outcome: str) -> str:
+    """The outcome of storing a run as JSON has it: imported, replaced, known or left_out."""
+    from perfdash.history.ingest import OLDER
+
+    return "left_out" if outcome == OLDER else outcome
 
 
 def _checked(since: str | None, until: str | None) -> tuple[str | None, str | None]:
@@ -205,6 +222,7 @@ def export(
         str | None,
         typer.Option("--format", help="parquet, csv or json.  [default: by the suffix of the file]"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the results of the history as one flat table."""
     from perfdash.errors import UsageError
@@ -220,7 +238,8 @@ def export(
     with opened(db, out) as store, store.read() as connection:
         chosen_runs = list_runs(connection, since=since, until=until)
         count = exporting.export(connection, chosen_runs, file, chosen)
-    typer.echo(f"{count} results of {len(chosen_runs)} runs in {file}")
+    plain = {"file": str(file), "format": chosen, "runs": len(chosen_runs), "results": count}
+    print_result(plain, f"{count} results of {len(chosen_runs)} runs in {file}", as_json)
 
 
 @app.command("prune")
@@ -234,6 +253,7 @@ def prune(
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it. Without this flag the command only prints what it would do.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove old runs, or only their samples. Run folders are kept."""
     from perfdash.history import maintenance
@@ -245,13 +265,16 @@ def prune(
     with opened(db, out) as store:
         with store.read() as connection:
             old = [run for run in list_runs(connection) if run.started < moment]
+        plain = {"done": yes, "before": moment, "only_samples": samples, "runs": [run.name for run in old]}
         if not yes:
-            typer.echo(f"Would remove {prefix}{len(old)} runs; --yes does it")
+            text = f"Would remove {prefix}{len(old)} runs; --yes does it"
+            print_result({**plain, "results": None}, text, as_json)
             return
         count = maintenance.prune(store, old, samples_only=samples)
         if not samples:
             maintenance.prune_nightlies(store, moment)
-    typer.echo(f"Removed {prefix}{count} results of {len(old)} runs")
+    text = f"Removed {prefix}{count} results of {len(old)} runs"
+    print_result({**plain, "results": count}, text, as_json)
 
 
 @app.command("merge")
@@ -259,6 +282,7 @@ def merge(
     other: Annotated[str, typer.Argument(help="Another history, a file or an address.")],
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Copy all runs of another history into this one.
 
@@ -270,7 +294,8 @@ def merge(
     refuse_password(other, "history merge")
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
         counts = maintenance.merge(target, source)
-    typer.echo(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    plain = {_outcome_word(outcome): count for outcome, count in counts.items()}
+    print_result(plain, ", ".join(f"{count} {outcome}" for outcome, count in counts.items()), as_json)
 
 
 OneRun = Annotated[
@@ -287,6 +312,7 @@ def exclude(
     undo: Annotated[bool, typer.Option("--undo", help="Undo: use the run for judging again.")] = False,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Keep a run but leave it out of judging; judge later nights again.
 
@@ -299,11 +325,13 @@ def exclude(
     with opened(db, out) as store:
         if undo:
             line, nights = curation.restore(store, run, why)
-            typer.echo(f"{line.name} is no longer excluded")
+            text = f"{line.name} is no longer excluded"
         else:
             line, nights = curation.exclude(store, run, str(why))
-            typer.echo(f"{line.name} is excluded: {why}")
-        _judge_again(store, nights)
+            text = f"{line.name} is excluded: {why}"
+        plain = {"run": line.name, "excluded": None if undo else why, "judged_again": nights}
+        print_result(plain, text, as_json)
+        _judge_again(store, nights, as_json)
 
 
 @app.command("remove")
@@ -315,6 +343,7 @@ def remove(
     ] = False,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a run. Its folder is kept; `history import` stores it again."""
     from perfdash.detect import curation
@@ -324,12 +353,14 @@ def remove(
         with store.read() as connection:
             line = the_run(connection, run)
         what = f"{line.name} (started {line.started} on {line.host}) with its {line.results} results"
+        facts = {"started": line.started, "host": line.host, "results": line.results}
+        plain = {"done": yes, "run": line.name, **facts}
         if not yes:
-            typer.echo(f"Would remove {what}; --yes does it")
+            print_result({**plain, "judged_again": 0}, f"Would remove {what}; --yes does it", as_json)
             return
         nights = curation.remove(store, line, because)
-        typer.echo(f"Removed {what}")
-        _judge_again(store, nights)
+        print_result({**plain, "judged_again": nights}, f"Removed {what}", as_json)
+        _judge_again(store, nights, as_json)
 
 
 @app.command("rename")
@@ -339,13 +370,14 @@ def rename(
     because: Because = None,
     db: Db = None,
     out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Give a run another name. Its folder keeps its name."""
     from perfdash.detect import curation
 
     with opened(db, out) as store:
         line = curation.rename(store, run, new, because)
-    typer.echo(f"{line.name} is now called {new}")
+    print_result({"run": line.name, "name": new}, f"{line.name} is now called {new}", as_json)
 
 
 @app.command("acts")
@@ -356,14 +388,16 @@ def acts(db: Db = None, out: Out = None, as_json: AsJson = False) -> None:
 
     with opened(db, out) as store, store.read() as connection:
         listed = load(connection)
-    typer.echo(dumps([act.to_plain() for act in listed], indent=1) if as_json else act_table(listed))
+    print_result([act.to_plain() for act in listed], act_table(listed), as_json)
 
 
-def _judge_again(store: Store, nights: int) -> None:
-    """Judge the nights that an act affects, and print how many there are."""
+def _judge_again(store: Store, nights: int, as_json: bool) -> None:
+    """Judge the nights that an act affects, and print how many there are, unless JSON did."""
     from perfdash.detect.nightly_judging import judge_new
     from perfdash.settings import judging_rules
 
     if nights:
         judge_new(store, rules=judging_rules())
-        typer.echo(f"Judged again: {nights} night{'' if nights == 1 else 's'}; see `perfdash regressions`")
+        if not as_json:
+            several = "" if nights == 1 else "s"
+            typer.echo(f"Judged again: {nights} night{several}; see `perfdash regressions`")

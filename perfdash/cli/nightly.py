@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, opened
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, print_result
 from perfdash.files import dumps
 
 app = typer.Typer(help="Record when nightlies start and end; notice missing ones.", no_args_is_help=True)
@@ -44,6 +45,7 @@ def begin(
     ] = None,
     job: Job = "nightly",
     night: Night = None,
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -64,7 +66,9 @@ def begin(
     )  # fmt: skip
     with opened(db, out, create=True) as store, store.write() as connection:
         begun = nightlies.begin(connection, begun)
-    typer.echo(f"{begun.job} {begun.night}: begun {begun.begun}, the next is due {_in(begun.begun, every_s)}")
+    due = _in(begun.begun, every_s)
+    text = f"{begun.job} {begun.night}: begun {begun.begun}, the next is due {due}"
+    print_result(asdict(begun), text, as_json)
 
 
 @app.command("end")
@@ -79,6 +83,7 @@ def end(
     ] = None,
     job: Job = "nightly",
     night: Night = None,
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -98,7 +103,8 @@ def end(
             connection, job, night, at=now(), state=state, why=" ".join((why or "").split())[:500] or None,
             runs=[Path(name).name for name in run or ()],
         )  # fmt: skip
-    typer.echo(f"{done.job} {done.night}: {done.state}" + (f": {done.why}" if done.why else ""))
+    text = f"{done.job} {done.night}: {done.state}" + (f": {done.why}" if done.why else "")
+    print_result(asdict(done), text, as_json)
 
 
 @app.command("list")
@@ -110,8 +116,6 @@ def list_(
     out: Out = None,
 ) -> None:
     """List nightlies, oldest first."""
-    from dataclasses import asdict
-
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.read() as connection:
@@ -136,6 +140,7 @@ def list_(
 @app.command("forget")
 def forget(
     job: Annotated[str, typer.Argument(help="The name of the nightly.")],
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -147,10 +152,17 @@ def forget(
         if job not in jobs:
             raise _usage(f"there is no nightly {job!r}; there are: {', '.join(jobs) or 'none'}")
         count = nightlies.forget(connection, job)
-    typer.echo(f"Forgot {count} of {job}")
+    print_result({"job": job, "forgotten": count}, f"Forgot {count} of {job}", as_json)
 
 
-def examined(job: str | None, db: str | None, out: Path | None, now: datetime | None = None) -> int:
+def examined(
+    job: str | None,
+    db: str | None,
+    out: Path | None,
+    now: datetime | None = None,
+    *,
+    as_json: bool = False,
+) -> int:
     """`perfdash doctor --nightly`: print the state of the nightlies; 1 if any is missing."""
     from perfdash.detect.heartbeat import health
     from perfdash.history import nightlies
@@ -159,8 +171,8 @@ def examined(job: str | None, db: str | None, out: Path | None, now: datetime | 
         jobs = [job] if job else nightlies.jobs(connection)
         latest = {name: nightlies.load(connection, job=name, latest=2) for name in jobs}
     beats = health(latest, now or datetime.now(UTC))
-    for beat in beats:
-        typer.echo(f"{beat.level:<11} {beat.job}  {beat.what}")
+    lines = "\n".join(f"{beat.level:<11} {beat.job}  {beat.what}" for beat in beats)
+    print_result([asdict(beat) for beat in beats], lines, as_json)
     return 0 if all(beat.good for beat in beats) else 1
 
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.shared_options import Baseline, Db, DryRun, Out, RunName, SiteUrl, check_address, lookup
+from perfdash.cli.shared_options import (
+    AsJson,
+    Baseline,
+    Db,
+    DryRun,
+    Out,
+    RunName,
+    SiteUrl,
+    check_address,
+    lookup,
+)
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +72,7 @@ def notify(
     site_url: SiteUrl = None,
     link: Annotated[str | None, typer.Option(help="A link for readers: to the comment or the build.")] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -71,7 +83,7 @@ def notify(
     check_address("--link", link)
     if not (mail_to or webhook or dry_run):
         raise UsageError("where to? give --mail-to ADDRESS, --webhook, or --dry-run to look at the text")
-    ways: list[Callable[[Digest], None]] = []
+    ways: list[Callable[[Digest], dict[str, Any]]] = []
     # All is checked before anything is read or sent.
     if mail_to and not dry_run:
         ways.append(_mailer(mail_to, mail_from, smtp, smtp_user, smtp_plain))
@@ -88,21 +100,30 @@ def notify(
     else:
         night = lookup(db, out).night(run, baseline)
         message = digest.run_digest(night, site_url=site_url, link=link)
-    if dry_run:
+    if dry_run and not as_json:
         typer.echo(message.chat() if webhook and not mail_to else message.mail(), nl=webhook and not mail_to)
     failed = []
+    sent = []
     for way in ways:
         try:
-            way(message)
+            sent.append(way(message))
         except MachineError as error:  # the other way may still be open
             failed.append(str(error))
+            continue
+        if not as_json:
+            addresses = sent[-1].get("to")
+            typer.echo(f"Mailed to {', '.join(addresses)}" if addresses else "Told the webhook")
+    if as_json:
+        texts = {"title": message.title, "mail": message.mail(), "chat": message.chat()}
+        typer.echo(dumps({"message": texts, "sent": sent}, indent=1))
     if failed:
         raise MachineError("\n".join(failed))
 
 
 def _mailer(
     to: list[str], sender: str | None, smtp: str | None, user: str | None, bare: bool
-) -> Callable[[Digest], None]:
+) -> Callable[[Digest], dict[str, Any]]:
+    """A function that mails a message, and returns by which way and to whom."""
     from perfdash.errors import UsageError
     from perfdash.publish import mail
 
@@ -114,21 +135,22 @@ def _mailer(
         raise UsageError("--mail-from: one address")
     server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
 
-    def send(message: Digest) -> None:
+    def send(message: Digest) -> dict[str, Any]:
         mail.send(server, mail.message(from_, addresses, message.title, message.mail()), log=_log)
-        typer.echo(f"Mailed to {', '.join(addresses)}")
+        return {"way": "mail", "to": list(addresses)}
 
     return send
 
 
-def _poster() -> Callable[[Digest], None]:
+def _poster() -> Callable[[Digest], dict[str, Any]]:
+    """A function that posts a message to the chat, and returns by which way."""
     from perfdash.publish import webhook
 
     url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
 
-    def send(message: Digest) -> None:
+    def send(message: Digest) -> dict[str, Any]:
         webhook.send(url, message.chat(), log=_log)
-        typer.echo("Told the webhook")
+        return {"way": "webhook"}
 
     return send
 

@@ -6,15 +6,28 @@ import os
 import re
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.shared_options import Baseline, Db, DryRun, Out, RunName, SiteUrl, check_address, lookup
+from perfdash.cli.shared_options import (
+    AsJson,
+    Baseline,
+    Db,
+    DryRun,
+    Out,
+    RunName,
+    SiteUrl,
+    check_address,
+    lookup,
+)
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.publish.issues import WantedIssue
+    from perfdash.publish.comments import PostedComments
+    from perfdash.publish.issues import IssueChanges, WantedIssue
     from perfdash.publish.tracked_regressions import TrackedRegressions
     from perfdash.report.night import Night
 
@@ -52,6 +65,7 @@ def post(
         ),
     ] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -72,7 +86,7 @@ def post(
     if bisection is not None:
         from perfdash.cli.bisect_output import post_report
 
-        post_report(bisection, repo, issue, address, dry_run, out)
+        post_report(bisection, repo, issue, address, dry_run, out, as_json)
         return
     runs = lookup(db, out)
     folder, night = runs.folder(run), runs.night(run, baseline)
@@ -90,12 +104,15 @@ def post(
     texts = bodies(report(night, site_url=site_url), KIND, **run_fields(night.run))
     if dry_run:
         open_issues = [issue for issue in regressions.issues if issue.open] if regressions else []
-        _show(texts, open_issues, most_issues)
+        if as_json:
+            typer.echo(dumps(planned_to_plain(texts, open_issues, most_issues), indent=1))
+        else:
+            _show(texts, open_issues, most_issues)
         if failure:
             raise failure
         return
     try:
-        _send(address, repo, issue, night, texts, regressions, most_issues)
+        _send(address, repo, issue, night, texts, regressions, most_issues, as_json)
         if failure:
             raise failure
     except MachineError as error:
@@ -118,23 +135,62 @@ def _send(
     texts: list[str],
     regressions: TrackedRegressions | None,
     most_issues: int,
+    as_json: bool,
 ) -> None:
+    """Post the comments, then update the issues; print what was done, also if the issues fail."""
     from perfdash.publish.comments import KIND, earliest, find_issue, run_fields, upsert
     from perfdash.publish.github import GitHubClient
     from perfdash.publish.issues import sync_issues
-    from perfdash.report.markdown import plain
 
     token = os.environ.get("GITHUB_TOKEN")
     client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
     target = find_issue(client, repo, issue)
     since = earliest(night.run.started, time.time())
     posted = upsert(client, target, texts, KIND, since, **run_fields(night.run))
+    changes = None
+    try:
+        if not as_json:
+            _show_comments(posted, target.url)
+        if regressions is not None:
+            changes = sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged)
+    finally:
+        if as_json:
+            typer.echo(dumps(posted_to_plain(posted, target.url, changes), indent=1))
+    if changes is not None and not as_json:
+        _show_changes(changes, most_issues)
+
+
+def posted_to_plain(posted: PostedComments, issue: str, changes: IssueChanges | None) -> dict[str, Any]:
+    """What was posted, as plain values for JSON; `issue` is the address of the issue."""
+    return {
+        "dry_run": False,
+        "issue": issue,
+        "comments": asdict(posted),
+        "issues": None if changes is None else asdict(changes),
+    }
+
+
+def planned_to_plain(texts: list[str], issues: list[WantedIssue], most: int) -> dict[str, Any]:
+    """What --dry-run would post, as plain values for JSON."""
+    return {
+        "dry_run": True,
+        "texts": texts,
+        "wanted_issues": [{"title": issue.title, "body": issue.body} for issue in issues[:most]],
+        "waiting": max(0, len(issues) - most),
+    }
+
+
+def _show_comments(posted: PostedComments, issue: str) -> None:
+    from perfdash.report.markdown import plain
+
     counts = (("new", posted.created), ("edited", posted.edited), ("removed", posted.removed))
     summary = ", ".join(f"{count} {word}" for word, count in counts if count) or "nothing to change"
-    typer.echo(f"Posted: {plain(posted.urls[0] if posted.urls else target.url)} ({summary})")
-    if regressions is None:
-        return
-    changes = sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged)
+    typer.echo(f"Posted: {plain(posted.urls[0] if posted.urls else issue)} ({summary})")
+
+
+def _show_changes(changes: IssueChanges, most_issues: int) -> None:
+    from perfdash.report.markdown import plain
+
     for word, urls in (
         ("Opened", changes.opened),
         ("Closed", changes.closed),

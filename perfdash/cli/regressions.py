@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, opened, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, print_result, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -100,15 +100,16 @@ def regressions(
         raise UsageError(not_one_of("--fail-on", ", ".join(fail_on), ["regression"]))
     with opened(db, out) as store:
         if acknowledge is not None:
-            _acknowledge(store, acknowledge, because, until)
+            _acknowledge(store, acknowledge, because, until, as_json)
             return
         if invalid is not None:
-            _invalidate(store, invalid, because)
+            _invalidate(store, invalid, because, as_json)
             return
         if baseline_from is not None:
             from perfdash.detect.curation import LevelSelection
 
-            _accept_level(store, baseline_from, because, LevelSelection(suite, model, metric, alert))
+            selection = LevelSelection(suite, model, metric, alert)
+            _accept_level(store, baseline_from, because, selection, as_json)
             return
         if noisiest is not None:
             _noisiest(store, noisiest, run, as_json)
@@ -142,14 +143,16 @@ def regressions(
         raise typer.Exit(alert_gate(alerts, warn))
 
 
-def _acknowledge(store: Store, number: int, because: str | None, until: str | None) -> None:
+def _acknowledge(store: Store, number: int, because: str | None, until: str | None, as_json: bool) -> None:
     from perfdash.detect.curation import acknowledge
+    from perfdash.history.acts import reason
     from perfdash.history.alert_store import ACKNOWLEDGED
 
     before = acknowledge(store, number, because, _last_day(until) if until else None)
     earlier = (before.details.get("act") or {}) if before.state == ACKNOWLEDGED else {}
     by = f"; {earlier['who']} had acknowledged it on {earlier['at']}" if earlier else ""
-    typer.echo(f"Alert {number} is acknowledged{f' until {until}' if until else ''}{by}")
+    plain = {"alert": number, "state": ACKNOWLEDGED, "until": until, "because": reason(because)}
+    print_result(plain, f"Alert {number} is acknowledged{f' until {until}' if until else ''}{by}", as_json)
 
 
 def _last_day(until: str) -> str:
@@ -170,15 +173,19 @@ def _last_day(until: str) -> str:
     return day
 
 
-def _invalidate(store: Store, number: int, because: str | None) -> None:
+def _invalidate(store: Store, number: int, because: str | None, as_json: bool) -> None:
     from perfdash.detect.curation import invalidate
     from perfdash.history.acts import check_reason
+    from perfdash.history.alert_store import INVALID
 
-    invalidate(store, number, check_reason(because, f"--invalid {number}"))
-    typer.echo(f"Alert {number} is invalid")
+    why = check_reason(because, f"--invalid {number}")
+    invalidate(store, number, why)
+    print_result({"alert": number, "state": INVALID, "because": why}, f"Alert {number} is invalid", as_json)
 
 
-def _accept_level(store: Store, run: str, because: str | None, selection: LevelSelection) -> None:
+def _accept_level(
+    store: Store, run: str, because: str | None, selection: LevelSelection, as_json: bool
+) -> None:
     from perfdash.detect.curation import accept_level
     from perfdash.detect.nightly_judging import judge_new
     from perfdash.history.acts import check_reason
@@ -189,10 +196,12 @@ def _accept_level(store: Store, run: str, because: str | None, selection: LevelS
     line, cases, ended, nights = accept_level(store, run, why, selection)
     judge_new(store, rules=rules)
     alerts = f"alerts accepted: {', '.join(map(str, ended))}" if ended else "no open alert is of them"
-    typer.echo(
+    text = (
         f"The level of {cases} case{'' if cases == 1 else 's'} is accepted from {line.name} on; {alerts}; "
         f"judged again: {nights} night{'' if nights == 1 else 's'}"
     )
+    plain = {"run": line.name, "cases": cases, "accepted_alerts": ended, "judged_again": nights}
+    print_result({**plain, "because": why}, text, as_json)
 
 
 def _noisiest(store: Store, number: int, run: str | None, as_json: bool) -> None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.shared_options import Baseline, Db, Out, RunName, SiteUrl, check_address, lookup, warn
+from perfdash.cli.shared_options import (
+    Baseline,
+    Db,
+    Out,
+    RunName,
+    SiteUrl,
+    check_address,
+    lookup,
+    print_result,
+    warn,
+)
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -19,7 +29,9 @@ FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-
 
 def report(
     run: RunName = "last",
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "comment",
+    format_: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}.  [default: comment]")
+    ] = None,
     to: Annotated[
         Path | None,
         typer.Option(help="The file to write; for plot-csv the folder.  [default: standard output]"),
@@ -38,14 +50,21 @@ def report(
     ] = None,
     db: Db = None,
     out: Out = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON: as --format json; with --to the names of the files."),
+    ] = False,
 ) -> None:
     """Write the report of a run: what changed, then the tables."""
     from perfdash.errors import UsageError
 
+    form = format_ or ("json" if as_json else "comment")
     if form not in FORMATS:
         from perfdash.suggestions import not_one_of
 
         raise UsageError(not_one_of("--format", form, FORMATS))
+    if as_json and to is None and form != "json":
+        raise UsageError(f"--json prints --format json: leave out --format {form}, or write it with --to")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     if form == "plot-csv" and to is None:
@@ -63,7 +82,7 @@ def report(
             typer.echo(text, nl=False)
         else:
             write_output(to, text)
-            typer.echo(to)
+            _show_files([to], as_json)
         return
     night = lookup(db, out).night(run, baseline)
     gated = bool(fail_on)
@@ -72,9 +91,10 @@ def report(
     if form == "plot-csv" and to is not None:
         from perfdash.report.night_export import plot_csv
 
-        for name, text in plot_csv(night.rows).items():
+        files = plot_csv(night.rows)
+        for name, text in files.items():
             write_output(to / name, text)
-            typer.echo(to / name)
+        _show_files([to / name for name in files], as_json)
     else:
         if form == "html" and to is not None:
             _write_page(night, site_url, to)
@@ -84,11 +104,15 @@ def report(
         else:
             write_output(to, _FORMATS[form](night, site_url, gated))
         if to is not None:
-            typer.echo(to)
+            _show_files([to], as_json)
     if gated:
         from perfdash.report.gates import night_gate
 
         raise typer.Exit(night_gate(night, warn))
+
+
+def _show_files(paths: list[Path], as_json: bool) -> None:
+    print_result({"files": list(map(str, paths))}, "\n".join(map(str, paths)), as_json)
 
 
 def _write_page(night: Night, site_url: str | None, to: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.shared_options import Db, Out
+from perfdash.files import dumps
 
 
 def serve(
@@ -16,6 +17,9 @@ def serve(
         str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8337,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as a line of JSON once it is served.")
+    ] = False,
 ) -> None:
     """Serve the site live from the history, until Ctrl-C.
 
@@ -36,6 +40,8 @@ def serve(
     with server.until_signal(), store, server.bound(host, port) as listening:
         if not server.is_local(listening):
             typer.echo("Everyone who reaches this address can read all of it", err=True)
-        typer.echo(f"Serving {store.shown} on {server.address_of(listening)} (Ctrl-C ends it)")
+        address = server.address_of(listening)
+        plain = {"history": store.shown, "address": address}
+        typer.echo(dumps(plain) if as_json else f"Serving {store.shown} on {address} (Ctrl-C ends it)")
         server.serve(store, listening)
-    typer.echo("Ended")
+    typer.echo("Ended", err=as_json)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfdash.cli.completion import runs
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.history.store import Store
@@ -61,6 +62,11 @@ def screen_width(wide: bool = False) -> int | None:
     if wide or not sys.stdout.isatty():
         return None
     return shutil.get_terminal_size().columns
+
+
+def print_result(plain: Any, text: str, as_json: bool) -> None:
+    """Print what a command did: its plain values as JSON, or a text."""
+    typer.echo(dumps(plain, indent=1) if as_json else text)
 
 
 def check_address(option: str, address: str | None) -> None:

@@ -186,10 +186,10 @@ def _try_to_write(store: Store, revision: str | None) -> None:
 
 def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Store:
     """Open the store and call `prepare` with it and its revision."""
-    # Both the user part and the query of an address may hold a password.
-    shown = url.set(query={}).render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite":
-        shown = str(url.database).removeprefix("file:")
+        shown = str(url.database).removeprefix("file:")  # not rendered: the name of a file need not be text
+    else:  # both the user part and the query of an address may hold a password
+        shown = url.set(query={}).render_as_string(hide_password=True)
     store = Store(_engine(url), shown)
     try:
         prepare(store, _revision(store))

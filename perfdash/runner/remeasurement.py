@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -72,11 +73,26 @@ def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSe
 class Decision:
     """The result of re-measuring a finding: `word` is stands, dismissed, more or nothing."""
 
-    model: str
+    case: Case
     finding: Finding
     word: str
     numbers: Any
     pairs: int
+
+    def to_plain(self) -> dict[str, Any]:
+        """The decision as plain values for JSON; changes are ratios, new / old."""
+        change = self.finding.change
+        words = {confirmation.STANDS: "confirmed", confirmation.DISMISSED: "dismissed"}
+        return {
+            "case": vars(self.case),
+            "kind": self.finding.kind,
+            "metric": self.finding.metric,
+            "direction": int(self.finding.direction),
+            "decision": words.get(self.word, "undecided"),
+            "suspected_ratio": None if change is None else math.exp(change),
+            "measured": self.numbers,
+            "pairs": self.pairs,
+        }
 
 
 def remeasure(
@@ -120,7 +136,7 @@ def remeasure(
                 if alert:
                     alert_rows.save(connection, *alert)
                 confirmed += word == confirmation.STANDS and finding.direction > 0
-                decided(Decision(planned.case.model, finding, word, numbers, len(pairs)))
+                decided(Decision(planned.case, finding, word, numbers, len(pairs)))
 
     with away_from(cores), ExitStack() as stack:
         slots = when_free(

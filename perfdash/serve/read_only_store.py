@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +33,7 @@ def open_to_read(address: str) -> Store:
     if "uri" not in url.query:  # else it is read-only already: nothing can be written where it lies
         # A removed file must give an error. Mode `ro` does not create a new one, and NullPool keeps no
         # connection open that would go on reading the deleted file.
-        path = quote(str(Path(str(url.database)).absolute()))
+        path = quote(os.fsencode(Path(str(url.database)).absolute()))
         url = sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
     engine = sa.create_engine(
         url, poolclass=NullPool, connect_args={"timeout": _WAIT_S, "check_same_thread": False}

@@ -38,9 +38,12 @@ def compared(tmp_path_factory):
     home = tmp_path_factory.mktemp("compared")
     fast, slow = interpreter(home / "fast", 2.0), interpreter(home / "slow", 2.5)
     words = ["--base-python", fast, "--python", slow, "--pairs", "4"]
-    first = perfdash(*COMPARE, *words, "--minutes", "0.1", cwd=home, quickly=True)
+    first = perfdash(*COMPARE, *words, "--minutes", "0.1", "--json", cwd=home, quickly=True)
     assert first.code == 0, first.err
-    folder = home / first.out.split("Saved in ")[1].strip()
+    plain = json.loads(first.out)
+    assert plain["state"] == "incomplete"
+    assert [case["case"]["model"] for case in plain["cases"]] == ["confirmed.busy"]
+    folder = home / plain["folder"]
     pairs_before = {case: len(pairs) for case, pairs in read_pairs(folder).items()}
     with (folder / "confirm.jsonl").open("a") as file:
         file.write('{"pair": 9, "si')  # a power cut

@@ -1,4 +1,4 @@
-"""Help in groups, `-h` everywhere, completion of the shell, and --json of commands that print results."""
+"""Help in groups, `-h` everywhere, and completion of the shell."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from typer.testing import CliRunner
 
 from perfdash.cli import app
 from perfdash.run_options import HEADINGS, run_options
-
-# What they print is one line, a text for a person, or a stream.
-WITHOUT_JSON = {
-    "compare-builds", "confirm", "post", "notify", "serve", "report", "nightly begin", "nightly end",
-    "nightly forget", "bisect log", "bisect mark", "history import", "history export",
-    "history prune", "history merge",
-    "history exclude", "history remove", "history rename",
-}  # fmt: skip
 
 
 def leaves(command, path=()):
@@ -63,11 +55,6 @@ def test_dash_h_is_help(name):
     text = help_of(*name.split())
     assert text.startswith("Usage: ")
     assert "-h, --help" in text
-
-
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_JSON))
-def test_json(name):
-    assert "--json" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from tests.cli.run_folders import RUN, write_run
+from tests.report.results import a_night
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -134,6 +140,19 @@ def test_passwords_stay_secret(command):
     assert "postgresql://***@127.0.0.1:1/x" in shown.out
     for ran in (result, failed, shown):
         assert "s3cret" not in ran.out + ran.err
+
+
+def test_a_folder_beyond_ascii_under_an_ascii_python(tmp_path):
+    folder = tmp_path / "café"
+    write_run(folder / "runs" / RUN, a_night())
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "perfdash", "history", "import", folder / "runs", "--out", folder / "runs"],
+        cwd=Path(__file__).parents[2], env={**os.environ, **variables}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{RUN}: imported".encode())
+    assert (folder / "runs" / "history.db").is_file()
 
 
 @pytest.mark.slow

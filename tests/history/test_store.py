@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import threading
@@ -13,6 +14,7 @@ from alembic.migration import MigrationContext
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
 from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, open_store
+from perfdash.serve.read_only_store import open_to_read
 
 VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
 
@@ -121,6 +123,15 @@ def test_another_programs_database_is_refused(tmp_path):
 def test_addresses_that_are_none(address):
     with pytest.raises(UsageError, match="--db"):
         open_store(address)
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    """Also every name beyond ASCII, where Python takes names for ASCII: LC_ALL=C without UTF-8 mode."""
+    address = str(tmp_path / os.fsdecode(b"caf\xe9") / "history.db")
+    with open_store(address) as made:
+        assert made.shown == address
+    with open_to_read(address) as opened, opened.read() as connection:
+        assert connection.execute(sa.select(schema.runs.c.id)).all() == []
 
 
 def test_a_folder_is_no_history(tmp_path):

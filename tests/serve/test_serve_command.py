@@ -1,6 +1,7 @@
 """`perfdash serve` as a user runs it: its address, its end, what it says where it cannot."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -27,9 +28,12 @@ def started(history, tmp_path, *arguments):
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     line = process.stdout.readline()
-    match = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
-    assert match, line + process.stderr.read()
-    address = match[1]
+    if "--json" in arguments:
+        address = json.loads(line)["address"]
+    else:
+        match = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
+        assert match, line + process.stderr.read()
+        address = match[1]
     for _ in range(3000):  # from then on it takes signals, also where they were ignored when it began
         try:
             urllib.request.urlopen(f"{address.replace('0.0.0.0', '127.0.0.1')}healthz", timeout=180).close()
@@ -52,6 +56,17 @@ def test_it_answers_until_it_is_told_to_end(history, tmp_path, how):
     finally:
         process.kill()
     assert (process.returncode, out, err) == (0, "Ended\n", "")
+
+
+def test_its_address_as_json(history, tmp_path):
+    process, address = started(history, tmp_path, "--json")
+    try:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=180)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (0, "", "Ended\n")
 
 
 def test_a_connection_that_is_left_open_does_not_hold_it_up(history, tmp_path):
