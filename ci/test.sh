@@ -76,7 +76,11 @@ marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
 tests() { # PART [WORDS...]
   local files
   case "$1" in
-    quick) "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" ;;
+    # A file to a process, so that what its tests share is made once.
+    quick)
+      "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" --dist loadfile \
+        --no-loadscope-reorder
+      ;;
     # Each process on a core of its own, since they measure.
     slow)
       mapfile -t files < <(marked slow)

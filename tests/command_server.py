@@ -38,6 +38,7 @@ from tests.warm_workers import SCRIPT, WarmWorkers, use_warm_workers
 ROOT = Path(__file__).parents[1]
 CLIENT = Path(__file__).with_name("command_client.py")
 MAX_MESSAGE = 1 << 20
+SHARED = "TEST_SERVERS"  # the variable with the addresses of servers that another process has started
 # Variables that Python reads when it starts: a call that changes one needs an interpreter of its own.
 AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OMP_")
 # Libraries that commands import when they run.
@@ -50,13 +51,21 @@ LIBRARIES = (
 
 
 class CommandServer:
-    """A server process, started when it is first needed and ended by `close`."""
+    """A server process, started when it is first needed and ended by `close`.
+
+    Where several test processes share one, the first to start has it in SHARED for the others.
+    """
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._environment = dict(os.environ)
-        self.workers = WarmWorkers()
+        self._shared, _, workers = os.environ.get(SHARED, "").partition(":")
+        self.workers = WarmWorkers(workers)
+
+    def share(self) -> None:
+        """Starts it, and that of its workers, for the test processes that this one starts."""
+        os.environ[SHARED] = f"{self.address}:{self.workers.address}"
 
     def can_run(self, env: dict[str, str]) -> bool:
         """Whether a fork is as good as a new interpreter for a call with this environment."""
@@ -81,7 +90,14 @@ class CommandServer:
         Raises subprocess.TimeoutExpired, the process killed.
         """
         workers = self.workers.address if quickly and arguments[:1] in MEASURING else None
-        call = {"arguments": arguments, "cwd": str(cwd), "env": env, "umask": None, "workers": workers}
+        call = {
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "env": env,
+            "umask": None,
+            "workers": workers,
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
         with (
             tempfile.TemporaryFile() as out,
             tempfile.TemporaryFile() as err,
@@ -111,6 +127,8 @@ class CommandServer:
     @property
     def address(self) -> str:
         """The path of its socket."""
+        if self._shared:
+            return self._shared
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="commands-")
             with (
@@ -165,6 +183,7 @@ def serve(listening: socket.socket) -> None:
                 ("perfdash.worker.", "perfdash.__main__", "perfdash.history.migrations")
             ):
                 importlib.import_module(module.name)
+    perfdash.cli.command()
     assert "torch" not in sys.modules
     # Collections in the forked processes need not visit, and so copy, all that was imported.
     gc.collect()
@@ -217,6 +236,7 @@ def _become(call: dict, *streams: int) -> None:
     sys.stderr = io.TextIOWrapper(
         _stream(2), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )
+    os.sched_setaffinity(0, call["cores"])
     os.environ.clear()
     os.environ.update(call["env"])
     os.chdir(call["cwd"])

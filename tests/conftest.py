@@ -23,12 +23,15 @@ from perfdash.records import Result, RunInfo
 from perfdash.runner.run_journal import read_info, read_results
 from tests.command_server import CommandServer
 from tests.lazy import note_imports
-from tests.stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
+from tests.stores import address, postgres, postgres_address, postgres_made, store  # noqa: F401 (fixtures)
 from tests.warm_workers import WarmSubprocess
 
 HERE = Path(__file__).parent
 # Relative where PATH has `.venv/bin` and not the whole path: tests start it in other folders.
 sys.executable = os.path.abspath(sys.executable)
+
+
+_server = CommandServer()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not worker and "PERFDASH_CACHE" not in os.environ:
         os.environ["PERFDASH_CACHE"] = tempfile.mkdtemp(prefix="perfdash-tests-cache-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PERFDASH_CACHE"), ignore_errors=True))
+    if not worker and config.getoption("numprocesses", None):
+        _server.share()
     if worker and config.getoption("--own-core"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
@@ -136,9 +141,6 @@ class Ran:
     @property
     def info(self) -> RunInfo:
         return read_info(self.folder)
-
-
-_server = CommandServer()
 
 
 def pytest_unconfigure() -> None:

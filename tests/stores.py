@@ -1,7 +1,13 @@
-"""Stores to test with: an SQLite file, and a PostgreSQL server of the tests' own (a socket, no network)."""
+"""Stores to test with: an SQLite file, and a PostgreSQL server of the tests' own (a socket, no network).
+
+The migrations make one empty store of each kind a test process, and most tests begin with a copy of it:
+running them takes thirty times as long. The tests of the store and of its migrations begin with nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -12,7 +18,24 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from perfdash.history.store import open_store
+from perfdash.history.store import Store, open_store
+
+_MADE = "made"  # the PostgreSQL database that is copied
+
+
+@functools.cache
+def _made() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "history.db")
+        open_store(str(path)).close()
+        assert [file.name for file in Path(folder).iterdir()] == [path.name], "all is in the one file"
+        return path.read_bytes()
+
+
+def made_store(path: Path) -> Store:
+    """An empty history in a new SQLite file, open."""
+    path.write_bytes(_made())
+    return open_store(str(path))
 
 
 @pytest.fixture(scope="session")
@@ -48,26 +71,47 @@ def postgres():
         shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.fixture
-def postgres_address(postgres):
-    """The address of a new, empty database."""
-    name = f"t{uuid.uuid4().hex}"
+@pytest.fixture(scope="session")
+def postgres_made(postgres):
+    """The database that is copied is there."""
+    with _databases(postgres) as connection:
+        connection.execute(sa.text(f"create database {_MADE}"))
+    open_store(postgres.replace("/postgres?", f"/{_MADE}?")).close()
+
+
+@contextlib.contextmanager
+def _databases(postgres):
+    """A connection that makes and drops databases."""
     url = sa.make_url(postgres).set(drivername="postgresql+psycopg")
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(sa.text(f"create database {name}"))
-    yield postgres.replace("/postgres?", f"/{name}?")
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"drop database {name} with (force)"))
+        yield connection
     engine.dispose()
+
+
+@pytest.fixture
+def postgres_address(postgres, request):
+    """The address of a new database: empty, or with the tables of a store where the test takes `store`."""
+    name, template = f"t{uuid.uuid4().hex}", ""
+    if "store" in request.fixturenames:
+        request.getfixturevalue("postgres_made")
+        template = f" template {_MADE}"
+    with _databases(postgres) as connection:
+        connection.execute(sa.text(f"create database {name}{template}"))
+    yield postgres.replace("/postgres?", f"/{name}?")
+    with _databases(postgres) as connection:
+        connection.execute(sa.text(f"drop database {name} with (force)"))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def address(request, tmp_path):
-    """An empty history's address, once of each kind."""
-    if request.param == "sqlite":
-        return str(tmp_path / "history.db")
-    return request.getfixturevalue("postgres_address")
+    """The address of nothing yet, once of each kind; of an empty history where the test takes `store`."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_address")
+    path = tmp_path / "history.db"
+    if "store" in request.fixturenames:
+        made_store(path).close()
+    return str(path)
 
 
 @pytest.fixture

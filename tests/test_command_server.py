@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from tests.command_server import LIBRARIES, CommandServer
+from tests.command_server import LIBRARIES, SHARED, CommandServer
 
 NET = "import torch\ndef make(size):\n    return torch.nn.Linear(8, 8), (torch.randn(size, 8),)\n"
 
@@ -33,6 +33,7 @@ def test_a_command_server_that_does_not_start_says_why(monkeypatch, tmp_path):
     """In its folder is another `perfdash`, which cannot be imported."""
     (tmp_path / "perfdash.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv(SHARED, raising=False)
     server = CommandServer()
     monkeypatch.setattr("tests.command_server.ROOT", tmp_path)
     (tmp_path / "tests").symlink_to(os.path.dirname(__file__))
@@ -49,3 +50,13 @@ def test_a_case_is_measured_by_a_warm_worker(command, tmp_path):
     ran = command("run", *words)
     assert ran.code == 0, ran.err
     assert [result.status for result in ran.every] == ["pass"]
+
+
+def test_a_script_has_a_process_of_its_own_and_fails_with_its_own_words(command_server):
+    workers = command_server.workers
+    script = "import os, sys, torch\nprint(os.getpid(), *sys.argv[1:], os.environ['OF_TEST'], __name__)"
+    pid, *said = workers.run_script(script, "a", "b", env={"OF_TEST": "c"}).split()
+    assert said == ["a", "b", "c", "__main__"]
+    assert int(pid) != os.getpid()
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        workers.run_script("1 / 0")

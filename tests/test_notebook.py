@@ -13,11 +13,13 @@ from tests.lazy import lazy
 nbformat = lazy("nbformat")
 
 ROOT = Path(__file__).parents[1]
-# Run before the first cell: the numbers themselves are not the point.
+# Run before the first cell: neither the numbers themselves nor how a worker starts are the point.
 BEFORE = """
 from tests.few_samples import take_few_samples
+from tests.warm_workers import use_warm_workers
 
 take_few_samples()
+use_warm_workers({address!r})
 """
 
 
@@ -37,6 +39,7 @@ def environment(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PERFDASH_WAIT", "5m")
+    monkeypatch.setenv("PERFDASH_PROCESSES", "2")  # not more where so few samples disagree
 
 
 # In a process of its own, so that the sockets of its client end with it.
@@ -57,11 +60,12 @@ nbformat.write(notebook, path)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it compiles, on a machine that may be busy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_notebook_runs(tmp_path, environment):
+def test_the_notebook_runs(tmp_path, environment, command_server):
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "results belong into results/"
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(BEFORE))
+    before = BEFORE.format(address=command_server.workers.address)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(before))
     path = tmp_path / "executed.ipynb"
     nbformat.write(notebook, path)
     done = subprocess.run(

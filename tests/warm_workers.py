@@ -3,9 +3,12 @@
 For tests of commands, where how a worker starts is not the point. What runs there is
 perfdash.worker.__main__ itself, with the orders, environment, folder and descriptors of its launcher; it
 differs from a real start in what is read only when a process starts: preloaded libraries, the hash seed, and
-the environment and command line that /proc shows.
+the environment and command line that /proc shows. What was imported stays out of collections of garbage: a
+case has ten of them, and each would visit, and so copy, all of it.
 
 An environment that lies over this one gets them too, its packages first.
+
+A script that needs a process of its own, with a torch that nothing has been asked of yet, runs there as well.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -31,15 +36,21 @@ SCRIPT = '#!/bin/sh\nexec {} "$@"\n'
 
 
 class WarmWorkers:
-    """The server process, started when its address is first asked for."""
+    """The server process, started when its address is first asked for.
 
-    def __init__(self) -> None:
+    shared: the address of one that another process has started.
+    """
+
+    def __init__(self, shared: str = "") -> None:
+        self._shared = shared
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         """The path of its socket."""
+        if self._shared:
+            return self._shared
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="warm-")
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,6 +64,30 @@ class WarmWorkers:
                     stdin=subprocess.DEVNULL,
                 )
         return self._path
+
+    def run_script(self, script: str, *arguments: str, env: dict[str, str] | None = None) -> str:
+        """The standard output of a Python script in a process of its own, with these variables beside ours.
+
+        Fails where the script does.
+        """
+        call = {
+            "script": script,
+            "arguments": arguments,
+            "env": {**os.environ, **(env or {})},
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+        with (
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as errors,
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+        ):
+            server.connect(self.address)
+            socket.send_fds(server, [json.dumps(call).encode()], [out.fileno(), errors.fileno()])
+            told = [server.recv(MAX_MESSAGE) for _ in range(2)]  # its process id, and how it ended
+            for file in (out, errors):
+                file.seek(0)
+            assert b"well" in told, errors.read().decode(errors="replace")
+            return out.read().decode()
 
     @property
     def _path(self) -> str:
@@ -108,7 +143,8 @@ class WarmSubprocess:
 
     def Popen(self, words: list[str], *, env: dict[str, str], **options: Any) -> Any:
         packages = packages_of(words[0])
-        if packages is None or "LD_PRELOAD" in env:
+        # Read when a process starts, or when it imports torch.
+        if packages is None or {"LD_PRELOAD", "TORCH_TRACE"} & env.keys():
             return subprocess.Popen(words, env=env, **options)
         orders = json.loads(words[-1])
         call = {
@@ -117,6 +153,7 @@ class WarmSubprocess:
             "cwd": str(options["cwd"]),
             "python": words[0],
             "packages": [*filter(None, env.get("PYTHONPATH", "").split(":")), *packages],
+            "cores": sorted(os.sched_getaffinity(0)),
         }
         descriptors = [options["stdout"].fileno(), orders["control"], *orders["locks"]]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
@@ -147,6 +184,7 @@ def serve(listening: socket.socket) -> None:
                 registry.find(kind, name)
     gc.collect()
     gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while True:
         connection, _ = listening.accept()
@@ -156,14 +194,43 @@ def serve(listening: socket.socket) -> None:
             if pid == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 listening.close()
+                call = json.loads(message)
+                os.sched_setaffinity(0, call["cores"])
+                if "script" in call:
+                    _run_script(call, connection, *descriptors)
+                    os._exit(0)
                 connection.close()
-                _become(json.loads(message), *descriptors)
+                _become(call, *descriptors)
                 with contextlib.suppress(SystemExit):
                     main()
                 os._exit(0)
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(str(pid).encode())
+
+
+def _run_script(call: dict[str, Any], connection: socket.socket, *streams: int) -> None:
+    """Runs a script as the main module, and tells its caller how it ended."""
+    from perfdash.worker import linux
+
+    linux.die_with_parent(os.getppid())
+    for number, descriptor in enumerate(streams, start=1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(call["env"])
+    tempfile.tempdir = None
+    sys.argv = ["-c", *call["arguments"]]
+    sys.modules["__main__"] = script = ModuleType("__main__")
+    ended = b"well"
+    try:
+        exec(compile(call["script"], "<string>", "exec"), vars(script))
+    except BaseException:
+        traceback.print_exc()
+        ended = b"badly"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.send(ended)
 
 
 def _become(call: dict[str, Any], log: int, control: int, *locks: int) -> None:

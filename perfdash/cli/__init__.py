@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -111,6 +113,12 @@ def _options(
     pass
 
 
+@functools.cache
+def command() -> Callable[..., Any]:
+    """All commands as click runs them. Built once a process: it takes longer than most commands."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The `perfdash` command. Exit codes: 0 done, 1 a gate failed, 2 usage, 3 machine, 130 interrupted."""
     with redacted_output():
@@ -143,7 +151,7 @@ def _called() -> int:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        code = app(args=arguments, prog_name="perfdash", standalone_mode=False)
+        code = command()(args=arguments, prog_name="perfdash", standalone_mode=False)
     except PerfdashError as error:
         if debug:
             traceback.print_exc()

@@ -11,13 +11,13 @@ from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
-from perfdash.history.store import open_store
 from tests.detect.simulated import farm
+from tests.stores import made_store
 
 
 @pytest.fixture
 def store(tmp_path):
-    opened = open_store(str(tmp_path / "history.db"))
+    opened = made_store(tmp_path / "history.db")
     yield opened
     opened.close()
 

@@ -9,15 +9,15 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
-from perfdash.history.store import open_store
 from perfdash.metrics import JUDGED
 from tests.detect.simulated import farm, names, slower
+from tests.stores import made_store
 
 
 @pytest.fixture
 def taken(tmp_path):
     def take(runs):
-        opened.append(open_store(str(tmp_path / "history.db")))
+        opened.append(made_store(tmp_path / "history.db"))
         take_in(opened[0], runs)
         return opened[0]
 

@@ -10,9 +10,9 @@ from perfdash.detect.comparison import ComparedRuns, PastNoise, compare, refuse_
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
-from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run
+from tests.stores import made_store
 
 
 def side(*runs):
@@ -88,7 +88,7 @@ def test_means_and_their_intervals():
 
 def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
     rows = [row("a", speedup=2.0), replace(row("b", speedup=8.0), details={"recompile_limit": "reached"})]
-    with open_store(str(tmp_path / "history.db")) as store:
+    with made_store(tmp_path / "history.db") as store:
         take_in(store, [run("2026-11-01", rows), run("2026-11-02", rows)])
         with store.read() as connection:
             old, new = (ComparedRuns("", (read_run(connection, line),)) for line in list_runs(connection))

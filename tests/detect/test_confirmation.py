@@ -25,9 +25,9 @@ from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
-from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
 from tests.history.made import with_worker
+from tests.stores import made_store
 
 SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=math.log(1.1), sd=0.01, df=50.0)
 BROKEN = Finding("status", 1, "status", 1, 0, 1, details={"before": "pass", "after": "crash"})
@@ -128,7 +128,7 @@ def test_the_likeliest_changes_come_first():
 @pytest.fixture
 def night(tmp_path):
     """A night on which a model got slower, judged: the store, the judgement, its alerts."""
-    with open_store(str(tmp_path / "history.db")) as store:
+    with made_store(tmp_path / "history.db") as store:
         runs = farm(31, change=slower("model03", 30, 1.15))
         take_in(store, runs)
         judge_new(store)

@@ -36,6 +36,7 @@ from perfdash.report.night import of_history
 from tests.detect.simulated import farm, slower
 from tests.effort import trials
 from tests.history.made import row, run
+from tests.stores import made_store
 
 FIRST, SECOND, THIRD = (f"2026-11-0{day}T01-00-00Z_farm" for day in (1, 2, 3))
 
@@ -159,7 +160,7 @@ def test_a_name_that_means_something_else_is_refused(three, name):
 @settings(max_examples=trials(30))
 @given(name=st.text(max_size=30) | st.from_regex(r"[\w.@+:=-]{1,12}", fullmatch=True))
 def test_any_name_that_is_taken_selects_that_run_alone(tmp_path_factory, name):
-    with open_store(str(tmp_path_factory.mktemp("db") / "h.db")) as opened:
+    with made_store(tmp_path_factory.mktemp("db") / "h.db") as opened:
         take_in(opened, [run(f"2026-11-0{day}", [row()]) for day in (1, 2)])
         try:
             curation.rename(opened, FIRST, name)
@@ -172,7 +173,7 @@ def test_any_name_that_is_taken_selects_that_run_alone(tmp_path_factory, name):
 def test_merging_brings_what_people_did_with_the_runs(three, tmp_path):
     curation.exclude(three, SECOND, "the fan was broken")
     curation.rename(three, FIRST, "first")
-    with open_store(str(tmp_path / "other.db")) as target:
+    with made_store(tmp_path / "other.db") as target:
         merge(target, three)
         merge(target, three)
         with target.read() as connection:
@@ -239,7 +240,7 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
     _, nights = curation.exclude(store, name_of(runs, 27), "wrong")
     assert nights == 6
     judge_new(store)
-    with open_store(str(tmp_path / "without.db")) as without:
+    with made_store(tmp_path / "without.db") as without:
         judged(without, [*runs[:27], *runs[28:]])
         expected = alerts(without, *alert_store.LIVE)
     assert [alert[1:] for alert in alerts(store, *alert_store.LIVE)] == [
@@ -353,8 +354,8 @@ def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_exc
     folder = tmp_path_factory.mktemp("db")
     excluded = set()
     with (
-        open_store(str(folder / "corrected.db")) as corrected,
-        open_store(str(folder / "other.db")) as without,
+        made_store(folder / "corrected.db") as corrected,
+        made_store(folder / "other.db") as without,
     ):
         judged(corrected, runs)
         for exclude, night in steps:

@@ -17,16 +17,16 @@ from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
-from perfdash.history.store import open_store
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
 from tests.detect.simulated import farm, slower
 from tests.history.made import case
+from tests.stores import made_store
 
 
 @pytest.fixture
 def quick(tmp_path):
     """One kind of store is enough where it only holds what is judged."""
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 

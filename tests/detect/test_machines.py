@@ -18,17 +18,17 @@ from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
-from perfdash.history.store import open_store
 from perfdash.metrics import JUDGED
 from tests.detect.simulated import FIRST, farm
 from tests.history.made import run
+from tests.stores import made_store
 
 MOVED = 25  # the night from which on another machine measures
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 

@@ -16,17 +16,17 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, of_method, panel
-from perfdash.history.store import open_store
 from perfdash.methods import CURRENT
 from perfdash.metrics import JUDGED
 from tests.detect.simulated import farm, slower
+from tests.stores import made_store
 
 LATENCY, MEMORY, ACCURACY, CAPTURE = ({name: 2} for name in ("latency", "memory", "accuracy", "capture"))
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 

@@ -14,14 +14,14 @@ from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import Imported
-from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
+from tests.stores import made_store
 
 
 @pytest.fixture
 def quick(tmp_path):
     """One kind of store is enough where it only holds what is judged."""
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 

@@ -10,15 +10,15 @@ from perfdash.detect.findings import Finding, with_parts
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
-from perfdash.history.store import open_store
 from perfdash.metrics import PARTS
 from perfdash.report.alert_text import what
 from tests.detect.simulated import farm
+from tests.stores import made_store
 
 
 @pytest.fixture
 def quick(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 

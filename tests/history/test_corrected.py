@@ -14,8 +14,8 @@ from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.results import digest
-from perfdash.history.store import open_store
 from perfdash.report.terminal_tables import run_rows, run_table
+from tests.stores import made_store
 
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
 HEAD = "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio\n"
@@ -25,7 +25,7 @@ TOLD = ImportOptions(started="2024-02-03", host="box", threads=1)
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened:
+    with made_store(tmp_path / "history.db") as opened:
         yield opened
 
 
@@ -107,7 +107,7 @@ def of_01(store, run):
 @pytest.fixture
 def other(tmp_path):
     """Another history."""
-    with open_store(str(tmp_path / "other.db")) as opened:
+    with made_store(tmp_path / "other.db") as opened:
         yield opened
 
 
@@ -143,7 +143,7 @@ def test_a_merged_night_counts_as_old_as_it_was(store, other, written, tmp_path)
     take_in(other, written(ONE))
     on_day(other, 1)
     assert merge(store, other)[TAKEN_IN] == 1
-    with open_store(str(tmp_path / "third.db")) as third:
+    with made_store(tmp_path / "third.db") as third:
         take_in(third, written(ONE.replace("1.25", "1.35")))
         on_day(third, 2)
         assert merge(store, third)[REPLACED] == 1

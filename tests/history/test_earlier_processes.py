@@ -8,9 +8,9 @@ import pytest
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import earlier_processes
 from perfdash.history.results import from_run
-from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Speedup, Status
 from perfdash.stats.process_spread import ProcessRatios
+from tests.stores import made_store
 
 CASE = Case("s", "m")
 
@@ -26,7 +26,7 @@ def night(number, *ratios, case=CASE, host_class="h x 2", verdict="inconclusive"
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as store:
+    with made_store(tmp_path / "history.db") as store:
         yield store
 
 

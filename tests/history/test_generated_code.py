@@ -13,8 +13,8 @@ from perfdash.history import maintenance, schema
 from perfdash.history.generated_code import texts
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.store import open_store
 from tests.history.made import row, run
+from tests.stores import made_store
 
 NIGHTS = ("2026-11-01", "2026-11-02")
 
@@ -78,7 +78,7 @@ def test_a_run_that_was_resumed_replaces_its_code(filled):
 
 
 def test_merge_copies_structure_and_code(filled, tmp_path):
-    with open_store(str(tmp_path / "other.db")) as other:
+    with made_store(tmp_path / "other.db") as other:
         maintenance.merge(other, filled)
         assert read(other, NIGHTS[0]) == read(filled, NIGHTS[0])
         assert stored(other) == 2

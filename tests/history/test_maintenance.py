@@ -8,8 +8,8 @@ from perfdash.history import schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge, prune
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.store import open_store
 from tests.history.made import row, run
+from tests.stores import made_store
 
 
 def sampled(model="a"):
@@ -44,7 +44,7 @@ def test_prune_of_samples_keeps_the_numbers(store):
 def test_merge_takes_all_runs_once(store, tmp_path):
     night = run("2026-11-01", [sampled()])
     take_in(store, [night])
-    with open_store(str(tmp_path / "other.db")) as other:
+    with made_store(tmp_path / "other.db") as other:
         take_in(other, [night, run("2026-11-02", [sampled("b")], setting={"allocator": "default"})])
         assert merge(store, other) == {TAKEN_IN: 1, REPLACED: 0, KNOWN: 1, OLDER: 0}
         assert merge(store, other) == {TAKEN_IN: 0, REPLACED: 0, KNOWN: 2, OLDER: 0}
@@ -65,7 +65,7 @@ def test_an_older_copy_never_replaces_what_went_on(store, tmp_path):
     cut = replace(
         whole, run=replace(whole.run, state="interrupted", ended="2026-11-01T02:00:00Z"), rows=whole.rows[:1]
     )
-    with open_store(str(tmp_path / "other.db")) as other:
+    with made_store(tmp_path / "other.db") as other:
         take_in(other, [cut])
         take_in(store, [whole])
         assert merge(store, other)[OLDER] == 1

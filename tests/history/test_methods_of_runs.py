@@ -15,6 +15,7 @@ from perfdash.history.results import from_run
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from tests.history.made import row, run
+from tests.stores import made_store
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEW = {"latency": 2}
@@ -47,7 +48,7 @@ def test_the_method_of_a_run_is_kept(store, tmp_path):
         first, second = list_runs(connection)
         assert read_run(connection, first).run.method == NEW
     assert (first.method, second.method) == (NEW, {})
-    with open_store(str(tmp_path / "other.db")) as target:
+    with made_store(tmp_path / "other.db") as target:
         merge(target, store)
         with target.read() as connection:
             assert [line.method for line in list_runs(connection)] == [NEW, {}]

@@ -23,8 +23,8 @@ def test_head_is_the_newest_migration():
     assert max(path.name[:4] for path in VERSIONS.glob("*.py")) == HEAD
 
 
-def test_the_migrations_make_the_tables_that_schema_describes(store):
-    with store.read() as connection:
+def test_the_migrations_make_the_tables_that_schema_describes(address):
+    with open_store(address) as opened, opened.read() as connection:
         options = {"compare_type": False, "version_table": VERSION_TABLE}
         context = MigrationContext.configure(connection, opts=options)
         differences = compare_metadata(context, schema.metadata)

@@ -10,7 +10,6 @@ import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.store import open_store
 from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv
@@ -20,6 +19,7 @@ from perfdash.report.terminal_tables import run_rows
 from tests.report.nights import imported, row
 from tests.report.results import good, info
 from tests.report.technique_runs import measured, night
+from tests.stores import made_store
 
 NOTE = "cpu: CPU time instead of wall time, because other programs used the core meanwhile"
 
@@ -73,7 +73,7 @@ def test_parts_of_a_step():
 
 
 def test_history_show(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as store:
+    with made_store(tmp_path / "history.db") as store:
         take_in(store, [imported([by_clock("cpu", "disturbed"), by_clock("wall", "quiet")])])
         with store.read() as connection:
             (line,) = list_runs(connection)

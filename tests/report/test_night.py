@@ -11,11 +11,11 @@ from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
-from perfdash.history.store import open_store
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
 from perfdash.report.night import against, headline, of_history
 from tests.detect.simulated import farm, slower
 from tests.history.made import row, run
+from tests.stores import made_store
 
 
 def changed_values(night, model, values):
@@ -36,7 +36,7 @@ def fails(night, model):
 def history_nights(tmp_path_factory):
     """{night: what is told of it}, after all 36 nights were judged one by one."""
     nights = farm(36, models=24, change=changed_values, statuses=fails)
-    with open_store(str(tmp_path_factory.mktemp("history") / "h.db")) as store:
+    with made_store(tmp_path_factory.mktemp("history") / "h.db") as store:
         take_in(store, nights[:25])
         judge_new(store, latest=1)
         for night in nights[25:]:
@@ -56,7 +56,7 @@ def of(night, group):
 
 def test_a_night_that_nobody_judged_says_so(tmp_path):
     nights = farm(34, models=4)
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
@@ -68,7 +68,7 @@ def test_a_night_that_nobody_judged_says_so(tmp_path):
 
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
     nights = farm(3, models=4, change=slower("model01", 1, 3.0))
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         for night_run in nights:
             take_in(store, [night_run])
             judge_new(store)
@@ -85,7 +85,7 @@ def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
         nights[place] = replace(
             night_run, run=replace(night_run.run, method={"latency": 2} if place >= 5 else {})
         )
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         for night_run in nights:
             take_in(store, [night_run])
             judge_new(store)
@@ -102,7 +102,7 @@ def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
     method = {"accuracy": 2, "memory": 2}
     for place, night_run in enumerate(nights):
         nights[place] = replace(night_run, run=replace(night_run.run, method=method if place >= 4 else {}))
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
@@ -123,7 +123,7 @@ def test_a_night_with_a_run_for_each_setting(tmp_path):
 
     nights = farm(12, models=4, change=slower("model01", 9, 1.5))
     runs = [of(night, threads) for night in nights for threads in range(1, 7)]
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         for night_run in runs:
             take_in(store, [night_run])
             judge_new(store)
@@ -228,7 +228,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         run(f"2026-11-{day:02}", [row("a")], name="nightly", uid=None, origin="dynamo-csv")
         for day in (1, 2, 3)
     ]
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
@@ -237,5 +237,5 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 
 
 def test_a_run_that_the_history_does_not_have(tmp_path):
-    with open_store(str(tmp_path / "h.db")) as store, store.read() as connection:
+    with made_store(tmp_path / "h.db") as store, store.read() as connection:
         assert of_history(connection, run()).untold == "this run is not in the history"

@@ -10,12 +10,12 @@ import pytest
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.store import open_store
 from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.published_totals import published
 from perfdash.report.terminal_tables import run_rows
 from tests.history.made import row
+from tests.stores import made_store
 
 DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
 
@@ -84,7 +84,7 @@ def shown(tmp_path, edit):
     again = text[text.index(f"# {FLOAT32}") :].replace("float32", "bfloat16")
     path = tmp_path / "two.md"
     path.write_text(f"{text}\n{edit(again)}")
-    with open_store(str(tmp_path / "h.db")) as store:
+    with made_store(tmp_path / "h.db") as store:
         take_in(store, read([path], ImportOptions(started="2023-02-01")))
         with store.read() as connection:
             (line,) = list_runs(connection)

@@ -23,11 +23,12 @@ from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
 from tests.history.made import run
 from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
+from tests.stores import made_store
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened_store:
+    with made_store(tmp_path / "history.db") as opened_store:
         yield opened_store
 
 
@@ -186,7 +187,7 @@ def test_fewer_nights_are_an_update_too(store, site, tmp_path):
 def test_another_history_in_the_same_folder(store, site, tmp_path):
     fill(store, range(20))
     built(store, site)
-    with open_store(str(tmp_path / "other.db")) as other:
+    with made_store(tmp_path / "other.db") as other:
         take_in(other, [night(number, ["other", "resnet18"]) for number in range(15, 25)])
         assert files(built(other, site)) == fresh(other, tmp_path / "fresh")
         assert not list(site.glob("**/*swin*"))
@@ -298,7 +299,7 @@ def test_sites_that_share_a_state_leave_each_other_what_they_kept(store, site, t
     built(store, site, state=state)
     (state / "mine.npz").write_bytes(b"x")
     before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
-    with open_store(str(tmp_path / "other.db")) as other:
+    with made_store(tmp_path / "other.db") as other:
         take_in(other, [night(number, ["other"]) for number in range(5)])
         built(other, tmp_path / "second", state=state)
     after = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from perfdash.detect.nights import latest_days
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import panel
-from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
 from perfdash.site.site_folder import ArrayCache
@@ -23,13 +22,14 @@ from perfdash.site.suite_page import drawn, read_trends
 from perfdash.site.testbed_history import DAYS, Period, _gaps_filled, beds, period_of, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, fill, night, result
+from tests.stores import made_store
 
 CASE = Case("timm", "one")
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened_store:
+    with made_store(tmp_path / "history.db") as opened_store:
         yield opened_store
 
 
@@ -260,7 +260,7 @@ def test_gaps_are_filled_within_a_method(rows):
 
 def test_numbers_of_some_nights_from_memory_are_those_of_the_store(tmp_path):
     """In 32 bits. What memory lacks is read: nights that are no longer kept one by one, other metrics."""
-    with open_store(str(tmp_path / "history.db")) as store:
+    with made_store(tmp_path / "history.db") as store:
         fill(store, range(12))
         take_in(store, [run("2026-02-01", [result(CASE, status="fail_accuracy")])])
         with store.read() as connection:

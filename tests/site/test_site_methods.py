@@ -12,7 +12,6 @@ import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, rows_of, series, trend
-from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.report.terminal_tables import series_table
 from perfdash.site import render
@@ -25,6 +24,7 @@ from perfdash.site.testbed_history import beds, read_history
 from perfdash.site.timeline import case_changes
 from tests.history.made import run
 from tests.site.stored import FIRST, result
+from tests.stores import made_store
 
 CASE = Case("timm", "resnet18")
 LATENCY = {"latency": 2}
@@ -32,7 +32,7 @@ LATENCY = {"latency": 2}
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened_store:
+    with made_store(tmp_path / "history.db") as opened_store:
         yield opened_store
 
 

@@ -11,15 +11,15 @@ import pytest
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
-from perfdash.history.store import open_store
 from perfdash.records import Case
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
+from tests.stores import made_store
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened_store:
+    with made_store(tmp_path / "history.db") as opened_store:
         yield opened_store
 
 

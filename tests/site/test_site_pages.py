@@ -21,7 +21,6 @@ from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, list_runs, rows_of
 from perfdash.history.results import Row
-from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.serve import live_pages
 from perfdash.site.machines_page import machine_view
@@ -31,13 +30,14 @@ from perfdash.site.suite_page import SuiteSetting, open_changes, read_suite_view
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
 from tests.site.stored import FIRST, HOSTILE, NAMES, Page, built, check, fill, night, result
+from tests.stores import made_store
 
 DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
 
 
 @pytest.fixture
 def store(tmp_path):
-    with open_store(str(tmp_path / "history.db")) as opened_store:
+    with made_store(tmp_path / "history.db") as opened_store:
         yield opened_store
 
 

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 import tempfile
 from pathlib import Path
 
@@ -100,11 +99,8 @@ def test_the_driver_stub_of_triton_is_lent_and_the_drivers_own_cache_is_not(tmp_
 
 
 @pytest.mark.slow
-def test_lent_tests_of_vector_instructions_are_not_compiled_again(tmp_path):
+def test_lent_tests_of_vector_instructions_are_not_compiled_again(tmp_path, command_server):
     """Two real processes: the second has the same instructions and calls no compiler for them."""
-    import subprocess
-    import sys
-
     script = """
 import sys
 from torch._inductor import cpp_builder, cpu_vec_isa
@@ -120,10 +116,8 @@ print(isa, len(built), sep="|")
 """
     answers = []
     for name in ("one", "two"):
-        arguments = [str(tmp_path / name), str(tmp_path / "lent")]
-        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
-        answers.append(run.stdout.strip().split("|"))
+        said = command_server.workers.run_script(script, str(tmp_path / name), str(tmp_path / "lent"))
+        answers.append(said.strip().split("|"))
     (isa, first), (again, second) = answers
     assert isa == again
     assert int(first) >= 1
@@ -131,11 +125,8 @@ print(isa, len(built), sep="|")
 
 
 @pytest.mark.slow
-def test_vector_instructions_are_tested_before_compiling_is_timed(tmp_path):
+def test_vector_instructions_are_tested_before_compiling_is_timed(tmp_path, command_server):
     """Also where nothing is lent, as under a torch that leaves no mark of a test that passed."""
-    import subprocess
-    import sys
-
     script = """
 import sys
 from torch._inductor import cpu_vec_isa
@@ -146,16 +137,12 @@ assert not cpu_vec_isa.valid_vec_isa_list.cache_info().currsize
 capabilities.prepare_backend(Job(case=Case("s", "m"), loader="", target="", scratch=sys.argv[1]))
 print(cpu_vec_isa.valid_vec_isa_list.cache_info().currsize)
 """
-    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
-    assert run.stdout.strip() == "1", run.stderr
+    assert command_server.workers.run_script(script, str(tmp_path)).strip() == "1"
 
 
 @pytest.mark.slow
-def test_made_headers_are_used(tmp_path):
+def test_made_headers_are_used(tmp_path, command_server):
     """A real compile, twice: g++ accepts what the first has left for the second."""
-    import subprocess
-    import sys
-
     script = """
 import sys, torch
 from perfdash.worker import compiler_caches
@@ -166,9 +153,8 @@ print(compiler_caches.make_headers(scratch, target))
     target = tmp_path / "target"
     target.mkdir()
     for name in ("one", "two"):
-        arguments = [str(tmp_path / name), str(target)]
-        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-        assert run.stdout.strip() == "True", run.stderr
+        said = command_server.workers.run_script(script, str(tmp_path / name), str(target))
+        assert said.strip() == "True"
     (made,) = [name for name in os.listdir(target) if name.endswith(".gch")]
     assert os.path.samefile(tmp_path / "two" / "headers" / made, target / made)
     assert (target / made).read_bytes()[:3] == b"gpc", "g++'s mark of a whole precompiled header"
@@ -272,10 +258,8 @@ def test_another_compiler_has_a_folder_of_its_own(tmp_path, cache, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_next_run_compiles_neither_headers_nor_vector_tests(tmp_path):
+def test_the_next_run_compiles_neither_headers_nor_vector_tests(tmp_path, command_server):
     """Two real processes, as the first slot of two runs starts them."""
-    import subprocess
-
     script = """
 import os, sys
 from torch._inductor import cpp_builder
@@ -296,12 +280,11 @@ print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / f"shared of {name}").mkdir()
-        run = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / name), str(tmp_path / f"shared of {name}")],
-            capture_output=True, text=True, env={**os.environ, "PERFDASH_CACHE": str(tmp_path / "cache")},
+        said = command_server.workers.run_script(
+            script, str(tmp_path / name), str(tmp_path / f"shared of {name}"),
+            env={"PERFDASH_CACHE": str(tmp_path / "cache")},
         )  # fmt: skip
-        assert run.returncode == 0, run.stderr
-        answers.append(run.stdout.strip().split("|"))
+        answers.append(said.strip().split("|"))
     (isa, whole, headers, built), (isa_again, whole_again, headers_again, built_again) = answers
     assert (isa, whole) == (isa_again, whole_again)
     assert whole == "True"

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 from types import ModuleType
 
+import pytest
+
 from perfdash.worker import loaded_files
+
+
+@pytest.fixture(scope="module")
+def read_once():
+    """The digest of a file, once for each state of it: with torch loaded there are gigabytes of libraries."""
+    digest = loaded_files._digest
+
+    @functools.cache
+    def of_state(path, inode, size, *times):
+        return digest(path)
+
+    def read(path):
+        facts = os.stat(path)
+        return of_state(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+    return read
+
+
+@pytest.fixture(autouse=True)
+def quick_digests(monkeypatch, read_once):
+    monkeypatch.setattr(loaded_files, "_digest", read_once)
 
 
 def loaded(monkeypatch, *paths):
