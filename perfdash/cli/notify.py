@@ -112,7 +112,7 @@ def notify(
             continue
         if not as_json:
             addresses = sent[-1].get("to")
-            typer.echo(f"Mailed to {', '.join(addresses)}" if addresses else "Told the webhook")
+            typer.echo(f"Mailed to {', '.join(addresses)}" if addresses else "Posted to the webhook")
     if as_json:
         texts = {"title": message.title, "mail": message.mail(), "chat": message.chat()}
         typer.echo(dumps({"message": texts, "sent": sent}, indent=1))

@@ -34,7 +34,7 @@ def test_both_ways(called, post, chat, folder):
         env={"PERFDASH_SMTP": f"127.0.0.1:{post.port}", "PERFDASH_WEBHOOK": chat.url},
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    assert ran.out == "Mailed to a@example.org, b@example.org\nTold the webhook\n"
+    assert ran.out == "Mailed to a@example.org, b@example.org\nPosted to the webhook\n"
     (got,) = post.got
     assert got.sender == "a@example.org"
     assert got.to == ["a@example.org", "b@example.org"]
