@@ -237,4 +237,5 @@ class ComparisonAnswer(AnswerPage):
     only_old: list[CaseFields]
     only_new: list[CaseFields]
     nothing_to_compare: str | None
+    eager_moved: float | None
     methods: list[str]

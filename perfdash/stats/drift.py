@@ -31,7 +31,7 @@ class Drift:
 
     judged: long enough; otherwise numbers are NaN and `drifting` is False. change: log of the last nights
     over the reference, without the host's drift. p: two-sided. reference: log level of the first nights.
-    together: drifts the same way as many others, so that it may be the host.
+    together: drifts as many others do, the same way or no farther, so that it may be the host.
     """
 
     judged: Flags
@@ -78,13 +78,14 @@ def drift(
     lags = noise.inflation.shape[1]
     variance = sum(noise.inflation[:, min(n, lags) - 1] / n for n in (first, last))
     scores = change / (noise.sd * np.sqrt(variance))
-    # Where the host's state changed, its series moved by unlike amounts, which is no drift of theirs.
-    scores /= excess_spread(np.where(judged & ~noise.constant, scores, np.nan)[:, None])
-    score = as_normal(scores, noise.df)
-    p = np.where(judged, 2 * special.ndtr(-np.abs(score)), np.nan)
+    p = np.where(judged, 2 * special.ndtr(-np.abs(as_normal(scores, noise.df))), np.nan)
     change = np.where(judged, change, np.nan)
-    drifting = judged & (np.abs(change) >= np.log1p(minimum_change)) & discoveries(p, discovery_rate)
-    together = np.zeros(len(values), dtype=bool)
+    enough = judged & (np.abs(change) >= np.log1p(minimum_change))
+    drifting = enough & discoveries(p, discovery_rate)
+    # Where the host's state changed, its series moved by unlike amounts, which is no drift of theirs.
+    wide = excess_spread(np.where(judged & ~noise.constant, scores, np.nan)[:, None])
+    beyond = 2 * special.ndtr(-np.abs(as_normal(scores / wide, noise.df)))
+    together = drifting & ~discoveries(np.where(judged, beyond, np.nan), discovery_rate)
     if judged.sum() >= MANY:
         for way in (drifting & (change > 0), drifting & (change < 0)):
             if way.sum() > TOGETHER * judged.sum():

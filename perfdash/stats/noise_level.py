@@ -20,6 +20,7 @@ Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 _MANY = 10  # series whose spread on a night is looked at
+_UNEVEN = 1.15  # spread of a night in deviations, where a tenth of the series changed
 WINSOR = 2.5  # deviations at which values are winsorized for the spread
 SEVERAL = 3  # runs of a side from which its noise is estimated
 _KEPT = float(stats.chi2.cdf(WINSOR**2, 3) + WINSOR**2 * stats.chi2.sf(WINSOR**2, 1))
@@ -66,15 +67,16 @@ def excess_spread(scores: Array) -> Array:
 
     `scores` (S, T): distances from the level in standard deviations, NaN where missing. A host in another
     state, or with busy neighbours, does not slow all models alike: then the scores of a night, or of some
-    nights together, are spread more widely than 1. The spread is the median distance, which a change of
-    single series hardly moves. 1 where it is within three of its standard errors of 1, and for few series.
+    nights together, are spread more widely than 1. The spread is the median distance from the median. Up to
+    _UNEVEN it is taken for changes of single series (a tenth of them); below that and three of its
+    standard errors, and for few series, the result is 1.
     """
     count = np.isfinite(scores).sum(axis=0)
     middle = row_medians(scores.T)
     spread = np.nan_to_num(_MAD * row_medians(np.abs(scores - middle[None, :]).T))
     # The standard error of the median distance of n Gaussian scores is 1.17 / sqrt(n) of it.
-    chance = 1 + 3 * 1.17 / np.sqrt(np.maximum(count, 1))
-    return np.where((count >= _MANY) & (spread > chance), spread, 1.0)
+    chance = _UNEVEN + 3 * 1.17 / np.sqrt(np.maximum(count, 1))
+    return np.where((count >= _MANY) & (spread > chance), spread / _UNEVEN, 1.0)
 
 
 def row_medians(values: Array) -> Array:

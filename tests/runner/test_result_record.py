@@ -150,7 +150,7 @@ MEMORY_LIMIT = {"what": "memory", "scope": "case", "limit": 16 << 30, "unit": "b
             "longer than its limit of 3600",
         ),
         ({"status": signal.SIGKILL, "oom_killed": "limit", "memory_limit_bytes": 16 << 30}, "of 16.00 GiB"),
-        ({"status": signal.SIGKILL, "oom_killed": "kernel"}, "killed by the kernel for want of memory"),
+        ({"status": signal.SIGKILL, "oom_killed": "kernel"}, "killed by the kernel: out of memory"),
     ],
 )
 def test_an_end_while_instances_run_at_once_costs_nothing_that_was_measured(end, why):
