@@ -128,7 +128,7 @@ def test_a_cell_is_resumed_where_its_workspace_survived(measuring: Agent) -> Non
 def test_a_cell_whose_workspace_is_lost_begins_anew_and_says_so(measuring: Agent) -> None:
     code, out = measuring.run("cell.sh", "prepare", LOST_AGENT="xeon")
     assert code == 0, out
-    assert "The agent xeon was lost, and this workspace has nothing that it measured" in out
+    assert "The agent xeon was lost, and this workspace has none of its results" in out
 
 
 def test_what_goes_on_behind_a_lost_connection_is_waited_for(measuring: Agent) -> None:
