@@ -167,7 +167,9 @@ def test_seconds_planted_in_inductor_are_in_their_phases(clock, hand, monkeypatc
     seconds = clock.seconds
     # A pool may spend the seconds before the main thread waits for it.
     compiler = seconds["compiler"] + (seconds["load"] if threads > 1 else 0.0)
-    assert compiler in range(64, 64 * 9, 64)
+    # One command a kernel, and one for each thing that this process has not asked the compiler before.
+    assert compiler >= 64
+    assert compiler % 64 == 0
     assert (seconds["dynamo"], seconds["aot_autograd"]) == (1, 2)
     assert seconds["cache"] in range(4, 4 * 9, 4)
     assert (seconds["lowering"], seconds["code_generation"]) == (24, 32)
