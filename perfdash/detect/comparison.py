@@ -57,8 +57,8 @@ _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 # How far a speedup may move because eager did: one standard deviation, as a share of the change of eager's
-# latency. While other tenants of a host were busy, eager of small models took 12 to 55 % longer, and speedups
-# of the same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md).
+# latency. In a slower state of a machine eager of small models took 12 to 56 % longer, and speedups of the
+# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md).
 _OF_EAGER = 1 / 3
 _EAGER_MOVED = math.log(1.05)  # median change of eager's latency from which a comparison says so
 

@@ -162,7 +162,7 @@ def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) ->
 
 
 def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: str | None = None) -> None:
-    """Raise MachineError where this machine lacks what some case needs, before a core is waited for.
+    """Raise MachineError where this machine lacks what some case needs, before it waits for a core.
 
     That is torch (also under `base_python`, the interpreter of another build), an allocator, a compiler.
     """
