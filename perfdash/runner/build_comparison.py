@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.runner import orphans
 from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, read_pairs
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
-from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.cores import away_from, by_slots, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.plan import Plan, make_plan
 from perfdash.runner.remeasurement import measured_side
@@ -140,21 +140,14 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `out_of_time`. What was measured
     is kept either way.
     """
-    settings = comparison.settings
-    options, cores = options_of(settings), slots_of(settings)
     orphans.end_strays()
     remove_abandoned_folders()
     state = "failed"
     try:
-        with away_from(cores), ExitStack() as stack:
-            old = beside(options, comparison.base_python)
-            slots = when_free(
-                lambda: stack.enter_context(PairedSlots(cores, old, options, comparison.folder)),
-                settings.wait,
-                notify,
-            )
+        kinds = by_slots(comparison.settings, comparison.measured)
+        with _open_slots(comparison, kinds[0][0], notify) as slots:
             _introduce(comparison, slots)
-            _measure_rounds(comparison, slots, Budget(minutes) if minutes is not None else None, notify)
+        _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
         state = "incomplete" if comparison.out_of_time else "done"
     except KeyboardInterrupt:
         comparison.interrupted, state = True, "interrupted"
@@ -183,6 +176,16 @@ def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None
     }
 
 
+@contextmanager
+def _open_slots(comparison: BuildComparison, settings: RunSettings, notify: Notify) -> Iterator[PairedSlots]:
+    """Slots with the threads and bound memory of `settings`, for both builds."""
+    new, cores = options_of(settings), slots_of(settings)
+    old = beside(new, comparison.base_python)
+    with away_from(cores), ExitStack() as stack:
+        paired = PairedSlots(cores, old, new, comparison.folder)
+        yield when_free(lambda: stack.enter_context(paired), settings.wait, notify)
+
+
 def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
     for side, environment in slots.introduce(comparison.measured).items():
         info = comparison.infos[side]
@@ -197,8 +200,12 @@ def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
 
 
 def _measure_rounds(
-    comparison: BuildComparison, slots: PairedSlots, budget: Budget | None, notify: Notify
+    comparison: BuildComparison,
+    kinds: Sequence[tuple[RunSettings, list[int]]],
+    budget: Budget | None,
+    notify: Notify,
 ) -> None:
+    """Measure pair after pair. `kinds`: settings of slots, and the places of the cases that need them."""
     for number in range(1, comparison.most_pairs + 1):
         undecided = comparison.undecided
         if not undecided or (budget and budget.spent):
@@ -208,13 +215,18 @@ def _measure_rounds(
         def has_this_pair(planned: Planned, pairs: Sequence[BuildPair], number: int = number) -> bool:
             return len(pairs) >= number
 
-        slots.measure(
-            undecided,
-            has_this_pair,
-            lambda planned, pairs: _keep(comparison, planned, pairs, notify),
-            comparison.pairs,
-            budget,
-        )
+        for settings, places in kinds:
+            own = [case for case in (comparison.measured[place] for place in places) if case in undecided]
+            if not own:
+                continue
+            with _open_slots(comparison, settings, notify) as slots:
+                slots.measure(
+                    own,
+                    has_this_pair,
+                    lambda planned, pairs: _keep(comparison, planned, pairs, notify),
+                    comparison.pairs,
+                    budget,
+                )
     if left := comparison.undecided:
         comparison.out_of_time = True
         minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"

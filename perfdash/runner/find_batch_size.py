@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine, check_slots
-from perfdash.runner.cores import slots_of
+from perfdash.runner.cores import by_slots, slots_of
 from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Order, ProcessOutcome
 from perfdash.runner.plan import make_plan
@@ -91,28 +91,31 @@ def find_batch_sizes(
     Raises UsageError and MachineError as a run would.
     """
     plan, _ = make_plan(settings, uncut=True)
-    first: dict[tuple[str, ...], Planned] = {}  # the search starts at the smallest of several batch sizes
-    for planned_case in plan.cases:
-        key = (
-            planned_case.case.suite,
-            planned_case.case.model,
-            planned_case.case.dtype,
-            planned_case.case.backend,
-        )
-        if key not in first or planned_case.case.batch_size < first[key].case.batch_size:
-            first[key] = planned_case
-    real = [planned_case for planned_case in first.values() if planned_case.skip_reason is None]
+    real = smallest_batches(planned_case for planned_case in plan.cases if planned_case.skip_reason is None)
     if not real:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
-    slots = slots_of(settings)[:1]  # one slot: cases side by side would share the memory
     check_machine(settings, plan.cases)
-    with (
-        tempfile.TemporaryDirectory(prefix="perfdash-batch-size-") as logs,
-        open_executor(settings, slots, Path(logs)) as executor,
-    ):
-        check_slots(executor.introduce(real), real)
-        on_start(real[0].case.device)
-        return search(real, executor, Path(logs), on_finish, on_try)
+    found: list[LargestBatch] = []
+    with tempfile.TemporaryDirectory(prefix="perfdash-batch-size-") as logs:
+        for own_settings, places in by_slots(settings, real):
+            own = [real[place] for place in places]
+            slots = slots_of(own_settings)[:1]  # one slot: cases side by side would share the memory
+            with open_executor(own_settings, slots, Path(logs)) as executor:
+                check_slots(executor.introduce(own), own)
+                if not found:
+                    on_start(real[0].case.device)
+                found += search(own, executor, Path(logs), on_finish, on_try)
+    return found
+
+
+def smallest_batches(planned: Iterable[Planned]) -> list[Planned]:
+    """Each case once, at the smallest of its batch sizes: there the search starts."""
+    first: dict[Case, Planned] = {}
+    for planned_case in planned:
+        key = replace(planned_case.case, batch_size=1)
+        if key not in first or planned_case.case.batch_size < first[key].case.batch_size:
+            first[key] = planned_case
+    return list(first.values())
 
 
 def search(

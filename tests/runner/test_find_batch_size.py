@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from perfdash.cli.find_batch_size import limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
-from perfdash.runner.find_batch_size import MOST, LargestBatch, judged, next_size, search, sides
+from perfdash.runner.find_batch_size import (
+    MOST,
+    LargestBatch,
+    judged,
+    next_size,
+    search,
+    sides,
+    smallest_batches,
+)
 from perfdash.runner.messages import Answer, ProcessOutcome
 from tests.runner.planned import PLANNED
 
@@ -129,6 +137,26 @@ def test_eager_is_looked_at_once_and_a_variant_is_another_side():
     assert (eager.case.backend, eager.case.dtype) == ("eager", "float32")
     assert (eager.variant, eager.baseline_dtype, eager.backend_file) == ({}, None, None)
     assert sides([replace(planned(), skip_reason="not here")]) == []
+
+
+def test_every_configuration_is_searched_from_its_smallest_batch_size():
+    def under(configuration, batch_size, **fields):
+        fields |= {"configuration": configuration, "batch_size": batch_size}
+        return replace(PLANNED, case=Case("s", "m", **fields), skip_reason=None)
+
+    frozen, dynamic = {"settings": '{"freezing":true}'}, {"dynamic": True}
+    cases = [under("default", 8), under("default", 2), under("freezing", 8, **frozen)]
+    cases += [under("dynamic", 4, **dynamic), under("freezing", 16, **frozen)]
+    assert [(planned.case.configuration, planned.case.batch_size) for planned in smallest_batches(cases)] == [
+        ("default", 2),
+        ("freezing", 8),
+        ("dynamic", 4),
+    ]
+    sizes = [LargestBatch(planned.case, side, fits=8) for planned, side in sides(smallest_batches(cases))]
+    table = words(sizes)
+    assert "inductor float32, freezing " in table
+    assert "inductor float32, dynamic " in table
+    assert table.count("eager float32 ") == 1
 
 
 def test_not_even_one(tmp_path):
