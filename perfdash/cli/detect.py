@@ -12,7 +12,7 @@ from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.csv_series import Column
+    from perfdash.detect.csv_series import CsvSeries
 
 
 def detect(
@@ -54,7 +54,7 @@ def detect(
     typer.echo(_table(changes, series) if changes else _none(series))
 
 
-def _table(changes: list[dict[str, Any]], series: Column) -> str:
+def _table(changes: list[dict[str, Any]], series: CsvSeries) -> str:
     """One row a change. The range is given in time where there is any."""
     from prettytable import PrettyTable
 
@@ -74,7 +74,7 @@ def _table(changes: list[dict[str, Any]], series: Column) -> str:
     return str(table)
 
 
-def _none(series: Column) -> str:
+def _none(series: CsvSeries) -> str:
     given = len(series.values) - series.missing
     if given < series.FEWEST:
         return f"{given} values are too few to find a change: at least {series.FEWEST} are needed."

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdash.detect.alert_levels import AlertLevels, alert_levels
 from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import (
@@ -27,10 +26,19 @@ from perfdash.detect.findings import (
     Key,
     Levels,
     NetLogs,
-    is_pass,
-    is_whole,
     level_machine,
     metric_logs,
+)
+from perfdash.detect.later_nights import (
+    AGAIN,
+    BACK,
+    NOT_MEASURED,
+    UNKNOWN,
+    AlertLevels,
+    alert_levels,
+    later_nights,
+    observed,
+    shows_status,
 )
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import (
@@ -49,16 +57,8 @@ from perfdash.history.alert_store import (
 )
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import changes, numbers
-from perfdash.records import Status
 from perfdash.stats.nightly_test import WINDOWS
 
-AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
-# Standard errors from the changed level at which the mean of the last nights counts as fixed.
-_SURE = 5.0
-_LOOKED_BACK = 10
-_NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
-# Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
-_ENOUGH, _DECIDED_BY = 2.5, 5
 _LATER_P = 0.002  # chance that unchanged later nights show a suspected change, below which it is an alert
 _ALL_P = 1e-5  # the same for these nights and the one that was suspected
 _MODE_RETURNS = 2  # times that a fixed change came back after which its series jumps between two levels
@@ -160,7 +160,7 @@ def advance(
             if (decided := _suspect_after(alert, of_alert, panel, net, levels, at)) is not None:
                 changed.append(decided)
             continue
-        observation = _observed(alert, panel, net, levels, bool(same))
+        observation = observed(alert, panel, net, levels, bool(same))
         if any(_undoes(findings[index], alert, levels) for index in opposite):
             observation = BACK
         if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
@@ -239,7 +239,7 @@ def _suspect_after(
     becomes an alert by re-measurement only.
     """
     tonight = panel.runs[-1]
-    later = _later_nights(alert, panel, net)
+    later = later_nights(alert, panel, net)
     if not len(later) or not math.isfinite(later[-1]) or not levels.are_known:
         return None
     nights = later[np.isfinite(later)]
@@ -284,11 +284,11 @@ def _by_another_method(
     if alert.case_id is None:
         measured = _has_cases_of(alert, panel)
     else:
-        measured = row is not None and panel.statuses[row, -1] not in _NOT_MEASURED
+        measured = row is not None and panel.statuses[row, -1] not in NOT_MEASURED
     if alert.state == FIXED or not measured:
         return []
     note = f"{', '.join(method_changes)}: {tonight.name} was measured by another method"
-    if alert.kind == "status" and _shows_status(alert, panel) == AGAIN:
+    if alert.kind == "status" and shows_status(alert, panel) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
     details = {**alert.details, "superseded": list(method_changes)}
@@ -465,93 +465,3 @@ def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     if fixed.change is None or finding.change is None:
         return True
     return 0.5 < finding.change / fixed.change < 2
-
-
-def _observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, found_again: bool) -> str:
-    """Whether the last night still shows the alert's change."""
-    if alert.kind == "host":
-        return _host_observed(alert, panel, found_again)
-    row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
-    status = "" if row is None else str(panel.statuses[row, -1])
-    if alert.kind == "vanished":
-        return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
-    if row is None or status in _NOT_MEASURED:
-        return UNKNOWN
-    if alert.kind == "status":
-        return _shows_status(alert, panel)
-    passed = is_pass(status, panel.values["calls_captured"][row, -1])
-    if not passed or alert.metric not in panel.values:
-        return UNKNOWN
-    value = float(panel.values[alert.metric][row, -1])
-    if not math.isfinite(value):
-        return UNKNOWN
-    if alert.kind == "count":
-        before, after = alert.before or 0.0, alert.after or 0.0
-        return BACK if (value - before) * (after - before) <= 0 else AGAIN
-    places = {run.id: place for place, run in enumerate(panel.runs)}
-    if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(levels, _later_nights(alert, panel, net))
-    values = net.of(alert.metric)[row]
-    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
-        return UNKNOWN  # the drift test runs once a week
-    return observation
-
-
-def _shows_status(alert: Alert, panel: Panel) -> str:
-    """Whether the last night still has the alert's kind of status: a failure, or a pass."""
-    row = panel.case_ids.index(alert.case_id or -1)
-    passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
-    return AGAIN if passed == (alert.direction != WORSE) else BACK
-
-
-def _later_nights(alert: Alert, panel: Panel, net: NetLogs) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
-    if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
-        return np.empty(0)
-    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id)]
-    born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
-    # So long ago that it is not read: of the nights before tonight it is not known which are later.
-    return np.asarray(values[born[0] + 1 :] if born else values[-1:])
-
-
-def _new_observed(levels: AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """Whether the nights after the alert began show the change."""
-    before, after = levels.before, levels.after
-    finite = values[np.isfinite(values)]
-    if not len(finite) or before == after or not levels.are_known:
-        return UNKNOWN
-    error = levels.spread(len(finite)) / math.sqrt(len(finite))
-    way = (float(np.mean(finite)) - before) / (after - before)
-    if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
-        return AGAIN
-    lasts = len(finite) < _DECIDED_BY and (1 - way) * abs(after - before) / error < _ENOUGH
-    return UNKNOWN if lasts or way > 0.5 else BACK
-
-
-def _level_observed(levels: AlertLevels, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """Whether the last nights of a series returned to the level before the change."""
-    if not levels.are_known:
-        return UNKNOWN
-    before, after = levels.before, levels.after
-    finite = values[np.isfinite(values)]
-    for nights in range(1, min(_LOOKED_BACK, len(finite)) + 1):
-        way = (float(np.mean(finite[-nights:])) - after) / (before - after) if before != after else 0.0
-        if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / levels.spread(nights) >= _SURE:
-            return BACK
-    return AGAIN
-
-
-def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
-    """Whether the host still has its new level, compared with the night before it moved."""
-    places = {run.id: index for index, run in enumerate(panel.runs)}
-    good = places.get(alert.good_run_id or -1)
-    if found_again:
-        return AGAIN
-    if good is None or alert.change is None:  # so long ago that the new level is the host's normal one
-        return UNKNOWN
-    values = metric_logs(panel, str(alert.metric))
-    away = values[:, -1] - values[:, good]
-    if not np.isfinite(away).any():
-        return UNKNOWN
-    return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK

@@ -25,7 +25,7 @@ MOST_VALUES = 100_000  # their segmentation takes half a minute
 
 
 @dataclass(frozen=True)
-class Column:
+class CsvSeries:
     """A series: values (NaN where missing), their lines, and their times if any."""
 
     name: str
@@ -83,7 +83,7 @@ class Column:
         return rows
 
 
-def read_column(path: Path, name: str, time: str | None = None) -> Column:
+def read_column(path: Path, name: str, time: str | None = None) -> CsvSeries:
     """Read a column of a CSV file with a header, sorted by `time` if given.
 
     UTF-8 with or without BOM, separated by commas; quoted cells may hold line ends. Empty cells and
@@ -112,9 +112,9 @@ def read_column(path: Path, name: str, time: str | None = None) -> Column:
     if not values:
         raise FilePlace(path, line).wrong("there is a header and no line below it: nothing to look at")
     if time is None:
-        return Column(name, values, lines, None)
+        return CsvSeries(name, values, lines, None)
     order = _order(times, lines, time, path)
-    return Column(name, [values[k] for k in order], [lines[k] for k in order], [times[k] for k in order])
+    return CsvSeries(name, [values[k] for k in order], [lines[k] for k in order], [times[k] for k in order])
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -32,7 +32,7 @@ REST = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """A difference new - old with its 95 % interval, over pairs of processes."""
 
     estimate: float
@@ -56,7 +56,7 @@ class ProfileRow:
     new: tuple[str, ...]
     old_ms: float
     new_ms: float
-    change_ms: Difference
+    change_ms: PairedDifference
 
     @property
     def name(self) -> str:
@@ -87,12 +87,12 @@ class SideComparison:
     pairs: int
     old_ms: float
     new_ms: float
-    change_ms: Difference
+    change_ms: PairedDifference
     rows: tuple[ProfileRow, ...]  # with the rest as the last one; the rows add up to the change
     clocks_ms: float  # what the clocks themselves cost, the larger of the two builds
     memory: Buffers | None
     named: tuple[ProfileRow, ...]  # those with a clear difference that make up the change, the largest first
-    remainder_ms: Difference  # the change without the named rows
+    remainder_ms: PairedDifference  # the change without the named rows
     notes: tuple[str, ...] = ()
 
     @property
@@ -130,15 +130,15 @@ def compare(pairs: Sequence[Pair]) -> ProfileComparison:
     return ProfileComparison(_side(pairs, "compiled"), _side(pairs, "eager"), tuple(notes))
 
 
-def difference(values: Sequence[float]) -> Difference:
+def difference(values: Sequence[float]) -> PairedDifference:
     """The mean of differences with its interval by Student's t; of one pair it is unbounded."""
     mean = float(np.mean(values))
     if len(values) < 2:
-        return Difference(mean, -math.inf, math.inf)
+        return PairedDifference(mean, -math.inf, math.inf)
     reach = (
         stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     )
-    return Difference(mean, mean - float(reach), mean + float(reach))
+    return PairedDifference(mean, mean - float(reach), mean + float(reach))
 
 
 def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfdash.explain.profile_comparison import (
     Buffers,
-    Difference,
+    PairedDifference,
     ProfileComparison,
     ProfileRow,
     SideComparison,
@@ -129,7 +129,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
-def _interval(change: Difference) -> str:
+def _interval(change: PairedDifference) -> str:
     if not math.isfinite(change.low):
         return f"{_signed(change.estimate)}, one pair: no interval"
     return f"{_signed(change.estimate)}, {_signed(change.low)} to {_signed(change.high)}"
@@ -192,6 +192,6 @@ def _plain(side: SideComparison) -> dict[str, object]:
     }
 
 
-def _numbers(change: Difference) -> Sequence[float | None]:
+def _numbers(change: PairedDifference) -> Sequence[float | None]:
     values = (change.estimate, change.low, change.high)
     return [value if math.isfinite(value) else None for value in values]

@@ -27,7 +27,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BY_SSH = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[a-z]+):(?!//)(.+)")
 
 
-class MeasuredBuild(Protocol):
+class BuildCommits(Protocol):
     """What was measured: torch and its commit, the commits of packages, and where pip took these from."""
 
     @property
@@ -58,7 +58,7 @@ class CommitRange:
         return self.old == self.new
 
 
-def commit_ranges(good: MeasuredBuild | None, bad: MeasuredBuild | None) -> list[CommitRange]:
+def commit_ranges(good: BuildCommits | None, bad: BuildCommits | None) -> list[CommitRange]:
     """torch's commits between two builds; where these are equal, the packages whose commit changed."""
     if good and bad and good.torch_git_version == bad.torch_git_version:
         # Runs of an older perfdash have no commits of these wheels.
@@ -72,14 +72,14 @@ def commit_ranges(good: MeasuredBuild | None, bad: MeasuredBuild | None) -> list
     return [CommitRange("torch", _torch_words(good), _torch_words(bad), address)]
 
 
-def _package_range(name: str, good: MeasuredBuild, bad: MeasuredBuild) -> CommitRange:
+def _package_range(name: str, good: BuildCommits, bad: BuildCommits) -> CommitRange:
     old, new = good.commits.get(name), bad.commits.get(name)
     words = [f"{name} {(commit or '?')[:_SHOWN]}" for commit in (old, new)]
     repository = bad.repositories.get(name) or REPOSITORIES.get(name.lower())
     return CommitRange(name, words[0], words[1], compare_address(repository, old, new))
 
 
-def _torch_words(build: MeasuredBuild | None) -> str:
+def _torch_words(build: BuildCommits | None) -> str:
     return ((build.torch_git_version or build.torch or "?") if build else "?")[:_SHOWN]
 
 

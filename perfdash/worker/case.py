@@ -30,7 +30,6 @@ from perfdash.worker import (
     compile_phases,
     compiler_caches,
     device,
-    eager_operators,
     failing_subgraph,
     failures,
     hardware_counters,
@@ -245,7 +244,7 @@ class CaseProcess:
         torch.set_num_threads(1)
         self.seed()
         loader = registry.find("loaders", job.loader)
-        self.registered = eager_operators.registered()
+        self.registered = profiling.registered_operators()
         module, inputs = loader.load(job)
         if hasattr(self.scenario, "all_inputs"):
             inputs = self.scenario.all_inputs(job, inputs, loader.load)
@@ -385,7 +384,7 @@ class CaseProcess:
         if not releases:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
-        operators = eager_operators.of_case(self.eager_step, self.registered)  # last: it may allocate more
+        operators = profiling.eager_operators(self.eager_step, self.registered)  # last: it may allocate more
         return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
 
     def eager_repeats(self) -> dict[str, Any]:

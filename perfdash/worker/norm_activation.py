@@ -71,6 +71,20 @@ def activation_named(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
+class Activation(nn.Module):
+    """A named activation as a layer, with the constructor that timm calls.
+
+    timm's argument `inplace` is ignored: the named activation itself defines whether it overwrites its input.
+    """
+
+    def __init__(self, name: str, inplace: bool = False) -> None:
+        super().__init__()
+        self.activate = activation_named(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activate(x)
+
+
 class NormActivation(nn.BatchNorm2d):
     """torch's batch norm, followed by the named activation. (batch, channels, h, w) -> the same shape."""
 

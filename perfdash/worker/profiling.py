@@ -1,9 +1,10 @@
-"""Times per kernel and operator of a case, and the buffers that are alive at its memory peak.
+"""Times per kernel and operator of a case, the buffers alive at its memory peak, the operators of eager.
 
-It is measured beside the plain call, round by round, on a second view of the same compiled code: a clock
-around each kernel and library call (generated_wrappers), and of eager around each operator below autograd.
-What the clocks cost is measured too: the plain call and the one with clocks take turns. Memory and the trace
-come from torch.profiler, in one further call.
+The times are measured beside the plain call, round by round, on a second view of the same compiled code: a
+clock around each kernel and library call (generated_wrappers), and of eager around each operator below
+autograd. What the clocks cost is measured too: the plain call and the one with clocks take turns. Memory
+and the trace come from torch.profiler, in one further call. Which operators eager calls, and which of them
+Python code replaces, is found in a call that nothing times.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import os
 import random
 import resource
 import statistics
+import sys
 import time
-from typing import Any, Callable, ContextManager, Iterator
+from collections import Counter
+from typing import Any, Callable, ContextManager, FrozenSet, Iterator
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +37,7 @@ _BLOCK_NS = 4_000_000  # of calls in a row, at least one call
 _BUDGET_S = 6.0  # a side
 _MOST_CALLS = 100_000  # marks that are kept of one block
 _MOST_BUFFERS = 25
+_MOST_OPERATORS = 200  # operators and implementations that are recorded
 # The allocation belongs to the operator that asked for it.
 _ALLOCATING = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty")
 
@@ -308,3 +312,44 @@ def _allocated_by(parents: tuple[str, ...], buffers: list[dict[str, Any]]) -> st
         if name not in _ALLOCATING:
             return name
     return parents[-1] if parents else "outside of operators"
+
+
+class _CountedOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def eager_operators(step: Callable[[], Any], before: FrozenSet[str]) -> dict[str, Any]:
+    """What an eager step calls below autograd, and what is registered since `before`: {calls, registered}.
+
+    calls is None where they cannot be watched.
+    """
+    registered = registered_since(before)
+    try:
+        return {"calls": operators_of(step), "registered": registered}
+    except Exception as error:  # evidence only: it never costs the case its numbers
+        print(f"perfdash: eager's operators cannot be counted: {error}", file=sys.stderr, flush=True)
+        return {"calls": None, "registered": registered}
+
+
+def operators_of(step: Callable[[], Any]) -> dict[str, int]:
+    """Calls of each operator in one step, by name with overload."""
+    with _CountedOperators() as count:
+        step()
+    return dict(sorted(count.calls.most_common(_MOST_OPERATORS)))
+
+
+def registered_operators() -> FrozenSet[str]:
+    """The implementations of operators that Python code has registered: aten/gelu/CPU."""
+    return frozenset(getattr(torch.library, "_impls", ()))
+
+
+def registered_since(before: FrozenSet[str]) -> list[str]:
+    """Implementations that were registered since `before`, as `aten::gelu for CPU`."""
+    names = (name.rsplit("/", 1) for name in registered_operators() - before)
+    return sorted(f"{operator.replace('/', '::', 1)} for {key}" for operator, key in names)[:_MOST_OPERATORS]

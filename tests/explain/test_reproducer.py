@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.explain.profile_comparison import Difference, ProfileRow, compare
+from perfdash.explain.profile_comparison import PairedDifference, ProfileRow, compare
 from perfdash.explain.reproducer import largest, shows_it, write, write_accuracy
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
@@ -77,8 +77,8 @@ def test_each_side_runs_under_its_own_variables(tmp_path):
 
 def test_a_kernel_without_a_counterpart_is_no_script_but_the_next_one_is():
     side = compare([(library_call(FAST, 10_000), library_call(SLOW, 30_000))] * 3).compiled
-    gone = ProfileRow(("cpp_fused_gone_0",), (), 5.0, 0.0, Difference(-5.0, -5.1, -4.9))
-    slower = ProfileRow(("cpp_fused_a_1",), ("cpp_fused_a_0",), 1.0, 3.0, Difference(2.0, 1.9, 2.1))
+    gone = ProfileRow(("cpp_fused_gone_0",), (), 5.0, 0.0, PairedDifference(-5.0, -5.1, -4.9))
+    slower = ProfileRow(("cpp_fused_a_1",), ("cpp_fused_a_0",), 1.0, 3.0, PairedDifference(2.0, 1.9, 2.1))
     assert largest(replace(side, named=(gone, slower))) == slower
     with pytest.raises(UsageError, match="cpp_fused_gone_0 \\(gone\\): the other build has no counterpart"):
         largest(replace(side, named=(gone,)))

@@ -7,7 +7,7 @@ import pytest
 from tests.lazy import lazy
 
 torch = lazy("torch")
-eager_operators = lazy("perfdash.worker.eager_operators")
+profiling = lazy("perfdash.worker.profiling")
 
 
 def test_the_operators_of_a_training_step_are_counted_below_autograd():
@@ -16,7 +16,7 @@ def test_the_operators_of_a_training_step_are_counted_below_autograd():
     def step():
         torch.nn.functional.gelu(torch.ones(2, 3) @ weight).sum().backward()
 
-    calls = eager_operators.of_step(step)
+    calls = profiling.operators_of(step)
     assert calls["aten.gelu.default"] == calls["aten.gelu_backward.default"] == 1
     assert calls["aten.mm.default"] == 2
     assert list(calls) == sorted(calls)
@@ -24,11 +24,11 @@ def test_the_operators_of_a_training_step_are_counted_below_autograd():
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_operator_that_python_code_implements_is_named():
-    before = eager_operators.registered()
-    assert eager_operators.registered_since(before) == []
+    before = profiling.registered_operators()
+    assert profiling.registered_since(before) == []
     library = torch.library.Library("aten", "IMPL")
     try:
         library.impl("gelu", lambda x, approximate="none": x, "CPU")
-        assert eager_operators.registered_since(before) == ["aten::gelu for CPU"]
+        assert profiling.registered_since(before) == ["aten::gelu for CPU"]
     finally:
         library._destroy()

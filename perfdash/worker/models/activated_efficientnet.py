@@ -10,24 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.norm_activation import activation_named
+from perfdash.worker.norm_activation import Activation, activation_named
 
 VARIANTS = ("b0", "b1", "b2", "b3")
-
-
-class Activation(nn.Module):
-    """An activation layer with the constructor that timm calls.
-
-    timm's argument `inplace` is ignored: the named activation itself defines whether it overwrites its
-    input.
-    """
-
-    def __init__(self, name: str, inplace: bool = False) -> None:
-        super().__init__()
-        self.activate = activation_named(name)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activate(x)
 
 
 def build(

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from perfdash.worker.norm_activation import activation_named
+from perfdash.worker.norm_activation import Activation
 
 # Multipliers of the number of layers by the compound scaling; the width of both is the same.
 DEPTHS = {"b0": 1.0, "b1": 1.1}
@@ -44,17 +44,6 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
     """A convolution without bias, and its normalisation with the original's constants."""
     layer = SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=False)
     return [layer, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)]
-
-
-class Activation(nn.Module):
-    """An activation of norm_activation.py as a layer."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.activate = activation_named(name)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activate(x)
 
 
 class SqueezeExcitation(nn.Module):

@@ -1,0 +1,168 @@
+"""What the nights after an alert show of its change: its levels, and whether it lasts. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
+from perfdash.history.alert_store import NEW, Alert
+from perfdash.history.queries import Panel
+from perfdash.metrics import JUDGED
+from perfdash.records import Status
+from perfdash.stats.intervals import Array
+from perfdash.stats.machine_levels import MachineLevels
+
+AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
+NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
+# Standard errors from the changed level at which the mean of the last nights counts as fixed.
+_SURE = 5.0
+_LOOKED_BACK = 10
+# Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
+_ENOUGH, _DECIDED_BY = 2.5, 5
+
+
+@dataclass(frozen=True)
+class AlertLevels:
+    """The log levels of an alert on the machines of a panel; NaN if they are not known there.
+
+    sd: standard deviation of a night's log. variance: of what is known of the machines' levels, squared logs.
+    """
+
+    before: float
+    after: float
+    sd: float
+    variance: float
+
+    @property
+    def are_known(self) -> bool:
+        return math.isfinite(self.before)
+
+    def spread(self, nights: int) -> float:
+        """The error of the mean of so many nights, times the root of their number."""
+        return math.hypot(self.sd, math.sqrt(nights * self.variance))
+
+
+def alert_levels(alert: Alert, panel: Panel, machines: Levels) -> AlertLevels:
+    """The levels of an alert, from its machine's level to that of the panel."""
+    offset, variance = _machine_offset(alert, panel, machines.get(str(alert.metric)))
+    metric = JUDGED.get(str(alert.metric))
+    sd = float(alert.details.get("sd") or (metric.threshold if metric else 0.0))
+    before, after = (math.log(level) if level and level > 0 else 0.0 for level in (alert.before, alert.after))
+    return AlertLevels(before - offset, after - offset, sd, variance)
+
+
+def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) -> tuple[float, float]:
+    """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
+
+    Without `machine` in its details the alert is of the nights of one machine, or of an older perfdash.
+    """
+    machine = alert.details.get("machine")
+    if levels is None:  # all nights are of one machine, or no metric
+        hosts = {run.host for run in panel.runs}
+        return (0.0, 0.0) if machine is None or machine in hosts else (math.nan, math.nan)
+    if not levels.machines:
+        return 0.0, 0.0
+    if alert.case_id not in panel.case_ids:
+        return math.nan, math.nan
+    born = next(
+        (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
+    )
+    hosts = {run.host for run in panel.runs[: born + 1]}
+    if machine is None and len(hosts) == 1:
+        (machine,) = hosts
+    row = panel.case_ids.index(alert.case_id)
+    offset, variance = levels.level_of(row, machine)
+    return offset, variance + float(levels.variance[row])
+
+
+def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, found_again: bool) -> str:
+    """Whether the last night still shows the alert's change."""
+    if alert.kind == "host":
+        return _host_observed(alert, panel, found_again)
+    row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
+    status = "" if row is None else str(panel.statuses[row, -1])
+    if alert.kind == "vanished":
+        return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
+    if row is None or status in NOT_MEASURED:
+        return UNKNOWN
+    if alert.kind == "status":
+        return shows_status(alert, panel)
+    passed = is_pass(status, panel.values["calls_captured"][row, -1])
+    if not passed or alert.metric not in panel.values:
+        return UNKNOWN
+    value = float(panel.values[alert.metric][row, -1])
+    if not math.isfinite(value):
+        return UNKNOWN
+    if alert.kind == "count":
+        before, after = alert.before or 0.0, alert.after or 0.0
+        return BACK if (value - before) * (after - before) <= 0 else AGAIN
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if alert.state == NEW and alert.kind == "metric":
+        return _new_observed(levels, later_nights(alert, panel, net))
+    values = net.of(alert.metric)[row]
+    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
+        return UNKNOWN  # the drift test runs once a week
+    return observation
+
+
+def shows_status(alert: Alert, panel: Panel) -> str:
+    """Whether the last night still has the alert's kind of status: a failure, or a pass."""
+    row = panel.case_ids.index(alert.case_id or -1)
+    passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
+    return AGAIN if passed == (alert.direction != WORSE) else BACK
+
+
+def later_nights(alert: Alert, panel: Panel, net: NetLogs) -> Array:
+    """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
+    if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
+        return np.empty(0)
+    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id)]
+    born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
+    # So long ago that it is not read: of the nights before tonight it is not known which are later.
+    return np.asarray(values[born[0] + 1 :] if born else values[-1:])
+
+
+def _new_observed(levels: AlertLevels, values: Array) -> str:
+    """Whether the nights after the alert began show the change."""
+    before, after = levels.before, levels.after
+    finite = values[np.isfinite(values)]
+    if not len(finite) or before == after or not levels.are_known:
+        return UNKNOWN
+    error = levels.spread(len(finite)) / math.sqrt(len(finite))
+    way = (float(np.mean(finite)) - before) / (after - before)
+    if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
+        return AGAIN
+    lasts = len(finite) < _DECIDED_BY and (1 - way) * abs(after - before) / error < _ENOUGH
+    return UNKNOWN if lasts or way > 0.5 else BACK
+
+
+def _level_observed(levels: AlertLevels, values: Array) -> str:
+    """Whether the last nights of a series returned to the level before the change."""
+    if not levels.are_known:
+        return UNKNOWN
+    before, after = levels.before, levels.after
+    finite = values[np.isfinite(values)]
+    for nights in range(1, min(_LOOKED_BACK, len(finite)) + 1):
+        way = (float(np.mean(finite[-nights:])) - after) / (before - after) if before != after else 0.0
+        if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / levels.spread(nights) >= _SURE:
+            return BACK
+    return AGAIN
+
+
+def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
+    """Whether the host still has its new level, compared with the night before it moved."""
+    places = {run.id: index for index, run in enumerate(panel.runs)}
+    good = places.get(alert.good_run_id or -1)
+    if found_again:
+        return AGAIN
+    if good is None or alert.change is None:  # so long ago that the new level is the host's normal one
+        return UNKNOWN
+    values = metric_logs(panel, str(alert.metric))
+    away = values[:, -1] - values[:, good]
+    if not np.isfinite(away).any():
+        return UNKNOWN
+    return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK
