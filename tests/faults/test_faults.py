@@ -14,7 +14,7 @@ import pytest
 
 from perfdash.records import Status
 from perfdash.runner.run_journal import is_being_measured, read_all, read_info, read_results
-from tests.faults.running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
+from tests.faults.running import BAD, CASES, GOOD, Run, compilers, hit, left_over, write_suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(2400)]
 
@@ -52,13 +52,13 @@ def story(disk, tmp_path_factory, request):
 
     # Workers, fork parent, compiler; then the parent itself.
     run = start("--suite", str(suite), "--backend", "aot_eager", "--processes", "1", "--jobs", "2")
-    run.until(r"^\[1/22\]")
+    run.until(rf"^\[1/{CASES}\]")
     (seen.folder,) = disk.iterdir()
     # Often: the first blow may hit a try of what the machine can do, and the next compiler comes soon.
     run.strike(lambda: compilers(run.process.pid), until="measured again", within_s=0.5)
     run.strike(run.cases, until="ended by SIGKILL")
     run.strike(run.fork_parents, until="the fork parent ended")
-    run.until(r"^\[4/22\] .*\(\d+ s\)")
+    run.until(rf"^\[4/{CASES}\] .*\(\d+ s\)")
     run.strike(run.cases, number=signal.SIGSTOP, until="had been stopped", within_s=25)
     run.kill()
     over(run, run.process.returncode)
@@ -74,7 +74,7 @@ def story(disk, tmp_path_factory, request):
     # The disk fills up.
     filler = disk / "filler"
     run = start("--resume", str(seen.folder))
-    run.until(rf"^\[{seen.after_tearing + 1}/22\]")
+    run.until(rf"^\[{seen.after_tearing + 1}/{CASES}\]")
     with filler.open("wb", buffering=0) as file:
         try:
             while True:
@@ -87,7 +87,7 @@ def story(disk, tmp_path_factory, request):
 
     # The watchdog and all else that carries the worker's name at one blow.
     run = start("--resume", str(seen.folder))
-    run.until(rf"^\[{seen.after_full_disk + 1}/22\]")
+    run.until(rf"^\[{seen.after_full_disk + 1}/{CASES}\]")
     deadline = time.monotonic() + 240
     while not compilers(run.process.pid):
         assert run.process.poll() is None, run.text
@@ -100,7 +100,7 @@ def story(disk, tmp_path_factory, request):
     over(run, run.process.returncode)
 
     run = start("--resume", str(seen.folder))
-    run.until(rf"^\[{len(read_results(seen.folder)) + 1}/22\]")
+    run.until(rf"^\[{len(read_results(seen.folder)) + 1}/{CASES}\]")
     run.strike(run.cases, until="ended by SIGKILL")
     over(run, run.ends(900))
     seen.last = run
