@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from perfdash.detect.alert_evidence import AlertEvidence
@@ -34,7 +34,7 @@ _WIDE = 1.5  # largest change over smallest from which both are named
 
 @dataclass(frozen=True)
 class ReportedCause:
-    """Changes of one group that one cause explains; members: the worst first.
+    """Changes that one cause explains; members: the worst first. `group`: the worst of those of the run.
 
     It came after the build `good`; `bad` is the first known with it. number: of its page, None without an
     alert. evidence: how sure it is. attribution: compiler, library, host, or empty where unknown. changed:
@@ -54,18 +54,24 @@ class ReportedCause:
     why: str = ""
 
     @property
+    def of_run(self) -> list[RunChange]:
+        """The members that the reported run shows; the others are of other testbeds."""
+        return [member for member in self.members if member.of_run]
+
+    @property
     def fresh(self) -> bool:
-        """Whether it was first seen in the reported run."""
-        return all(member.fresh for member in self.members)
+        """Whether the reported run is the first of its testbed with any of it."""
+        return all(member.fresh for member in self.of_run)
 
     @property
     def acknowledged(self) -> bool:
-        return all(member.acknowledged for member in self.members)
+        """Whether all of it that the reported run shows is acknowledged."""
+        return all(member.acknowledged for member in self.of_run)
 
     @property
     def models(self) -> int:
-        """The number of models with changes of its group; most models of a host count as none."""
-        return len(_models([member for member in self.members if member.group == self.group]))
+        """The number of the run's models with changes of its group; most models of a host count as none."""
+        return len(_models([member for member in self.of_run if member.group == self.group]))
 
     @property
     def main(self) -> list[RunChange]:
@@ -125,9 +131,12 @@ def reported(
         for cause in causes(evidence)
         if wanted is None or any(member.alert.id in wanted for member in cause.members)
     ]
+
+    def change_of(member: AlertEvidence) -> RunChange:
+        return replace(of_alert(member, run_id), of_run=wanted is None or member.alert.id in wanted)
+
     return sort_causes(
-        of_cause(cause, lambda member: of_alert(member, run_id), machines or {}, why(cause) if why else "")
-        for cause in shown
+        of_cause(cause, change_of, machines or {}, why(cause) if why else "") for cause in shown
     )
 
 
@@ -141,7 +150,7 @@ def of_cause(
     good, bad = ChangeEnd.of(cause.good), ChangeEnd.of(cause.bad)
     members = [change_of(member) for member in cause.members]
     return ReportedCause(
-        min((member.group for member in members), key=GROUPS.index),
+        min((member.group for member in members if member.of_run), key=GROUPS.index),
         tuple(members),
         good,
         bad,
@@ -208,24 +217,25 @@ FAILING = "failing"  # a failure that is not new
 
 
 def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
-    """The causes counted by group, in words; acknowledged ones are left out."""
+    """The causes counted by group, in words; acknowledged ones and other testbeds are left out."""
     words = []
     is_suspected = any(cause.group == SUSPECTED for cause in reported_causes)
     for group in GROUPS:
         loud = [cause for cause in reported_causes if cause.group == group and not cause.acknowledged]
         if not loud:
             continue
-        fresh = sum(cause.fresh for cause in loud)
         notes = []
         if group in (NEW_FAILURE, VANISHED, APPEARED, REPAIRED):  # cases count, not their causes
-            number = sum(len(cause.members) for cause in loud)
+            cases = [member for cause in loud for member in cause.of_run]
+            number, fresh = len(cases), sum(member.fresh for member in cases)
         else:
-            number, models = len(loud), sum(cause.models for cause in loud)
+            number, fresh = len(loud), sum(cause.fresh for cause in loud)
+            models = sum(cause.models for cause in loud)
             notes += [f"{models} models"] if models > number else []
         name = group.lower()
-        if group == NEW_FAILURE and fresh < len(loud):
+        if group == NEW_FAILURE and fresh < number:
             name = FAILING
-        if 0 < fresh < len(loud):
+        if 0 < fresh < number:
             notes.append(f"{fresh} new")
         elif not fresh and not is_suspected and group in _WORSE:  # what is suspected may be new
             notes.append("none new")

@@ -50,7 +50,8 @@ class RunChange:
     """One change; `change` is the log of after / before, `interval` its 95 % interval.
 
     It came after the build `good`; `bad` is the first build that has it. `fresh`: first seen in the reported
-    run. `case` None: most models of the host.
+    run. `of_run`: the reported run shows it; otherwise only another testbed does, by the same cause. `case`
+    None: most models of the host.
     """
 
     group: str
@@ -67,10 +68,16 @@ class RunChange:
     alert: int | None = None
     metric: str | None = None
     notes: tuple[str, ...] = field(default=())
+    of_run: bool = True
 
     @property
     def acknowledged(self) -> bool:
         return self.state == ACKNOWLEDGED
+
+    @property
+    def fails_check(self) -> bool:
+        """Whether it fails `--fail-on regression`: the run is certainly worse, and nobody acknowledged it."""
+        return self.of_run and self.group in BAD and not self.acknowledged
 
     @property
     def culprits(self) -> list[str]:
@@ -122,6 +129,16 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         metric=alert.metric,
         notes=tuple(notes),
     )
+
+
+def without_lost(over: Iterable[AlertEvidence], is_open: Iterable[AlertEvidence]) -> list[AlertEvidence]:
+    """The alerts that are over, without lost improvements: an open alert of the series reports the loss."""
+    series = {(item.alert.testbed_id, item.alert.series) for item in is_open if item.alert.direction == WORSE}
+    return [
+        item
+        for item in over
+        if item.alert.direction == WORSE or (item.alert.testbed_id, item.alert.series) not in series
+    ]
 
 
 def _reversed(change: float | None) -> float | None:

@@ -131,7 +131,7 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -
         member.case
         for cause in loud
         if cause.group in (*BAD, SUSPECTED) and cause.group != VANISHED
-        for member in cause.members
+        for member in cause.of_run
         if member.case
     ]
     commands = list(
@@ -303,9 +303,10 @@ def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
 
 def _failures(night: Night, fold: bool, shown: int) -> list[str]:
     """The cases that do not pass, with the reason of each."""
-    new = {member.case for cause in night.causes if cause.group == NEW_FAILURE for member in cause.members}
+    failures = [change for change in night.changes if change.group == NEW_FAILURE and change.of_run]
+    fresh = {change.case for change in failures if change.fresh}
     failed = [row for row in night.rows if str(row.status) not in _NOT_RUN]
-    failed.sort(key=lambda row: row.case not in new)
+    failed.sort(key=lambda row: row.case not in fresh)
     if not failed:
         return []
     lines = [
@@ -315,7 +316,8 @@ def _failures(night: Night, fold: bool, shown: int) -> list[str]:
     ]
     if len(failed) > shown:
         lines.append(f"- and {len(failed) - shown} more")
-    since = f", {len(new)} since the run before" if new else ""
+    new = sum(row.case in fresh for row in failed)
+    since = f", {new} since the run before" if new else ""
     title = f"{len(failed)} case{'s' * (len(failed) != 1)} failing{since}"
     return [_folded(title, "\n".join(lines), fold)]
 

@@ -17,7 +17,6 @@ from perfdash.history.store import check_writable, open_store
 from perfdash.records import PASSING, Result, RunInfo, Status
 from perfdash.report import junit
 from perfdash.report.alert_text import model_of, open_alerts, what
-from perfdash.report.changes import BAD
 from perfdash.report.night import Night, of_history
 from perfdash.runner.plan import parse_shard
 from perfdash.settings import RunSettings, judging_rules
@@ -115,7 +114,7 @@ def night_gate(night: Night, warn: Warn) -> int:
     for reason in (night.untold, night.caution):
         if reason:
             warn(f"{_REGRESSION}: not checked: {reason}")
-    failing = [change for change in night.changes if change.group in BAD and not change.acknowledged]
+    failing = [change for change in night.changes if change.fails_check]
     return _failed([f"{model_of(change.case)}: {change.what}" for change in failing], warn)
 
 

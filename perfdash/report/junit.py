@@ -15,7 +15,7 @@ from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alert_text import commit, consequences, model_of, what
-from perfdash.report.changes import BAD, RunChange
+from perfdash.report.changes import RunChange
 from perfdash.report.dashboard_tables import failure
 from perfdash.report.number_format import percent_change
 
@@ -41,9 +41,9 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvid
 
 
 def document(name: str, rows: Iterable[Row], changes: Sequence[RunChange] = ()) -> str:
-    """The results of a run as JUnit text; each unacknowledged bad change is a failure."""
+    """The results of a run as JUnit text; each change that fails a check is a failure."""
     suites = _suites(rows)
-    loud = [change for change in changes if change.group in BAD and not change.acknowledged]
+    loud = [change for change in changes if change.fails_check]
     if loud:
         suites.append(ET.Element("testsuite", name="regressions"))
     for change in loud:

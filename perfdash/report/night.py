@@ -21,7 +21,15 @@ from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, pan
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
-from perfdash.report.changes import APPEARED, ChangeEnd, RunChange, of_alert, of_comparison, ordered
+from perfdash.report.changes import (
+    APPEARED,
+    ChangeEnd,
+    RunChange,
+    of_alert,
+    of_comparison,
+    ordered,
+    without_lost,
+)
 
 _NIGHTLIES = 200  # the latest, among which a missing one is sought
 FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
@@ -47,7 +55,7 @@ class Night:
 
     @property
     def changes(self) -> tuple[RunChange, ...]:
-        """All changes, sorted by group, then by size."""
+        """All changes of its causes, sorted by group, then by size; those of other testbeds too."""
         return tuple(ordered(member for cause in self.causes for member in cause.members))
 
     @property
@@ -202,7 +210,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     is_open = [item for item in evidence if not _is_fixed_by(item.alert, run)]
     tonight = {alert.id for alert in alerts}
     of_run = [item for item in is_open if item.alert.id in tonight]
-    changes = [of_alert(item, run.id) for item in over]
+    changes = [of_alert(item, run.id) for item in without_lost(over, of_run)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
     new = [number for number in _new(connection, shortly, run) if number not in back]
     last = ChangeEnd.of(alike[-1])

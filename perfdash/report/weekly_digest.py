@@ -8,6 +8,7 @@ from datetime import date, timedelta
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
+from perfdash.detect.findings import WORSE
 from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import list_runs
@@ -62,8 +63,12 @@ def weekly_digest(
 
 
 def _fixed(connection: sa.Connection, first: str) -> list[ReportedCause]:
-    """What runs since a day showed to be back where it was, as causes."""
-    alerts = alert_store.load(connection, states=[alert_store.FIXED])
+    """The regressions and failures that runs since a day showed to be over, as causes."""
+    alerts = [
+        alert
+        for alert in alert_store.load(connection, states=[alert_store.FIXED])
+        if alert.direction == WORSE
+    ]
     by_run = {alert.id: int(alert.details.get("fixed_run_id") or -1) for alert in alerts}
     runs = {run.id: run for run in list_runs(connection, ids=sorted(set(by_run.values())))} if alerts else {}
     recent = [

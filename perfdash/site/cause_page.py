@@ -24,7 +24,7 @@ from perfdash.metrics import JUDGED, METRICS
 from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
-from perfdash.report.changes import RunChange
+from perfdash.report.changes import RunChange, without_lost
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
 from perfdash.site.testbed_history import Testbed, epoch
 
@@ -144,13 +144,11 @@ def open_causes(
                 _structure(connection, explained) if explained else None,
             )
         )
-    over = [
-        on_its_night(item, heads)
-        for alerts in standing.values()
-        for item in alerts.evidence
-        if item.alert.state == alert_store.FIXED
-    ]
-    return views + [CauseView(cause, None) for cause in of_changes(over)], standing
+    evidence = [item for alerts in standing.values() for item in alerts.evidence]
+    over = [item for item in evidence if item.alert.state == alert_store.FIXED]
+    is_open = [item for item in evidence if item.alert.state != alert_store.FIXED]
+    changes = [on_its_night(item, heads) for item in without_lost(over, is_open)]
+    return views + [CauseView(cause, None) for cause in of_changes(changes)], standing
 
 
 def _structure(connection: sa.Connection, explained: Explanation) -> CauseStructure:

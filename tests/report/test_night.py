@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -11,10 +12,15 @@ from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
-from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
+from perfdash.report.cause_text import counts, of_changes
+from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED, RunChange
+from perfdash.report.comment import comment
+from perfdash.report.gates import night_gate
+from perfdash.report.junit import document
 from perfdash.report.night import against, headline, of_history
+from perfdash.report.weekly_digest import weekly_digest
 from tests.detect.simulated import farm, slower
-from tests.history.made import row, run
+from tests.history.made import case, row, run
 from tests.stores import made_store
 
 
@@ -239,3 +245,111 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 def test_a_run_that_the_history_does_not_have(tmp_path):
     with made_store(tmp_path / "h.db") as store, store.read() as connection:
         assert of_history(connection, run()).untold == "this run is not in the history"
+
+
+def elsewhere(runs):
+    """The same builds on another kind of machine, four hours later."""
+    return [
+        Imported(
+            replace(
+                one.run, name=one.run.name + "_b", uid=one.run.uid + "b", host="farm-b", host_class="EPYC",
+                started=one.run.started.replace("T01", "T05"),
+            ),
+            one.rows,
+        )
+        for one in runs
+    ]  # fmt: skip
+
+
+def on_two_machines(tmp_path, here, there):
+    """The night of the second machine's last run."""
+    second = elsewhere(there)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, sorted([*here, *second], key=lambda one: one.run.started))
+        judge_new(store)
+        with store.read() as connection:
+            return of_history(connection, second[-1])
+
+
+def checked(night):
+    """The exit code of `--fail-on regression`, and the number of JUnit's failures."""
+    code = night_gate(night, lambda message: None)
+    return code, document(night.run.name, night.rows, night.changes).count("<failure")
+
+
+def test_alerts_of_other_machines_fail_no_check(tmp_path):
+    """The build slowed a model of both; on the second machine it is only suspected yet."""
+    change = slower("model03", 30, 1.2)
+    night = on_two_machines(tmp_path, farm(36, 6, change=change), farm(31, 6, seed=1, change=change))
+    assert {(change.state, change.of_run) for change in night.changes} == {
+        ("suspected", True),
+        ("open", False),
+    }
+    assert headline(night) == "1 suspected regression"
+    assert checked(night) == (0, 0)
+    assert "seen on 2 machines" in comment(night)
+
+
+def test_an_alert_that_another_machine_shares_fails_its_check_once(tmp_path):
+    change = slower("model03", 28, 1.2)
+    runs = farm(36, 6, change=change), farm(36, 6, seed=1, change=change)
+    night = on_two_machines(tmp_path, *runs)
+    assert len(night.changes) == 2
+    assert headline(night) == "1 regression (none new)"
+    assert checked(night) == (1, 1)
+
+
+def test_what_is_new_on_this_machine_is_new_whatever_others_have(tmp_path):
+    def crash(night, model):
+        return "crash" if model == "model03" and night == 30 else "pass"
+
+    runs = farm(31, 6, statuses=crash), farm(31, 6, seed=1, statuses=crash)
+    night = on_two_machines(tmp_path, *runs)
+    assert len(night.changes) == 2
+    assert headline(night) == "1 new failure"
+    assert "1 case failing, 1 since the run before" in comment(night)
+
+
+def test_a_case_that_failed_before_is_not_failing_since_the_run_before(tmp_path):
+    def crash(night, model):
+        return "crash" if model == "model03" and night >= 27 else "pass"
+
+    nights = farm(31, 6, statuses=crash)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, nights[-1])
+    assert headline(night) == "1 failing (none new)"
+    assert "<summary>1 case failing</summary>" in comment(night)
+
+
+def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
+    def change(number, fresh):
+        return RunChange(NEW_FAILURE, case(f"m{number}"), "status", "pass", "crash", fresh=fresh)
+
+    changes = [change(number, number > 0) for number in range(11)]
+    assert counts(of_changes(changes)) == ["11 failing (10 new)"]
+    apart = [*of_changes(changes[:1]), *of_changes(changes[1:])]
+    assert counts(apart) == ["11 failing (10 new)"]
+    assert counts(of_changes(changes[1:])) == ["10 new failures"]
+
+
+def test_a_lost_improvement_is_one_regression(tmp_path):
+    nights = farm(45, 6, change=slower("model03", 28, 0.8, until=40))
+    digests = {}
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights[:40])
+        judge_new(store)
+        for night in nights[40:]:
+            take_in(store, [night])
+            judge_new(store)
+            with store.read() as connection:
+                digests[night.run.name] = of_history(connection, night)
+        with store.read() as connection:
+            week = weekly_digest(connection, date(2026, 2, 15))
+    lost = next(night for night in digests.values() if night.changes and "slower" in night.causes[0].headline)
+    assert [(change.group, change.case.model) for change in lost.changes] == [(REGRESSION, "model03")]
+    assert headline(lost) == "1 regression"
+    assert checked(lost) == (1, 1)
+    assert "Fixed" not in week.mail()
