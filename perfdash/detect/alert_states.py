@@ -370,10 +370,12 @@ def confirmed(alert: Alert, at: str) -> Alert:
 def dismissed(alert: Alert, at: str) -> Alert:
     """Dismiss a suspected or new change after a re-measurement refuted it; a confirmed alert stays.
 
-    What was suspected to be the return of a fixed change leaves that alert as it was.
+    What was suspected to be the return of a fixed change leaves that alert fixed, by the run that fixed it.
     """
-    if alert.state == SUSPECTED and alert.details.get("fixed_before"):
-        return _fixed_again(alert, alert.seen_run_id, at)
+    if alert.state == SUSPECTED and "returns" in alert.details:
+        spells = _fixed_spells(alert)
+        fixed_run = spells[-1][1] if spells else alert.seen_run_id
+        return replace(_fixed_again(alert, fixed_run, at), seen_run_id=alert.seen_run_id)
     return replace(alert, state=DISMISSED, changed=at) if alert.state in (SUSPECTED, NEW) else alert
 
 

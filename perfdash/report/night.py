@@ -325,13 +325,15 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     standing = []
     for alert in alerts:
-        bad, seen = place.get(alert.bad_run_id or -1), place.get(alert.seen_run_id or -1)
+        bad = place.get(alert.bad_run_id or -1)
+        fixed_run = alert.details.get("fixed_run_id") if alert.state == FIXED else None
+        last = place.get(fixed_run or alert.seen_run_id or -1)
         case = cases.get(alert.case_id or -1)
         is_measured = case is None or case in measured
         if alert.kind == "vanished" and case is not None:
             is_measured = setting_of(Row(case, "", {}))[1:] in settings
         # An open alert counts even if this night did not report it; the run that first saw it may be pruned.
-        stands = alert.state in alert_store.LIVE or (seen is not None and seen >= tonight)
+        stands = alert.state in alert_store.LIVE or (last is not None and last >= tonight)
         if is_measured and stands and (bad is None or bad <= tonight):
             standing.append(alert)
     return standing

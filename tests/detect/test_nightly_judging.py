@@ -121,6 +121,26 @@ def test_a_series_that_jumps_to_and_fro_raises_one_alert(quick):
     assert states[8:] == ["fixed", "suspected", "fixed", "suspected", "fixed"]
 
 
+def test_a_series_that_jumps_is_an_alert_by_re_measurement_only_also_after_one_dismissed_it(quick):
+    def change(night, name, values):
+        bad = night >= 28 and (night - 28) % 12 < 6
+        return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
+
+    runs = farm(84, 12, change=change)
+    judged(quick, runs[:54])
+    with quick.write() as connection:
+        (suspected,) = kept.load(connection, states=[kept.SUSPECTED])
+        dismissed = alert_states.dismissed(suspected, "2026-02-23T12:00:00Z")
+        assert dismissed.state == kept.FIXED
+        assert dismissed.details["fixed_run_id"] < suspected.bad_run_id, "tonight fixed nothing"
+        kept.save(connection, dismissed)
+    for night in runs[54:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    ((*_, states),) = [row for row in alerts(quick) if row[1] == "metric"]
+    assert set(states[8:]) == {"suspected", "fixed"}
+
+
 def test_a_status_that_changes_is_reported_at_once_and_infra_errors_are_not(store):
     def statuses(night, name):
         if name == "model01" and night >= 27:

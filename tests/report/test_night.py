@@ -8,8 +8,10 @@ from datetime import date
 
 import pytest
 
+from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import counts, of_changes
@@ -333,6 +335,28 @@ def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
     apart = [*of_changes(changes[:1]), *of_changes(changes[1:])]
     assert counts(apart) == ["11 failing (10 new)"]
     assert counts(of_changes(changes[1:])) == ["10 new failures"]
+
+
+def test_a_fixed_change_that_a_re_measurement_refuted_is_not_open(tmp_path):
+    """Its return was only suspected: the night shows nothing, and the nights since its fix neither."""
+
+    def change(night, name, values):
+        is_slow = 28 <= night < 34 or night == 42
+        return slower("model03", 0 if is_slow else 10**6, 1.4)(night, name, values)
+
+    nights = farm(43, 6, change=change)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights[:25])
+        judge_new(store, latest=1)
+        for night in nights[25:]:
+            take_in(store, [night])
+            judge_new(store)
+        with store.write() as connection:
+            (alert,) = alert_store.load(connection, states=[alert_store.SUSPECTED])
+            alert_store.save(connection, dismissed(alert, "2026-02-12T12:00:00Z"))
+        with store.read() as connection:
+            headlines = [headline(of_history(connection, nights[place])) for place in (32, 34, 38, 42)]
+    assert headlines == ["1 regression (none new)", "1 fixed", "Nothing changed", "Nothing changed"]
 
 
 def test_a_lost_improvement_is_one_regression(tmp_path):
