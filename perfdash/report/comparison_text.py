@@ -19,6 +19,7 @@ from perfdash.report.dashboard_tables import backend_of, several_configurations
 def comparison(sides: Comparison) -> str:
     """Write a comparison as text: means, significant changes, all cases."""
     changed = [compared for compared in sides.both if compared.changed]
+    several = several_configurations(compared.case for compared in sides.both)
     nothing = sides.nothing_to_compare
     parts = [
         f"Old: {_title(sides.old)}",
@@ -34,10 +35,10 @@ def comparison(sides: Comparison) -> str:
         counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
         parts += [*([] if sides.methods and not sides.means else [_means(sides.means), ""]), counted]
     if changed:
-        parts.append(_changes(changed))
-    parts += _undecided(sides.both)
+        parts.append(_changes(changed, several))
+    parts += _undecided(sides.both, several)
     if sides.both:
-        parts += ["", "All cases in both", _table(sides.both)]
+        parts += ["", "All cases in both", _table(sides.both, several)]
     for title, cases in (
         ("Only in the old", sides.only_old),
         ("Only in the new", sides.only_new),
@@ -100,10 +101,9 @@ def _means(all_means: Sequence[Means]) -> str:
     return str(table.get_string())
 
 
-def _changes(changed: Sequence[ComparedCase]) -> str:
+def _changes(changed: Sequence[ComparedCase], several: bool) -> str:
     table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
     table.align = "l"
-    several = several_configurations(compared.case for compared in changed)
     for compared in changed:
         case = [
             compared.case.model,
@@ -127,11 +127,10 @@ def _changes(changed: Sequence[ComparedCase]) -> str:
     return str(table.get_string())
 
 
-def _undecided(both: Sequence[ComparedCase]) -> list[str]:
+def _undecided(both: Sequence[ComparedCase], several: bool) -> list[str]:
     """The metrics that the pairs of two builds cannot decide, with what they still allow."""
     table = PrettyTable(["name", "bs", "dtype", "backend", "what", "change", "95 %", "pairs"])
     table.align = "l"
-    several = several_configurations(compared.case for compared in both)
     for compared in both:
         for name, delta in compared.deltas.items():
             if delta.undecided:
@@ -161,13 +160,12 @@ def _certainty(delta: Delta) -> str:
     return "" if delta.p is None else f"{delta.p:.1g}"
 
 
-def _table(both: Sequence[ComparedCase]) -> str:
+def _table(both: Sequence[ComparedCase], several: bool) -> str:
     table = PrettyTable(
         ["name", "bs", "dtype", "backend", "old", "new", "new / old", "eager ms", "backend ms",
          "compile CPU s", "backend MB"]
     )  # fmt: skip
     table.align["name"] = "l"
-    several = several_configurations(compared.case for compared in both)
     for compared in both:
         speedup = compared.deltas.get("speedup")
         table.add_row(
@@ -261,8 +259,9 @@ def to_csv(sides: Comparison) -> str:
     case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
     header = [*case_columns, "old_status", "new_status"]
     header += [f"{name}_{part}" for name in COMPARED for part in ("old", "new", "ratio", "p", "significant")]
+    more_case_columns = ["amp_dtype", "dynamic", "configuration", "settings"]  # last: older files begin alike
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
+    writer.writerow([*header, *more_case_columns])
     for compared in sides.both:
         row: list[Any] = [getattr(compared.case, column) for column in case_columns]
         row += [compared.old_status, compared.new_status]
@@ -273,5 +272,5 @@ def to_csv(sides: Comparison) -> str:
             else:
                 p = "" if delta.p is None else delta.p
                 row += [delta.old, delta.new, math.exp(delta.change), p, delta.significant]
-        writer.writerow(row)
+        writer.writerow([*row, *(getattr(compared.case, column) for column in more_case_columns)])
     return file.getvalue()

@@ -14,7 +14,7 @@ from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, headline
-from tests.history.made import row, run
+from tests.history.made import case, row, run
 from tests.report.golden_files import golden
 from tests.report.results import failed, good, info
 
@@ -67,6 +67,29 @@ def test_csv_has_a_line_a_case(compared):
     assert by_model["slower"]["speedup_significant"] == "True"
     assert by_model["noisy"]["speedup_p"] == "", "nothing is known of its noise"
     assert by_model["breaks"]["new_status"] == "crash"
+
+
+def test_the_configuration_that_changed_is_named():
+    freezing = {"configuration": "freezing", "settings": '{"mode": "x"}'}
+
+    def nights(factor):
+        cases = [case("m", amp_dtype="bfloat16", **way) for way in ({}, freezing)]
+        return tuple(
+            run(f"2026-11-{day:02}", [row(of=of, eager_ms=20.0, backend_ms=(10 + day / 100) * by)
+                                      for of, by in zip(cases, (1.0, factor), strict=True)])
+            for day in range(1, 6)
+        )  # fmt: skip
+
+    compared = compare(ComparedRuns("old", nights(1.0)), ComparedRuns("new", nights(1.2)))
+    changes = comparison(compared).split("Changed: 1")[1].split("All cases")[0]
+    assert "inductor (freezing)" in changes
+    lines = list(csv.DictReader(io.StringIO(to_csv(compared))))
+    assert {(line["configuration"], line["settings"], line["dynamic"]) for line in lines} == {
+        ("default", "", "False"),
+        ("freezing", '{"mode": "x"}', "False"),
+    }
+    assert list(lines[0])[-4:] == ["amp_dtype", "dynamic", "configuration", "settings"]
+    assert lines[0]["amp_dtype"] == "bfloat16"
 
 
 def test_json_is_json(compared):
