@@ -5,13 +5,13 @@ The techniques report writes them as Markdown, the comment as text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfdash.history.results import Row
-from perfdash.records import Status
-from perfdash.report.dashboard_tables import cpu_time_notes
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Status, variation
+from perfdash.report.dashboard_tables import cpu_time_notes, status
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import digits, mark_cpu_time
 from perfdash.report.techniques.technique_results import (
@@ -22,7 +22,6 @@ from perfdash.report.techniques.technique_results import (
     mark,
     number,
     real,
-    status_of,
 )
 
 _SIDES = ("eager", "backend")
@@ -48,12 +47,13 @@ class StepTable:
 class _Side:
     """One side of a result, eager's or the back end's.
 
-    `word` is shown instead of numbers for a side without any.
+    way: its technique, with its configuration and threads where those differ. `word` is shown instead of
+    numbers for a side without any.
     """
 
     row: Row
     name: str
-    technique: str
+    way: str
     word: str
 
     @property
@@ -199,26 +199,44 @@ def _parts_ms(row: Row) -> dict[str, Mapping[str, Any]]:
 
 
 def _sides(rows: Sequence[Row]) -> list[_Side]:
-    """The sides in order: for each model and batch size eager, then its techniques."""
-    groups: dict[tuple[str, str, int, Technique], list[Row]] = {}
+    """The sides in order: for each model, batch size and setting eager, then its techniques."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        key = row.case.suite, row.case.model, row.case.batch_size, baseline_of(row)
+        case = row.case
+        setting = case.threads, case.dynamic, case.configuration, case.settings
+        key = case.suite, case.model, case.batch_size, *setting, baseline_of(row)
         groups.setdefault(key, []).append(row)
+    words = _setting_words([row.case for row in rows])
     sides: list[_Side] = []
-    for (*_, baseline), members in groups.items():
+    for members in groups.values():
+        baseline, setting_words = baseline_of(members[0]), words(members[0].case)
         eager = min(
             (row for row in members if _has_eager(row, baseline)),
             key=lambda row: bool(_word(row, "eager")),
             default=None,
         )
         if eager is not None:
-            sides.append(_Side(eager, "eager", baseline.label, _word(eager, "eager")))
+            way = plain(baseline.label, 80) + setting_words
+            sides.append(_Side(eager, "eager", way, _word(eager, "eager")))
         sides += [
-            _Side(row, "backend", Technique.of(row).label, _word(row, "backend"))
+            _Side(row, "backend", plain(Technique.of(row).label, 80) + setting_words, _word(row, "backend"))
             for row in members
             if Technique.of(row) != baseline or eager is None
         ]
     return sides
+
+
+def _setting_words(cases: Sequence[Case]) -> Callable[[Case], str]:
+    """Words for a case's configuration and threads, where those of the cases differ: ` (freezing)`."""
+    several = len({(case.configuration, case.settings, case.dynamic) for case in cases}) > 1
+    several_threads = len({case.threads for case in cases}) > 1
+
+    def words(case: Case) -> str:
+        name = plain(variation(case.configuration, case.dynamic) or DEFAULT_CONFIGURATION, 40)
+        parts = [*([name] if several else []), *([f"threads {case.threads}"] if several_threads else [])]
+        return f" ({', '.join(parts)})" if parts else ""
+
+    return words
 
 
 def _has_eager(row: Row, baseline: Technique) -> bool:
@@ -231,13 +249,13 @@ def _word(row: Row, side: str) -> str:
         return ""
     if row.status == Status.EAGER_OOM and side == "eager" and number(row, "eager_peak_bytes"):
         return _BESIDE  # eager alone, in a process of its own, was measured
-    return "oom" if row.status in (Status.OOM, Status.EAGER_OOM) else plain(status_of(row), 40)
+    return "oom" if row.status in (Status.OOM, Status.EAGER_OOM) else status(row)
 
 
 def _who(side: _Side) -> list[str]:
     sign = mark(side.row) if side.name == "backend" and not side.word else ""
-    case, technique = side.row.case, plain(side.technique, 80)
-    return [plain(case.model), str(case.batch_size), f"{technique} {sign}".strip()]
+    case = side.row.case
+    return [plain(case.model), str(case.batch_size), f"{side.way} {sign}".strip()]
 
 
 def _deviation(part: Mapping[str, Any]) -> str | None:

@@ -96,9 +96,11 @@ def test_both_means_are_named_and_say_of_how_many():
 def test_who_has_no_mark_is_named_with_its_status(kind):
     nothing = row("uncaptured", 1.0)
     nothing.values["calls_captured"] = 0
-    rows = [row("good"), row("wrong", 3.0, "fail_accuracy"), failed("left_out", "skipped"), nothing]
+    rows = [row("good"), row("wrong", 3.0, "fail_accuracy"), failed("left_out", "skipped"), nothing,
+            row("beside_others", verdict="disturbed")]  # fmt: skip
     text = only(kind, rows)
-    for word in ("good", "wrong", "fail_accuracy", "left_out", "skipped", "uncaptured", "nothing captured"):
+    for word in ("good", "wrong", "fail_accuracy", "left_out", "skipped", "uncaptured",
+                 "pass (nothing captured)", "beside_others", "pass (disturbed)"):  # fmt: skip
         assert word in text
     assert not any("3.0" in text_line for text_line in text if "fail" in text_line)
 

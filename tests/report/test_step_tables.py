@@ -147,6 +147,23 @@ def test_wrong_outputs_are_marked_and_what_broke_has_no_numbers():
     assert set(lines[3][4:]) == {"crash"}
 
 
+def test_configurations_and_threads_have_lines_of_their_own():
+    rows = [generated(1), generated(1)]
+    freezing = replace(rows[1].case, configuration="freezing", settings="{}")
+    rows[1] = replace(rows[1], case=freezing)
+    names = ["default", "freezing"]
+    assert [line[2] for line in generation(rows).lines] == [
+        f"{way} float32 ({name})" for name in names for way in ("eager", "inductor")
+    ]
+    rows[1] = replace(rows[0], case=replace(rows[0].case, threads=4, dynamic=True))
+    assert [line[2] for line in generation(rows).lines] == [
+        "eager float32 (default, threads 1)",
+        "inductor float32 (default, threads 1)",
+        "eager float32 (dynamic, threads 4)",
+        "inductor float32 (dynamic, threads 4)",
+    ]
+
+
 def test_other_scenarios_have_no_such_table():
     rows = [Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": [3]})]
     assert training(rows) is None

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from perfdash.detect.findings import NOTHING_CAPTURED
-from perfdash.history.pass_rates_and_means import Summary, is_counted, nothing_captured, summarize
+from perfdash.history.pass_rates_and_means import Summary, is_counted, summarize
 from perfdash.history.results import Row
-from perfdash.records import DEFAULT_CONFIGURATION, Status, variation, variation_in_words
+from perfdash.records import DEFAULT_CONFIGURATION, variation, variation_in_words
+from perfdash.report.dashboard_tables import status
 from perfdash.report.plots.drawing import (
     BLACK,
     COLOURS,
@@ -124,13 +124,12 @@ def passed(row: Row) -> bool:
 
 def why_not(row: Row, name: str) -> str:
     """The reason why a result has no mark in the plot of a metric."""
-    word = NOTHING_CAPTURED if row.status == Status.PASS and nothing_captured(row) else row.status
     if not passed(row):
-        return shown(word)
+        return shown(status(row))
     odd = row.values.get(name)
     if odd is not None and math.isfinite(odd):
-        return f"{shown(word)}, but {odd:.3g}"
-    return f"{shown(word)}, but not measured"
+        return f"{shown(row.status)}, but {odd:.3g}"
+    return f"{shown(row.status)}, but not measured"
 
 
 PER_PAGE = 80  # rungs: a picture beyond it is no longer looked at as one

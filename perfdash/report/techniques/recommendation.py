@@ -14,6 +14,7 @@ from perfdash.history.pass_rates_and_means import nothing_captured
 from perfdash.history.results import Row
 from perfdash.metrics import EQUIVALENCE_MARGIN
 from perfdash.records import Status
+from perfdash.report.dashboard_tables import status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.number_format import digits
 from perfdash.report.techniques.technique_results import (
@@ -28,7 +29,6 @@ from perfdash.report.techniques.technique_results import (
     quality_of,
     real,
     speed_of,
-    status_of,
 )
 from perfdash.stats.speedup import verdict
 
@@ -105,7 +105,7 @@ def within_bound(row: Row, baseline: Technique) -> str | None:
     if row.status == Status.PASS and nothing_captured(row):
         return "nothing was captured: it is eager"
     if not is_sound(row):
-        return status_of(row)
+        return status(row)
     if baseline_of(row) != baseline:
         return f"it was compared with {baseline_of(row).label}"
     drop = quality_drop(row)
@@ -211,7 +211,8 @@ def _shipped(choices: Sequence[Choice]) -> dict[Technique | None, tuple[int, ...
 
 _BOUND = (
     "Within the accuracy bound is a way whose status is `pass` (its outputs agree with eager's as the suite "
-    "demands) and, where it was scored on labelled data, whose score is at most "
+    "demands; neither disturbed nor beyond the recompile limit) and, where it was scored on labelled data, "
+    "whose score is at most "
     f"{QUALITY_DROP:g} below eager's. Faster is what is faster beyond its 95 % interval, and not merely "
     f"within {EQUIVALENCE_MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as "
     f"small those whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one "

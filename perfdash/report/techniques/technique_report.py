@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdash.history.results import MAX_SAMPLES, Row
 from perfdash.records import Status
-from perfdash.report.dashboard_tables import cpu_time_notes
+from perfdash.report.dashboard_tables import cpu_time_notes, status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night, case_count, gpus_of, noise_floor, package_versions
 from perfdash.report.number_format import digits, mark_cpu_time
@@ -40,7 +40,6 @@ from perfdash.report.techniques.technique_results import (
     real,
     reason_of,
     speed_of,
-    status_of,
 )
 
 ABSENT, UNMEASURED = "-", "not measured"
@@ -92,10 +91,10 @@ def _cell(row: Row | None, metric: MetricTable) -> str:
     if row is None:
         return ABSENT
     if not has_numbers(row):
-        return code(status_of(row), 40)
+        return code(status(row), 40)
     text = metric.cell(row)
     if text is None:
-        return UNMEASURED if row.status == Status.PASS else code(status_of(row), 40)
+        return UNMEASURED if row.status == Status.PASS else code(status(row), 40)
     return f"{text} {mark(row)}".strip()
 
 
@@ -379,6 +378,7 @@ def _titles(models: Sequence[Group]) -> list[str]:
         "threads": lambda g: f"{g.threads} thread{'s' * (g.threads != 1)}",
         "scenario": lambda g: escaped(g.scenario),
         "dynamic": lambda g: "dynamic shapes" if g.dynamic else "fixed shapes",
+        "configuration": lambda g: f"configuration {escaped(g.configuration)}",
     }
     varying = [name for name in words if len({getattr(group, name) for group in models}) > 1]
     for group in models:
@@ -399,7 +399,7 @@ def _section(night: Night, group: Group, techniques: Sequence[Technique]) -> lis
     if missing:
         parts.append(f"Not measured here: {', '.join(missing)}.")
     failed = [
-        (row, f"{code(status_of(row), 40)}: {code(reason_of(row), 500) or 'no reason is known'}")
+        (row, f"{code(status(row), 40)}: {code(reason_of(row), 500) or 'no reason is known'}")
         for row in group.rows
         if not is_sound(row) and (not has_numbers(row) or reason_of(row))
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.history.pass_rates_and_means import gave_up, is_counted, nothing_captured
+from perfdash.history.pass_rates_and_means import gave_up, is_counted, is_disturbed, nothing_captured
 from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import failure
@@ -32,6 +32,7 @@ MARKS = {
     "∞": "neither side returns a finite number, so nothing was compared (`no_finite_output`)",
     "∅": "nothing was captured: what ran is eager",
     "↺": "dynamo reached its limit of recompiles: part of what ran is eager",
+    "≈": "other programs disturbed it: its latencies and its speedup do not count",
     "∄": "eager ran out of memory: measured without it, and not checked if it had none before (`eager_oom`)",
 }
 
@@ -173,7 +174,7 @@ def has_numbers(row: Row) -> bool:
 def mark(row: Row) -> str:
     """The sign behind the numbers of a result that is not a plain pass."""
     if row.status == Status.PASS:
-        return "∅" if nothing_captured(row) else "↺" if gave_up(row) else ""
+        return "∅" if nothing_captured(row) else "↺" if gave_up(row) else "≈" if is_disturbed(row) else ""
     signs = {
         Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?",
         Status.EAGER_OOM: "∄", Status.NO_FINITE_OUTPUT: "∞",
@@ -205,18 +206,12 @@ def real(value: object) -> float | None:
     return float(value)
 
 
-def status_of(row: Row) -> str:
-    """The status; for a crash also the signal."""
-    kind = failure(row).get("type")
-    return f"{row.status} ({kind})" if row.status == Status.CRASH and kind else str(row.status)
-
-
 def reason_of(row: Row) -> str:
     """The reason why a result is no plain pass, in one line; or empty."""
     accuracy = row.details.get("accuracy")
     judged = accuracy.get("detail") if isinstance(accuracy, Mapping) else None
-    if row.status not in _WITH_NUMBERS:
-        judged = None  # the failure is not one of accuracy
+    if row.status == Status.PASS or row.status not in _WITH_NUMBERS:
+        judged = None  # what is wrong is not its accuracy
     reason = str(failure(row).get("message") or row.details.get("skip_reason") or judged or "").strip()
     first = reason.splitlines()[0] if reason else ""
     phase = row.details.get("failed_phase")

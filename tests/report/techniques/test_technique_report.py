@@ -172,6 +172,32 @@ def test_settings_have_sections_of_their_own():
     ]
 
 
+def test_configurations_are_named_in_titles_and_advice():
+    rows = [measured(configuration=name) for name in ("default", "freezing")]
+    rows += [measured(backend="inductor", speedup=1.3)]
+    rows += [measured(backend="inductor", speedup=0.8, configuration="freezing")]
+    text = technique_report(night(rows))
+    heads = re.findall(r"(?m)^## .*", text)
+    assert heads[1:] == [f"## `resnet18`, configuration {name}" for name in ("default", "freezing")]
+    assert "- **`resnet18`, configuration default**: ship `inductor float32`" in text
+    assert "- **`resnet18`, configuration freezing**: nothing within the bound beats" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "sign"),
+    [({"verdict": "disturbed"}, "pass (disturbed)", "≈"), ({}, "pass (recompile limit)", "↺")],
+)
+def test_a_pass_that_does_not_count_has_a_sign_and_a_reason(change, words, sign):
+    details = {} if change else {"recompile_limit": True}
+    text = technique_report(
+        night([measured(), measured(backend="inductor", speedup=2.0, details=details, **change)])
+    )
+    assert f"Left out: `inductor float32` at 1 (2.00x): {words}." in text
+    assert tables(text)["Latency [ms/batch]"]["inductor float32"][0].endswith(sign)
+    assert f"{sign} " in text.split("**Latency")[0]
+    assert "What did not pass" not in text, "its outputs are right"
+
+
 def test_odd_nights():
     assert "Nothing was measured" in technique_report(night([]))
     text = technique_report(night([failed("m", "inductor", "float32", 1, "crash", "")]))
