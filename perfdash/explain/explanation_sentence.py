@@ -157,9 +157,14 @@ def _status_clauses(findings: Sequence[Difference]) -> list[str]:
 
 def _memory_clauses(findings: Sequence[Difference]) -> list[str]:
     peaks = [
-        f"{item.what} {item.after / 1e6:.3g} MB instead of {item.before / 1e6:.3g} MB" for item in findings
+        f"{item.what} {_megabytes(item.after)} instead of {_megabytes(item.before)}" for item in findings
     ]
     return [f"peak memory: {_and(peaks)}"] if peaks else []
+
+
+def _megabytes(size: float) -> str:
+    """Three significant digits, and all digits before the point."""
+    return f"{size / 1e6:.0f} MB" if size >= 999.5e6 else f"{size / 1e6:.3g} MB"
 
 
 def _operator_clauses(explanation: Explanation) -> list[str]:

@@ -164,8 +164,8 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
             [
                 model_of(case),
                 JUDGED[item.metric].title,
-                f"{change.before:.5g}" if case else "",
-                f"{change.after:.5g}" if case else "",
+                with_unit(item.metric, change.before) if case else "",
+                with_unit(item.metric, change.after) if case else "",
                 f"{change.change:+.1%}",
                 f"{change.confidence:.4f}",
                 item.first.started[:10],
@@ -306,7 +306,7 @@ def commit(run: RunLine | None) -> str:
 
 def _levels(alert: Alert) -> tuple[str, str, str]:
     if alert.kind == "count":
-        return f"{alert.before:g}", f"{alert.after:g}", ""
+        return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after), ""
     if alert.change is None:
         return "", "", ""
     change = f"{math.expm1(alert.change):+.1%}"

@@ -16,6 +16,7 @@ from perfdash.report.alert_text import model_of, short_name
 from perfdash.report.changes import (
     APPEARED,
     GROUPS,
+    MEASURED_AGAIN,
     NEW_FAILURE,
     REGRESSION,
     REPAIRED,
@@ -282,6 +283,8 @@ def _what(cause: ReportedCause, members: Sequence[RunChange]) -> str:
         return "is no longer measured" if one else "are no longer measured"
     if first.group == APPEARED:
         return "was not measured before" if one else "were not measured before"
+    if first.what == MEASURED_AGAIN:
+        return "is measured again" if one else "are measured again"
     if first.what == "status":
         statuses = sorted({member.after for member in members})
         verb = {True: "works again", False: "work again"} if first.group == REPAIRED else None

@@ -26,6 +26,7 @@ REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
 SUSPECTED, SUSPECTED_BETTER = "Suspected regressions", "Suspected improvements"
 GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, SUSPECTED, REPAIRED, IMPROVEMENT, SUSPECTED_BETTER, APPEARED)
 BAD = (NEW_FAILURE, REGRESSION, VANISHED)
+MEASURED_AGAIN = "measured again"  # what changed for a case that had vanished
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     alert = evidence.alert
     good, bad = evidence.between
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
+    is_back = undone and alert.kind == "vanished"
     before, after = _levels(evidence)
     again = evidence.remeasured
     notes = culprits(alert)
@@ -113,7 +115,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     return RunChange(
         group=REPAIRED if undone and alert.direction == WORSE else _group(evidence, undone),
         case=evidence.case,
-        what="status" if alert.kind == "status" else what(alert),
+        what="status" if alert.kind == "status" else MEASURED_AGAIN if is_back else what(alert),
         before=after if undone else before,
         after=before if undone else after,
         change=_reversed(alert.change) if undone else again.ratio if again else alert.change,

@@ -21,7 +21,7 @@ from perfdash.report.changes import (
 )
 from perfdash.report.comment_splitting import size
 from perfdash.report.full_tables import full_tables, reason
-from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
+from perfdash.report.markdown import code, document, escaped, fenced, folded, in_html, link, plain, table
 from perfdash.report.night import Night, compared_with, headline, noise_floor
 from perfdash.report.number_format import percent_change
 from perfdash.report.reproduce import command
@@ -145,11 +145,11 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -
 
 
 def _folded(title: str, body: str, fold: bool) -> str:
-    return folded(title, body) if fold else f"**{title}**\n\n{body}"
+    return folded(in_html(title), body) if fold else f"**{escaped(title)}**\n\n{body}"
 
 
 def _title(cause: ReportedCause) -> str:
-    return f"{escaped(cause.headline, 200)}: {len(cause.members)} changes"
+    return f"{plain(cause.headline, 200)}: {len(cause.members)} changes"
 
 
 _WORDS = {

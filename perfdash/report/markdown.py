@@ -39,9 +39,16 @@ def code(text: object, longest: int = 200) -> str:
 
 def escaped(text: object, longest: int = 500) -> str:
     """Text that stays text: special characters are escaped, mentions and references broken."""
-    line = plain(text, longest)
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    line = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line)
+    line = escape(plain(text, longest), quote=False)
+    return _without_references(re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line))
+
+
+def in_html(text: object, longest: int = 500) -> str:
+    """Text that stays text within an HTML block, where Markdown is not read: see `escaped`."""
+    return _without_references(escape(plain(text, longest), quote=False))
+
+
+def _without_references(line: str) -> str:
     # GitHub looks for names, numbers and links in what is shown: an empty comment between is not shown.
     return re.sub(r"@(?=\w)|#(?=\d)|(?i:gh-)(?=\d)|(?i:www)(?=\.)|:(?=//)", r"\g<0><!-- -->", line)
 

@@ -17,10 +17,15 @@ def with_unit(metric: str | None, value: float | None) -> str:
         return ""
     registered = METRICS.get(str(metric))
     if registered is None or not registered.unit:
-        return f"{value:.4g}"
+        return four_digits(value)
     if registered.kind == "ratio":
         return f"{value:.3f}{registered.unit}"
-    return f"{value * registered.scale:.4g} {registered.unit}"
+    return f"{four_digits(value * registered.scale)} {registered.unit}"
+
+
+def four_digits(value: float) -> str:
+    """Four significant digits, and all digits before the point: 12346, not 1.235e+04."""
+    return f"{value:.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def mark_cpu_time(text: str, row: Row) -> str:

@@ -26,7 +26,7 @@ from perfdash.report.cause_text import FAILING, ReportedCause
 from perfdash.report.changes import APPEARED, BAD, NEW_FAILURE, SUSPECTED, SUSPECTED_BETTER, RunChange
 from perfdash.report.commit_links import commit_ranges
 from perfdash.report.dashboard_tables import cpu_time_notes
-from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
+from perfdash.report.number_format import four_digits, mark_cpu_time, percent_change, with_unit
 from perfdash.site.cause_page import CauseView
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
 from perfdash.site.configurations_page import ConfigurationsView
@@ -115,7 +115,7 @@ def steady_value(line: TrendLine) -> str:
     """The newest value of a line that is not drawn, with its unit."""
     for value in reversed(line.values):
         if value is not None and math.isfinite(value):
-            return f"{value:.4g}{'' if line.unit in ('x', '%') else ' '}{line.unit}".strip()
+            return f"{four_digits(value)}{'' if line.unit in ('x', '%') else ' '}{line.unit}".strip()
     return ""
 
 

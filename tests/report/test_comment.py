@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from perfdash.history.importers import ImportOptions, dashboard
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import of_changes
-from perfdash.report.changes import REGRESSION, RunChange
+from perfdash.report.changes import MEASURED_AGAIN, REGRESSION, REPAIRED, RunChange
 from perfdash.report.comment import LARGEST, comment, page, whole_report
 from perfdash.report.digest import run_digest
 from perfdash.report.full_tables import full_tables
@@ -27,6 +27,7 @@ from perfdash.report.night import Night, headline
 from perfdash.report.night_export import to_csv, to_plain
 from tests.report.nights import (
     BAD,
+    CHANGES,
     GOOD,
     HOSTILE,
     NIGHTS,
@@ -106,6 +107,35 @@ def test_hostile_names_stay_text():
     for line in re.findall(r"^\|.*$", comment(hostile()), flags=re.MULTILINE):
         assert "\n" not in line
     assert HOSTILE.partition("<")[0] in html.replace("&#124;", "|")
+
+
+def test_folded_titles_have_no_escapes_of_markdown():
+    """GitHub and the page show a summary as the HTML that it is."""
+    rows = [row("timm", f"mobile_net_{number}<b> @team #12", 1.2) for number in range(2)]
+    changes = [
+        replace(CHANGES[1], case=rows[0].case, alert=1),
+        replace(CHANGES[1], case=rows[0].case, alert=2),
+    ]
+    night = Night(imported(rows), tuple(of_changes(changes)), "x")
+    (summary,) = re.findall(r"<summary>(timm.*)</summary>", rendered(comment(night)))
+    title = "timm/mobile_net_0&lt;b&gt; @<!-- -->team #<!-- -->12 bs 1 15% slower: 2 changes"
+    assert summary == title
+    assert f"<summary>{title}</summary>" in page(night)
+    assert "**timm/mobile\\_net\\_0" in comment(night, fold=False)
+
+
+def test_a_case_that_is_measured_again():
+    back = [
+        RunChange(REPAIRED, row("timm", name).case, MEASURED_AGAIN, state="fixed", alert=number)
+        for number, name in enumerate(("gone", "too"), 1)
+    ]
+    assert of_changes(back[:1])[0].headline == "timm/gone bs 1 is measured again"
+    assert of_changes(back)[0].headline == "2 timm models are measured again"
+    faster = [
+        replace(CHANGES[1], group=REPAIRED, case=row("timm", name).case, good=None, bad=None, change=-0.14)
+        for name in ("gone", "fast")
+    ]
+    assert of_changes([*faster, back[0]])[0].headline == "2 timm models 13% faster; also measured again"
 
 
 def test_long_names_push_nothing_out_of_the_comment():

@@ -27,9 +27,9 @@ from tests.stores import made_store
 
 
 def changed_values(night, model, values):
-    """model03 is slower on nights 26 to 31; model05 vanishes on the 29th, model07 is new on the 30th."""
+    """model03 is slower on nights 26 to 31, model05 vanishes on 29 to 34, model07 is new on the 30th."""
     values = slower("model03", 26, 1.2, until=32)(night, model, values)
-    if (model == "model05" and night >= 29) or (model == "model07" and night < 30):
+    if (model == "model05" and 29 <= night < 35) or (model == "model07" and night < 30):
         return None
     return values
 
@@ -180,6 +180,8 @@ def test_cases_that_came_and_went(history_nights):
     assert of(history_nights[29], VANISHED) == [("model05", "no longer measured")]
     assert of(history_nights[30], APPEARED) == [("model07", "not measured before")]
     assert not of(history_nights[31], APPEARED)
+    assert of(history_nights[34], VANISHED) == [("model05", "no longer measured")]
+    assert ("model05", "measured again") in of(history_nights[35], REPAIRED)
 
 
 def test_a_named_baseline():
