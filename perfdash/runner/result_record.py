@@ -16,7 +16,13 @@ from perfdash.runner.case_status import instances_failure, is_measured, status_o
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.sized_record import notes_of, of_sizes
-from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
+from perfdash.stats.disturbance import (
+    MOST_STEAL,
+    CountedPairs,
+    ProcessSamples,
+    counted_pairs,
+    too_few_for_parts,
+)
 from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
@@ -321,7 +327,10 @@ def _fill_latency(
     if work := _gpu_work(first):
         result.conditions["gpu_work"] = work
     _note_disturbance(result, sampled, chosen, summary, list(dict.fromkeys(str(why) for *_, why in trouble)))
-    result.parts_ms = _parts(events, sampled)
+    if (why := too_few_for_parts([samples.clean for samples in sampled])) is None:
+        result.parts_ms = _parts(events, sampled)
+    elif first.get("parts"):
+        result.notes.append(f"the parts of the step are not known: {why}")
     if alone:  # there is no ratio
         result.parts_ms.pop("eager", None)
         del result.conditions["process_ratios"], result.conditions["within_variance"]
@@ -350,20 +359,15 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
 
 
 def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """Summarize the parts of a step by side, over clean samples where there are enough.
-
-    They have the wall's clock alone.
-    """
+    """Summarize the parts of a step by side, over clean samples: they have the wall's clock alone."""
     names = list(events[0].get("parts") or ())
-    few = any(samples.clean.sum() < FEWEST for samples in sampled)
     parts: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
     for side in parts:
         for place, name in enumerate(names):
             processes = []
             for event, samples in zip(events, sampled, strict=True):
-                keep = np.ones_like(samples.clean) if few else samples.clean
                 column = np.array([row[place] for row in event[f"{side}_parts_ns"]], dtype=float)
-                processes.append(column[keep] / 1e6)
+                processes.append(column[samples.clean] / 1e6)
             measured = asdict(_measurement(processes))
             del measured["samples"]
             parts[side][name] = measured

@@ -350,6 +350,21 @@ def test_parts_are_of_clean_samples_by_the_wall():
     )
 
 
+@pytest.mark.parametrize(("pairs", "clean", "known"), [(40, 0.05, False), (40, 1.0, True), (2, 1.0, True)])
+def test_parts_without_enough_clean_pairs_are_not_known(pairs, clean, known):
+    """Where CPU time stands in for the step, the wall times of its parts are those that were rejected."""
+    script = events(clean=clean, pairs=pairs)
+    rows = [[2e6, 3e6] if is_clean else [4e6, 6e6] for is_clean in script[10]["clean"]]
+    script[10] |= {"parts": ["forward", "backward"], "eager_parts_ns": rows, "backend_parts_ns": rows}
+    result, _ = run(ProcessOutcome(script, status=0))
+    assert result.conditions["clock"] == ("wall" if known else "cpu")
+    assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
+    assert from_result(result).values.get("forward_ms") == (2.0 if known else None)
+    assert bool(result.parts_ms) == known
+    note = "the parts of the step are not known: a process has fewer than 3 clean pairs"
+    assert (note in result.notes) == (not known)
+
+
 def test_nothing_captured_is_noted():
     assert "nothing was captured" in run(ProcessOutcome(events(graphs=0), status=0))[0].notes[0]
 

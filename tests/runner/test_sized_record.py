@@ -49,6 +49,13 @@ def test_pairs_that_other_programs_spoilt_are_left_out_where_enough_are_clean():
     assert of_sizes(event(), [spoilt])["by_size"]["batch 1"]["speedup"]["value"] == pytest.approx(2.0)
 
 
+def test_a_size_has_no_latency_where_a_process_has_too_few_clean_pairs():
+    spoilt = latency(eager_parts_ns=rows(9.0, 9.0, 9.0), clean=[True] * 2 + [False] * 18)
+    static = {**event()["static"], "clean": [False] * 20}
+    figures = of_sizes(event(static=static), [latency(), spoilt])["by_size"]["batch 1"]
+    assert figures == {"first_call_s": 0.5, "graphs": 1, "static_first_call_s": 0.4}
+
+
 def test_without_samples_what_was_compiled_is_kept():
     sizes = of_sizes(event(static=None), [])
     assert sizes["by_size"]["batch 4"] == {"first_call_s": 0.5, "graphs": 0}
