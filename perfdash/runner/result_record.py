@@ -290,6 +290,7 @@ def _fill_latency(
     processes = chosen.processes
     summary = ratios_of(processes)
     alone = bool(events[0].get("alone"))
+    sides = ("backend",) if alone else ("eager", "backend")  # alone, both hold samples of the back end
     result.eager_ms = None if alone else _measurement([p.eager for p in processes])
     result.backend_ms = _measurement([p.backend for p in processes])
     first = events[0]
@@ -301,14 +302,14 @@ def _fill_latency(
         "clean_pairs": [int(samples.clean.sum()) for samples in sampled],
         "clock": chosen.clock,
         "pairs": chosen.pairs,
-        "clocks": _by_clock(sampled),
+        "clocks": _by_clock(sampled, sides),
         "no_core": max(event.get("no_core", 0.0) for event in events),
         "steal": max((samples.steal for samples in sampled if samples.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
         **{name: first[name] for name in ("pinned", "memory_nodes", "whole_socket") if name in first},
         "allocator": allocator,
-        "minor_faults_per_call": first["minor_faults_per_call"],
+        "minor_faults_per_call": {side: first["minor_faults_per_call"][side] for side in sides},
         "processes": len(events),
         "process_ratios": [round(math.exp(ratio), 6) for ratio in summary.ratios],
         "within_variance": summary.within if math.isfinite(summary.within) else None,
@@ -324,15 +325,15 @@ def _fill_latency(
             f"while timing, CUDA's allocator released and reallocated its memory {retries} times, because "
             "memory was short; the times include this"
         )
-    if work := _gpu_work(first):
+    if work := _gpu_work(first, sides):
         result.conditions["gpu_work"] = work
-    _note_disturbance(result, sampled, chosen, summary, list(dict.fromkeys(str(why) for *_, why in trouble)))
+    causes = list(dict.fromkeys(str(why) for *_, why in trouble))
+    _note_disturbance(result, sampled, chosen, None if alone else summary, causes)
     if (why := too_few_for_parts([samples.clean for samples in sampled])) is None:
-        result.parts_ms = _parts(events, sampled)
+        result.parts_ms = _parts(events, sampled, sides)
     elif first.get("parts"):
         result.notes.append(f"the parts of the step are not known: {why}")
     if alone:  # there is no ratio
-        result.parts_ms.pop("eager", None)
         del result.conditions["process_ratios"], result.conditions["within_variance"]
         return
     set_speedups([result])
@@ -358,10 +359,12 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
+def _parts(
+    events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples], sides: Sequence[str]
+) -> dict[str, Any]:
     """Summarize the parts of a step by side, over clean samples: they have the wall's clock alone."""
     names = list(events[0].get("parts") or ())
-    parts: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
+    parts: dict[str, Any] = {side: {} for side in sides} if names else {}
     for side in parts:
         for place, name in enumerate(names):
             processes = []
@@ -397,13 +400,13 @@ def process_ratios(outcomes: Sequence[ProcessOutcome]) -> ProcessRatios | None:
     return ratios_of(counted_pairs([_sampled(event) for event in events]).processes)
 
 
-def _gpu_work(event: dict[str, Any]) -> dict[str, Any]:
+def _gpu_work(event: dict[str, Any], sides: Sequence[str]) -> dict[str, Any]:
     """By side, what a call costs the host and the GPU apart (device.kernel_account); empty on the CPU.
 
     launch_ms: until the call had returned to the host, the median over the samples.
     """
     work: dict[str, Any] = {}
-    for side in ("eager", "backend"):
+    for side in sides:
         account = (event.get("accounts") or {}).get(side) or {}
         launch_ns = (event.get("launch_ns") or {}).get(side)
         if account or launch_ns is not None:
@@ -441,8 +444,8 @@ def _sampled(event: dict[str, Any], trouble: Sequence[Sequence[Any]] = ()) -> Pr
     )
 
 
-def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """Medians in ms and the speedup by clock: wall, CPU, and wall over the clean pairs."""
+def _by_clock(sampled: Sequence[ProcessSamples], sides: Sequence[str]) -> dict[str, Any]:
+    """Medians in ms, and the speedup of two sides, by clock: wall, CPU, and wall over the clean pairs."""
     every: dict[str, list[Pairs]] = {
         "wall": [samples.wall for samples in sampled],
         "cpu": [samples.cpu for samples in sampled if samples.cpu is not None],
@@ -453,15 +456,14 @@ def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
         if not processes:
             by_clock[name] = None
             continue
-        eager, backend = (
-            float(np.median(np.concatenate([getattr(samples, side) for samples in processes])))
-            for side in ("eager", "backend")
-        )
-        by_clock[name] = {
-            "eager_ms": round(eager, 6),
-            "backend_ms": round(backend, 6),
-            "speedup": round(math.exp(ratios_of(processes).mean), 6) if backend else None,
+        medians = {
+            side: float(np.median(np.concatenate([getattr(samples, side) for samples in processes])))
+            for side in sides
         }
+        by_clock[name] = {f"{side}_ms": round(median, 6) for side, median in medians.items()}
+        if "eager" in medians:
+            ratio = round(math.exp(ratios_of(processes).mean), 6) if medians["backend"] else None
+            by_clock[name]["speedup"] = ratio
     return by_clock
 
 
@@ -469,10 +471,13 @@ def _note_disturbance(
     result: Result,
     sampled: Sequence[ProcessSamples],
     chosen: CountedPairs,
-    summary: ProcessRatios,
-    trouble: Sequence[str] = (),
+    summary: ProcessRatios | None,
+    trouble: Sequence[str],
 ) -> None:
-    """Note how other programs on the cores or the GPU were dealt with, where not by clean pairs alone."""
+    """Note how other programs on the cores or the GPU were dealt with, where not by clean pairs alone.
+
+    `summary` is None for the back end alone, which has no ratio and so no interval of one.
+    """
     if result.case.device != "cpu":
         if chosen.pairs != "clean":
             share = 1 - min(float(samples.clean.mean()) for samples in sampled)
@@ -483,10 +488,13 @@ def _note_disturbance(
     if any(samples.cpu is None for samples in sampled):
         lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
         if lost > MOST_STEAL:
-            result.conditions["widened_by"] = round(lost, 4)
+            wider = ""
+            if summary is not None:
+                result.conditions["widened_by"] = round(lost, 4)
+                wider = ", and the interval is wider by as much on both sides"
             result.notes.append(
                 f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "
-                "on these cores, and the interval is wider by as much on both sides"
+                f"on these cores{wider}"
             )
             if lost > _MOST_LOST:
                 result.conditions["disturbed"] = f"a thread of it had no core during {lost:.0%} of the time"
@@ -502,6 +510,8 @@ def _note_disturbance(
         f"{cause}, and CPU time cannot replace wall time: {chosen.why_not_cpu}; all pairs were used"
     )
     result.conditions["disturbed"] = cause
+    if summary is None:
+        return
     by_cpu = ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]).mean
     result.conditions["cpu_ratio"] = round(math.exp(by_cpu), 6)
     if abs(by_cpu - summary.mean) > summary.reach_within(CONFIDENCE):

@@ -339,6 +339,23 @@ def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by)
     assert by is None or "waited for a core during" in result.notes[0]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_back_end_alone_has_no_figures_of_eager(device):
+    script = events(clean=0.0, no_core=0.02, alone=True)
+    launch_ns = {"eager": 4e6, "backend": 5e5}
+    script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    script[10] |= {"launch_ns": launch_ns, "accounts": {"backend": {"kernels": 3}}}
+    planned = replace(PLANNED, case=replace(PLANNED.case, device=device))
+    conditions = assemble(planned, Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
+    notes, conditions = conditions.notes, conditions.conditions
+    assert conditions["clocks"]["wall"] == {"backend_ms": pytest.approx(5.01)}
+    assert list(conditions["minor_faults_per_call"]) == ["backend"]
+    assert conditions["gpu_work"] == {"backend": {"kernels": 3, "launch_ms": 0.5}}
+    assert not {"cpu_ratio", "widened_by", "process_ratios"} & set(conditions)
+    assert not [note for note in notes if "interval" in note or "ratio" in note]
+    assert [note for note in notes if "other programs ran on these cores" in note or "clean pairs" in note]
+
+
 def test_parts_are_of_clean_samples_by_the_wall():
     script = events(clean=0.1, pairs=60)
     rows = [[1e6, 2e6] if clean else [9e6, 9e6] for clean in script[10]["clean"]]
