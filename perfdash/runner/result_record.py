@@ -77,7 +77,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
             k: v for k, v in answer.gpu.items() if k not in ("uuid", "trouble")
         }
     if sized := main.find("sizes"):
-        result.sizes = of_sizes(sized, [event for outcome in outcomes if (event := outcome.find("latency"))])
+        result.sizes = _sizes(sized, outcomes, answer.gpu.get("trouble") or ())
         result.notes += notes_of(result.sizes)
     if at_once := main.find("instances"):
         result.instances = {key: value for key, value in at_once.items() if key != "event"}
@@ -327,8 +327,9 @@ def _fill_latency(
         )
     if work := _gpu_work(first, sides):
         result.conditions["gpu_work"] = work
-    causes = list(dict.fromkeys(str(why) for *_, why in trouble))
-    _note_disturbance(result, sampled, chosen, None if alone else summary, causes)
+    times = [event.get("times_s") or (-math.inf, math.inf) for event in events]
+    causes = [why for start, *_, end in times for why in _troubles(start, end, trouble)]
+    _note_disturbance(result, sampled, chosen, None if alone else summary, list(dict.fromkeys(causes)))
     if (why := too_few_for_parts([samples.clean for samples in sampled])) is None:
         result.parts_ms = _parts(events, sampled, sides)
     elif first.get("parts"):
@@ -414,12 +415,30 @@ def _gpu_work(event: dict[str, Any], sides: Sequence[str]) -> dict[str, Any]:
     return work
 
 
+def _sizes(
+    sized: dict[str, Any], outcomes: Sequence[ProcessOutcome], trouble: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """The figures by size, of pairs without trouble."""
+
+    def untroubled(event: dict[str, Any]) -> dict[str, Any]:
+        return {**event, "clean": _without_trouble(event, trouble)}
+
+    if sized.get("static"):
+        sized = {**sized, "static": untroubled(sized["static"])}
+    return of_sizes(sized, [untroubled(event) for outcome in outcomes if (event := outcome.find("latency"))])
+
+
+def _troubles(start: float, end: float, trouble: Sequence[Sequence[Any]]) -> list[str]:
+    """Why the GPU was not the case's alone between two times."""
+    return [str(why) for since, until, why in trouble if start < until and end > since]
+
+
 def _without_trouble(event: dict[str, Any], trouble: Sequence[Sequence[Any]]) -> list[bool]:
     """Which pairs are clean, now that spans of trouble are known; pairs without times stay as they are."""
     clean, times = list(event["clean"]), event.get("times_s") or ()
     if len(times) == len(clean) + 1:
         for pair, (start, end) in enumerate(itertools.pairwise(times)):
-            if any(start < until and end > since for since, until, _ in trouble):
+            if _troubles(start, end, trouble):
                 clean[pair] = False
     return clean
 

@@ -254,6 +254,28 @@ def test_pairs_while_the_gpu_was_not_the_cases_alone_do_not_count():
     assert on_gpu(timed(), {"trouble": []}).conditions["clean_pairs"] == [40]
 
 
+def test_sizes_are_of_the_pairs_that_the_gpu_was_the_cases_alone():
+    """Heat doubles the dynamic artefact's latency during half of the pairs, beside eager and static ones."""
+    static = [[1e6]] * 40
+    spoilt = [[4e6] if pair < 20 else [2e6] for pair in range(40)]
+    script = timed(parts=["batch 2"], eager_parts_ns=[[4e6]] * 40, backend_parts_ns=spoilt)
+    sizes = {
+        "event": "sizes", "of": "batch", "sizes": [2], "first": {"batch 2": {"seconds": 1.0, "graphs": 1}},
+        "static": {"first_s": {"batch 2": 1.0}, "static_ns": static, "dynamic_ns": spoilt,
+                   "clean": [True] * 40, "times_s": [200.0 + pair for pair in range(41)]},
+    }  # fmt: skip
+    trouble = [[99.0, 119.5, "heat"], [199.0, 219.5, "2 other processes on the GPU"]]
+    result = on_gpu([*script[:-1], sizes, script[-1]], {"trouble": trouble})
+    figures = result.sizes["by_size"]["batch 2"]
+    assert (figures["speedup"]["value"], figures["cost"]["value"]) == pytest.approx((2.0, 2.0))
+    assert result.parts_ms["backend"]["batch 2"]["median"] == figures["backend_ms"] == 2.0
+
+
+def test_only_trouble_during_the_pairs_is_why_they_do_not_count():
+    trouble = [[90.0, 99.0, "cold"], [99.0, 130.0, "heat"], [150.0, 160.0, "2 other processes on the GPU"]]
+    assert on_gpu(timed(), {"trouble": trouble}).conditions["disturbed"] == "during 75% of the pairs: heat"
+
+
 def test_what_launching_costs_stands_beside_what_the_gpu_does():
     account = {"kernels": 300, "copies": 0, "launches": 300, "graph_launches": 0, "gpu_busy_ms": 1.5}
     accounts = {"eager": account, "backend": {"error": "no profiler"}}

@@ -202,6 +202,7 @@ def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
         "static_ns": figures["eager_parts_ns"],
         "dynamic_ns": figures["backend_parts_ns"],
         "clean": figures["clean"],
+        "times_s": figures["times_s"],
     }
 
 
