@@ -208,6 +208,25 @@ def test_memory_that_grows_is_reported():
     assert run(ProcessOutcome(script, status=0))[0].notes == []
 
 
+@pytest.mark.parametrize("side", ["eager", "backend"])
+def test_memory_that_grows_on_a_gpu_has_no_compiled_peak(side):
+    """The allocator's peak has all that the timed calls of either side kept, in this process."""
+    script = events()
+    sides = {"eager": script[4]["memory"], "backend": script[-2]}
+    for figures in sides.values():
+        figures |= {"peak_bytes": 900 * MB, "grown_bytes": MB // 2}
+    assert on_gpu(script).compression_ratio == 1.0
+    sides[side]["grown_bytes"] = MB
+    result = on_gpu(script)
+    assert (result.eager_peak_bytes, result.backend_peak_bytes) == (900 * MB, None)
+    assert result.compression_ratio is None
+    (note,) = result.notes
+    assert note.startswith("memory grows with every call: ")
+    assert note.endswith(
+        "the compiled side's peak is not known, because it contains what the timed calls kept"
+    )
+
+
 def test_memory_that_could_not_be_measured_costs_nothing_else():
     script = events()
     script[-2] |= {"held_bytes": None, "constants_bytes": 0, "transient_bytes": None, "lost": "no room"}
