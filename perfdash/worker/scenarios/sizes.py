@@ -90,7 +90,8 @@ def make_step(model: Any, side: ModelSide, device: Any) -> SizedStep:
 class SizedStep:
     """Called, it runs each size once and returns the outputs by size.
 
-    first: of the first call, the seconds and the graphs that dynamo compiled, by size.
+    first: of the first call, the seconds and the graphs that dynamo compiled, by size. A first call in which
+    dynamo raises because the model fixes a size raises BeginAnew; the next one compiles for each size.
     fixed_at: what dynamo says where the model fixes a size that was marked dynamic; None where it does not.
     """
 
@@ -120,12 +121,12 @@ class SizedStep:
             try:
                 outputs[name] = step()
             except Exception as error:
-                self.fixed_at = fixed_size(error) if self.marked else None
-                if self.fixed_at is None:
+                fixed_at = fixed_size(error) if self.marked else None
+                if fixed_at is None:
                     raise
+                self.fixed_at = fixed_at
                 self._only_advise()
-                graphs, start = compilation.compiled_graphs(), time.perf_counter()
-                outputs[name] = step()
+                raise compilation.BeginAnew(self) from error
             self._device.synchronize()
             first[name] = {
                 "seconds": round(time.perf_counter() - start, 4),
