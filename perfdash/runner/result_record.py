@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdash.records import NOT_TONIGHT, Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.case_status import instances_failure, is_measured, status_of
+from perfdash.runner.case_status import failure_in, is_measured, status_of
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.sized_record import notes_of, of_sizes
@@ -77,13 +77,14 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
             k: v for k, v in answer.gpu.items() if k not in ("uuid", "trouble")
         }
     if sized := main.find("sizes"):
-        result.sizes = _sizes(sized, outcomes, answer.gpu.get("trouble") or ())
+        ended = failure_in("sizes", main)
+        result.sizes = _sizes(sized, outcomes, answer.gpu.get("trouble") or (), ended)
         result.notes += notes_of(result.sizes)
     if at_once := main.find("instances"):
         result.instances = {key: value for key, value in at_once.items() if key != "event"}
         if failed := result.instances.get("failed"):
             result.notes.append(f"the {at_once['count']} instances at once were not measured: {failed}")
-    elif failure := instances_failure(main):
+    elif failure := failure_in("instances", main):
         result.instances = {"failed": failure.message}
         result.notes.append(f"the instances at once were not measured: {failure.message}")
     if planned.case.scenario == "sizes":
@@ -426,16 +427,20 @@ def _gpu_work(event: dict[str, Any], sides: Sequence[str]) -> dict[str, Any]:
 
 
 def _sizes(
-    sized: dict[str, Any], outcomes: Sequence[ProcessOutcome], trouble: Sequence[Sequence[Any]]
+    sized: dict[str, Any],
+    outcomes: Sequence[ProcessOutcome],
+    trouble: Sequence[Sequence[Any]],
+    ended: Failure | None,
 ) -> dict[str, Any]:
-    """The figures by size, of pairs without trouble."""
+    """The figures by size, of pairs without trouble. `ended`: why the main process ended among them."""
 
     def untroubled(event: dict[str, Any]) -> dict[str, Any]:
         return {**event, "clean": _without_trouble(event, trouble)}
 
     if sized.get("static"):
         sized = {**sized, "static": untroubled(sized["static"])}
-    return of_sizes(sized, [untroubled(event) for outcome in outcomes if (event := outcome.find("latency"))])
+    timed = [untroubled(event) for outcome in outcomes if (event := outcome.find("latency"))]
+    return of_sizes(sized, timed, ended.message if ended else None)
 
 
 def _troubles(start: float, end: float, trouble: Sequence[Sequence[Any]]) -> list[str]:

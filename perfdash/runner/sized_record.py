@@ -16,9 +16,18 @@ from perfdash.stats.disturbance import too_few_for_parts
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.speedup import Pairs, ratios_of
 
+_FAILED = {
+    "static": "the cost beside an artefact of one size",
+    "automatic": "the cost of any size without marks",
+}
 
-def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+
+def of_sizes(
+    event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]], ended: str | None = None
+) -> dict[str, Any]:
     """The figures by size, from the event `sizes` and the events `latency` of all processes.
+
+    `ended`: why the process ended before it had measured all of them.
 
     speedup: eager / the dynamic artefact. cost: the dynamic artefact / the artefact of that size alone, both
     sampled beside each other; over 1 the dynamic one is slower. Latencies are medians in milliseconds; they
@@ -26,6 +35,11 @@ def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -
     """
     names = list(event["first"])
     static = event.get("static") or {}
+    failed = dict(event.get("failed") or {})
+    if ended:
+        failed |= dict.fromkeys(event["left"], ended)
+    if static and (too_few := too_few_for_parts([static["clean"]])):
+        failed["static"] = too_few
     timed = [latency for latency in latencies if latency.get("eager_parts_ns") and not latency.get("alone")]
     if too_few_for_parts([latency["clean"] for latency in timed]):
         timed = []
@@ -43,7 +57,7 @@ def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -
             figures["speedup"] = _ratio(eager_and_dynamic)
         if static.get("static_ns"):
             figures["static_first_call_s"] = static["first_s"][name]
-            if not too_few_for_parts([static["clean"]]):
+            if "static" not in failed:
                 # As a ratio of the dynamic one's time to the static one's: the first is what costs more.
                 pairs = _column(static["dynamic_ns"], static["static_ns"], static["clean"], place)
                 figures["static_ms"] = _median([pairs.backend])
@@ -58,12 +72,13 @@ def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -
         },
         "fixed": event.get("fixed"),
         "automatic": event.get("automatic"),
+        **({"failed": failed} if failed else {}),
     }
 
 
 def notes_of(sizes: Mapping[str, Any]) -> list[str]:
-    """What a reader must know: fixed sizes, sizes that were compiled again, what the second size costs."""
-    notes = []
+    """What a reader must know: failures, fixed sizes, sizes compiled again, what the second size costs."""
+    notes = [f"{_FAILED[name]} is not known: {why}" for name, why in (sizes.get("failed") or {}).items()]
     if fixed := sizes["fixed"]:
         notes.append(
             f"the model specialises: {fixed}, though its {sizes['of']} size is marked dynamic; it is "

@@ -144,7 +144,8 @@ class CaseProcess:
                     self.emit("standalone", **self.backend.standalone(self.compiled_model, inputs, job))
             if job.role != "replica" and hasattr(self.scenario, "further") and not self.eager_lost:
                 with self.phase("sizes"):
-                    self.emit("sizes", **self.scenario.further(self.comparison()))
+                    for facts in self.scenario.further(self.comparison()):
+                        self.emit("sizes", **facts)
             # It changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):

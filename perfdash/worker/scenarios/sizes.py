@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import time
+import traceback
 import types
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -19,7 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import compilation, latency_sampling, pytree
+from perfdash.worker import compilation, failures, latency_sampling, pytree
 from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.scenarios import inference
@@ -159,27 +160,37 @@ def fixed_size(error: BaseException) -> Optional[str]:
     return None
 
 
-def further(comparison: BothSides) -> Dict[str, Any]:
-    """The event `sizes`: the first calls, and what one size alone, or no marks, would cost.
+def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
+    """Yield the event `sizes` as it grows: the first calls, what one size alone costs, and what no marks do.
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
     a pair and a column a size, and the seconds of their first calls, from empty caches. automatic: the first
-    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none.
+    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. left: the
+    names of what is still to be measured. failed: by name, why it was not. Faults of the machine are raised.
     """
     step = comparison.compiled_step
     assert isinstance(step, SizedStep)
-    uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
+    work = {"static": lambda: _beside_static(comparison, step)}
+    if getattr(comparison.backend, "CAPTURES", True):
+        work["automatic"] = lambda: _automatic(comparison)
     facts: Dict[str, Any] = {
         "of": comparison.job.sizes_of,
         "sizes": list(comparison.job.sizes),
         "first": step.first,
         "fixed": step.fixed_at,
+        "failed": {},
     }
-    with uncounted:
-        facts["static"] = _beside_static(comparison, step)
-        if getattr(comparison.backend, "CAPTURES", True):
-            facts["automatic"] = _automatic(comparison)
-    return facts
+    for place, name in enumerate(work):
+        yield {**facts, "left": list(work)[place:]}
+        try:
+            with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+                facts[name] = work[name]()
+        except Exception as error:
+            if failures.classify("sizes", error) is Status.INFRA_ERROR:
+                raise
+            traceback.print_exc()
+            facts["failed"] = {**facts["failed"], name: f"{type(error).__name__}: {error}"[:300]}
+    yield {**facts, "left": []}
 
 
 def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
