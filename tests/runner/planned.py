@@ -1,4 +1,4 @@
-"""A planned case, the events that a worker sends for it, and who runs none: a fork parent, an executor."""
+"""A planned case, the events that a worker sends for it, and stand-ins for a fork parent and an executor."""
 
 from dataclasses import replace
 
