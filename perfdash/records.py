@@ -411,7 +411,7 @@ class Result:
     instances: dict[str, Any] = field(default_factory=dict)
     # Of scenario sizes (runner/sized_record): {of, sizes, by_size {name: {eager_ms, backend_ms, speedup,
     # first_call_s, graphs, static_ms, static_first_call_s, cost}}, overall {speedup, cost}, fixed,
-    # automatic}.
+    # automatic, failed {static | automatic: why it is not known}}.
     sizes: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)

@@ -115,6 +115,11 @@ def test_sizes_are_refused_where_they_cannot_be(suite):
             suite("", sizes=sizes, scenario="sizes")
     with pytest.raises(UsageError, match="--instances counts samples of one size"):
         suite("", scenario="sizes", instances="1x1")
+    for allocator in ("jemalloc", "tcmalloc"):
+        with pytest.raises(UsageError, match=f"--allocator {allocator} is for the timing of one artefact"):
+            suite("", scenario="sizes", allocator=allocator)
+        assert suite("", allocator=allocator)
+    assert suite("", scenario="sizes", allocator="default").sizes == (2, 4, 8)
     assert suite("", scenario="sizes").sizes == (2, 4, 8)
 
 

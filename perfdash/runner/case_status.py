@@ -17,7 +17,7 @@ from perfdash.runner.messages import ProcessOutcome
 StatusOfCase = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
-_AT_ONCE = "instances"  # the last phase, and its event
+_AFTERWARDS = ("sizes", "instances")  # phases after the timing, each with an event of its name
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cudaError|CUBLAS_STATUS|CUDNN_STATUS|\[CUDA\]|AcceleratorError"
@@ -34,21 +34,38 @@ _ACCURACY_STATUS = {
 def status_of(outcome: ProcessOutcome) -> StatusOfCase:
     """(status, failed phase, failure) of a case's main process; the failure without its log.
 
-    A case that ended while several instances ran at once was measured before: see instances_failure.
+    A case that ended in a phase after its timing was measured before: see failure_in.
     """
-    return _of_measured(outcome) if _last_phase(outcome) == _AT_ONCE else _of_end(outcome)
+    return _of_measured(outcome) if _ended_afterwards(outcome) else _of_end(outcome)
 
 
 def is_measured(outcome: ProcessOutcome) -> bool:
-    """Whether a process has measured its case, however the instances at once ended after that."""
-    return outcome.find("done") is not None or _last_phase(outcome) == _AT_ONCE
+    """Whether a process has measured its case, however a phase after its timing ended."""
+    return outcome.find("done") is not None or _ended_afterwards(outcome)
 
 
-def instances_failure(outcome: ProcessOutcome) -> Failure | None:
-    """Why the case ended while several instances of it ran at once; None where it did not."""
-    if _last_phase(outcome) != _AT_ONCE or outcome.find(_AT_ONCE):
-        return None
-    return _of_end(outcome)[2]
+def failure_in(phase: str, outcome: ProcessOutcome) -> Failure | None:
+    """Why the case ended in a phase after its timing; None where it did not."""
+    return _of_end(outcome)[2] if _last_phase(outcome) == phase and _ended_afterwards(outcome) else None
+
+
+def _ended_afterwards(outcome: ProcessOutcome) -> bool:
+    """Whether a process ended in a phase that costs nothing of what was measured before.
+
+    In `sizes` the machine's faults do cost it: the case is measured again, its memory was still to come.
+    """
+    phase = _last_phase(outcome)
+    if phase not in _AFTERWARDS or outcome.find("done"):
+        return False
+    status, _, failure = _of_end(outcome)
+    return phase != "sizes" or not _is_from_outside(status, failure)
+
+
+def _is_from_outside(status: Status, failure: Failure | None) -> bool:
+    """Whether the machine, or someone on it, caused a failure."""
+    return status is Status.INFRA_ERROR or (
+        status is Status.CRASH and failure is not None and failure.type == "SIGKILL"
+    )
 
 
 def _last_phase(outcome: ProcessOutcome) -> str:
@@ -105,11 +122,9 @@ def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
     An infra_error; a SIGKILL that no limit explains, since it comes from outside; with other cases
     beside it (`neighbours`), also memory that the whole machine ran out of.
     """
+    if _is_from_outside(result.status, result.error):
+        return True
     kind = result.error.type if result.error else None
-    if result.status is Status.INFRA_ERROR:
-        return True
-    if result.status is Status.CRASH and kind == "SIGKILL":
-        return True
     return neighbours and kind == "OutOfMemory" and result.status in (Status.OOM, Status.EAGER_OOM)
 
 

@@ -1,6 +1,6 @@
 """Watches a GPU while a case is measured on it: clocks, power, heat, throttling, other processes, faults.
 
-Readings come from NVML, a few a second and only while latency is sampled; counters (ECC errors, Xids, time
+Readings come from NVML, a few a second and only while pairs are sampled; counters (ECC errors, Xids, time
 below full clock) are read before and after. The readings say which samples were not the model's alone.
 """
 
@@ -19,6 +19,7 @@ from perfdash.records import Failure
 from perfdash.runner.gpus import Nvml, open_nvml
 
 EVERY_S = 0.5
+_PHASES = ("latency", "sizes")  # in which pairs are sampled
 FREE_S = 30.0  # for the driver to take back the memory of a process that was ended
 
 # NVML's bits of clock event reasons (nvml.h). Those of the first table are no part of what a case does; the
@@ -58,7 +59,7 @@ class GpuMonitor:
         self.uuid = uuid
         self._nvml, self._every_s = nvml, every_s
         self._handle = nvml.handle(uuid)
-        self._readings: list[GpuReading] = []
+        self._readings: dict[str, list[GpuReading]] = {}  # by phase
         self._before: dict[str, int | None] = {}
         self._events: Any = None
         self._over = threading.Event()
@@ -66,7 +67,7 @@ class GpuMonitor:
 
     def __enter__(self) -> GpuMonitor:
         self._pause()  # a process that was killed while it was timed has not ended the readings
-        self._readings, self._before = [], self._counters()
+        self._readings, self._before = {}, self._counters()
         self._events = self._register()
         return self
 
@@ -74,12 +75,13 @@ class GpuMonitor:
         self._pause()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take an event of the worker: readings begin with the phase latency and end with it."""
-        if event.get("name") != "latency":
+        """Take an event of the worker: readings begin and end with a phase in which pairs are sampled."""
+        if event.get("name") not in _PHASES:
             return
         if event["event"] == "phase" and self._thread is None:
             self._over.clear()
-            self._thread = threading.Thread(target=self._watch, daemon=True)
+            readings = self._readings.setdefault(event["name"], [])
+            self._thread = threading.Thread(target=self._watch, args=(readings,), daemon=True)
             self._thread.start()
         elif event["event"] == "phase_end":
             self._pause()
@@ -106,7 +108,10 @@ class GpuMonitor:
         )
 
     def report(self) -> dict[str, Any]:
-        """What was seen since the monitor was entered: summaries, spans of trouble, faults."""
+        """What was seen since the monitor was entered: summaries, spans of trouble, faults.
+
+        The summaries are of the phase latency: in `sizes` artefacts are compiled, too, while the GPU idles.
+        """
         after = self._counters()
         counted = {
             name: now - before
@@ -115,10 +120,10 @@ class GpuMonitor:
         }
         return {
             "uuid": self.uuid,
-            **summary(self._readings),
+            **summary(self._readings.get("latency", [])),
             **counted,
             "xids": self._xids(),
-            "trouble": spans_of_trouble(self._readings),
+            "trouble": [span for readings in self._readings.values() for span in spans_of_trouble(readings)],
         }
 
     def wait_until_free(self, patience_s: float = FREE_S) -> bool:
@@ -132,17 +137,17 @@ class GpuMonitor:
                 return False
             time.sleep(0.1)
 
-    def _watch(self) -> None:
+    def _watch(self, readings: list[GpuReading]) -> None:
         while not self._over.is_set():
-            self._readings.append(self.read())
+            readings.append(self.read())
             self._over.wait(self._every_s)
+        readings.append(self.read())
 
     def _pause(self) -> None:
         self._over.set()
         if self._thread:
             self._thread.join()
             self._thread = None
-            self._readings.append(self.read())
 
     def _counters(self) -> dict[str, int | None]:
         """Counters that only grow: uncorrected ECC errors, energy, nanoseconds below full clock."""

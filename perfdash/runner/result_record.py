@@ -12,11 +12,17 @@ import numpy as np
 
 from perfdash.records import NOT_TONIGHT, Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.case_status import instances_failure, is_measured, status_of
+from perfdash.runner.case_status import failure_in, is_measured, status_of
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.sized_record import notes_of, of_sizes
-from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
+from perfdash.stats.disturbance import (
+    MOST_STEAL,
+    CountedPairs,
+    ProcessSamples,
+    counted_pairs,
+    too_few_for_parts,
+)
 from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
@@ -71,13 +77,14 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
             k: v for k, v in answer.gpu.items() if k not in ("uuid", "trouble")
         }
     if sized := main.find("sizes"):
-        result.sizes = of_sizes(sized, [event for outcome in outcomes if (event := outcome.find("latency"))])
+        ended = failure_in("sizes", main)
+        result.sizes = _sizes(sized, outcomes, answer.gpu.get("trouble") or (), ended)
         result.notes += notes_of(result.sizes)
     if at_once := main.find("instances"):
         result.instances = {key: value for key, value in at_once.items() if key != "event"}
         if failed := result.instances.get("failed"):
             result.notes.append(f"the {at_once['count']} instances at once were not measured: {failed}")
-    elif failure := instances_failure(main):
+    elif failure := failure_in("instances", main):
         result.instances = {"failed": failure.message}
         result.notes.append(f"the instances at once were not measured: {failure.message}")
     if planned.case.scenario == "sizes":
@@ -237,14 +244,24 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
                 f"of the {held_mib:.0f} MiB that the back end holds {file_mib:.0f} are pages of its file, "
                 "which the kernel may drop and read again"
             )
+    _note_growth(result)
     _fill_compression(result)
+
+
+def _note_growth(result: Result) -> None:
+    """Note that memory grows with every call; on a GPU the compiled side's peak is then not known."""
     grown = {
         "eager": (result.memory.get("eager") or {}).get("grown_bytes") or 0,
         "the compiled side": (result.memory.get("backend") or {}).get("grown_bytes") or 0,
     }
-    if max(grown.values()) >= _TRANSIENT_ERROR_BYTES:
-        sizes = ", ".join(f"{side} by {count / 2**20:.1f} MiB" for side, count in grown.items())
-        result.notes.append(f"memory grows with every call: {sizes}; the peaks are those after a few calls")
+    if max(grown.values()) < _TRANSIENT_ERROR_BYTES:
+        return
+    peaks = "the peaks are those after a few calls"
+    if result.case.device == "cuda" and result.backend_peak_bytes is not None:
+        result.backend_peak_bytes = None
+        peaks = "the compiled side's peak is not known, because it contains what the timed calls kept"
+    sizes = ", ".join(f"{side} by {count / 2**20:.1f} MiB" for side, count in grown.items())
+    result.notes.append(f"memory grows with every call: {sizes}; {peaks}")
 
 
 def _fill_compression(result: Result) -> None:
@@ -284,6 +301,7 @@ def _fill_latency(
     processes = chosen.processes
     summary = ratios_of(processes)
     alone = bool(events[0].get("alone"))
+    sides = ("backend",) if alone else ("eager", "backend")  # alone, both hold samples of the back end
     result.eager_ms = None if alone else _measurement([p.eager for p in processes])
     result.backend_ms = _measurement([p.backend for p in processes])
     first = events[0]
@@ -295,14 +313,14 @@ def _fill_latency(
         "clean_pairs": [int(samples.clean.sum()) for samples in sampled],
         "clock": chosen.clock,
         "pairs": chosen.pairs,
-        "clocks": _by_clock(sampled),
+        "clocks": _by_clock(sampled, sides),
         "no_core": max(event.get("no_core", 0.0) for event in events),
         "steal": max((samples.steal for samples in sampled if samples.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
         **{name: first[name] for name in ("pinned", "memory_nodes", "whole_socket") if name in first},
         "allocator": allocator,
-        "minor_faults_per_call": first["minor_faults_per_call"],
+        "minor_faults_per_call": {side: first["minor_faults_per_call"][side] for side in sides},
         "processes": len(events),
         "process_ratios": [round(math.exp(ratio), 6) for ratio in summary.ratios],
         "within_variance": summary.within if math.isfinite(summary.within) else None,
@@ -318,12 +336,16 @@ def _fill_latency(
             f"while timing, CUDA's allocator released and reallocated its memory {retries} times, because "
             "memory was short; the times include this"
         )
-    if work := _gpu_work(first):
+    if work := _gpu_work(first, sides):
         result.conditions["gpu_work"] = work
-    _note_disturbance(result, sampled, chosen, summary, list(dict.fromkeys(str(why) for *_, why in trouble)))
-    result.parts_ms = _parts(events, sampled)
+    times = [event.get("times_s") or (-math.inf, math.inf) for event in events]
+    causes = [why for start, *_, end in times for why in _troubles(start, end, trouble)]
+    _note_disturbance(result, sampled, chosen, None if alone else summary, list(dict.fromkeys(causes)))
+    if (why := too_few_for_parts([samples.clean for samples in sampled])) is None:
+        result.parts_ms = _parts(events, sampled, sides)
+    elif first.get("parts"):
+        result.notes.append(f"the parts of the step are not known: {why}")
     if alone:  # there is no ratio
-        result.parts_ms.pop("eager", None)
         del result.conditions["process_ratios"], result.conditions["within_variance"]
         return
     set_speedups([result])
@@ -349,21 +371,18 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """Summarize the parts of a step by side, over clean samples where there are enough.
-
-    They have the wall's clock alone.
-    """
+def _parts(
+    events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples], sides: Sequence[str]
+) -> dict[str, Any]:
+    """Summarize the parts of a step by side, over clean samples: they have the wall's clock alone."""
     names = list(events[0].get("parts") or ())
-    few = any(samples.clean.sum() < FEWEST for samples in sampled)
-    parts: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
+    parts: dict[str, Any] = {side: {} for side in sides} if names else {}
     for side in parts:
         for place, name in enumerate(names):
             processes = []
             for event, samples in zip(events, sampled, strict=True):
-                keep = np.ones_like(samples.clean) if few else samples.clean
                 column = np.array([row[place] for row in event[f"{side}_parts_ns"]], dtype=float)
-                processes.append(column[keep] / 1e6)
+                processes.append(column[samples.clean] / 1e6)
             measured = asdict(_measurement(processes))
             del measured["samples"]
             parts[side][name] = measured
@@ -393,13 +412,13 @@ def process_ratios(outcomes: Sequence[ProcessOutcome]) -> ProcessRatios | None:
     return ratios_of(counted_pairs([_sampled(event) for event in events]).processes)
 
 
-def _gpu_work(event: dict[str, Any]) -> dict[str, Any]:
+def _gpu_work(event: dict[str, Any], sides: Sequence[str]) -> dict[str, Any]:
     """By side, what a call costs the host and the GPU apart (device.kernel_account); empty on the CPU.
 
     launch_ms: until the call had returned to the host, the median over the samples.
     """
     work: dict[str, Any] = {}
-    for side in ("eager", "backend"):
+    for side in sides:
         account = (event.get("accounts") or {}).get(side) or {}
         launch_ns = (event.get("launch_ns") or {}).get(side)
         if account or launch_ns is not None:
@@ -407,12 +426,34 @@ def _gpu_work(event: dict[str, Any]) -> dict[str, Any]:
     return work
 
 
+def _sizes(
+    sized: dict[str, Any],
+    outcomes: Sequence[ProcessOutcome],
+    trouble: Sequence[Sequence[Any]],
+    ended: Failure | None,
+) -> dict[str, Any]:
+    """The figures by size, of pairs without trouble. `ended`: why the main process ended among them."""
+
+    def untroubled(event: dict[str, Any]) -> dict[str, Any]:
+        return {**event, "clean": _without_trouble(event, trouble)}
+
+    if sized.get("static"):
+        sized = {**sized, "static": untroubled(sized["static"])}
+    timed = [untroubled(event) for outcome in outcomes if (event := outcome.find("latency"))]
+    return of_sizes(sized, timed, ended.message if ended else None)
+
+
+def _troubles(start: float, end: float, trouble: Sequence[Sequence[Any]]) -> list[str]:
+    """Why the GPU was not the case's alone between two times."""
+    return [str(why) for since, until, why in trouble if start < until and end > since]
+
+
 def _without_trouble(event: dict[str, Any], trouble: Sequence[Sequence[Any]]) -> list[bool]:
     """Which pairs are clean, now that spans of trouble are known; pairs without times stay as they are."""
     clean, times = list(event["clean"]), event.get("times_s") or ()
     if len(times) == len(clean) + 1:
         for pair, (start, end) in enumerate(itertools.pairwise(times)):
-            if any(start < until and end > since for since, until, _ in trouble):
+            if _troubles(start, end, trouble):
                 clean[pair] = False
     return clean
 
@@ -437,8 +478,8 @@ def _sampled(event: dict[str, Any], trouble: Sequence[Sequence[Any]] = ()) -> Pr
     )
 
 
-def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """Medians in ms and the speedup by clock: wall, CPU, and wall over the clean pairs."""
+def _by_clock(sampled: Sequence[ProcessSamples], sides: Sequence[str]) -> dict[str, Any]:
+    """Medians in ms, and the speedup of two sides, by clock: wall, CPU, and wall over the clean pairs."""
     every: dict[str, list[Pairs]] = {
         "wall": [samples.wall for samples in sampled],
         "cpu": [samples.cpu for samples in sampled if samples.cpu is not None],
@@ -449,15 +490,14 @@ def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
         if not processes:
             by_clock[name] = None
             continue
-        eager, backend = (
-            float(np.median(np.concatenate([getattr(samples, side) for samples in processes])))
-            for side in ("eager", "backend")
-        )
-        by_clock[name] = {
-            "eager_ms": round(eager, 6),
-            "backend_ms": round(backend, 6),
-            "speedup": round(math.exp(ratios_of(processes).mean), 6) if backend else None,
+        medians = {
+            side: float(np.median(np.concatenate([getattr(samples, side) for samples in processes])))
+            for side in sides
         }
+        by_clock[name] = {f"{side}_ms": round(median, 6) for side, median in medians.items()}
+        if "eager" in medians:
+            ratio = round(math.exp(ratios_of(processes).mean), 6) if medians["backend"] else None
+            by_clock[name]["speedup"] = ratio
     return by_clock
 
 
@@ -465,10 +505,13 @@ def _note_disturbance(
     result: Result,
     sampled: Sequence[ProcessSamples],
     chosen: CountedPairs,
-    summary: ProcessRatios,
-    trouble: Sequence[str] = (),
+    summary: ProcessRatios | None,
+    trouble: Sequence[str],
 ) -> None:
-    """Note how other programs on the cores or the GPU were dealt with, where not by clean pairs alone."""
+    """Note how other programs on the cores or the GPU were dealt with, where not by clean pairs alone.
+
+    `summary` is None for the back end alone, which has no ratio and so no interval of one.
+    """
     if result.case.device != "cpu":
         if chosen.pairs != "clean":
             share = 1 - min(float(samples.clean.mean()) for samples in sampled)
@@ -479,10 +522,13 @@ def _note_disturbance(
     if any(samples.cpu is None for samples in sampled):
         lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
         if lost > MOST_STEAL:
-            result.conditions["widened_by"] = round(lost, 4)
+            wider = ""
+            if summary is not None:
+                result.conditions["widened_by"] = round(lost, 4)
+                wider = ", and the interval is wider by as much on both sides"
             result.notes.append(
                 f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "
-                "on these cores, and the interval is wider by as much on both sides"
+                f"on these cores{wider}"
             )
             if lost > _MOST_LOST:
                 result.conditions["disturbed"] = f"a thread of it had no core during {lost:.0%} of the time"
@@ -498,6 +544,8 @@ def _note_disturbance(
         f"{cause}, and CPU time cannot replace wall time: {chosen.why_not_cpu}; all pairs were used"
     )
     result.conditions["disturbed"] = cause
+    if summary is None:
+        return
     by_cpu = ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]).mean
     result.conditions["cpu_ratio"] = round(math.exp(by_cpu), 6)
     if abs(by_cpu - summary.mean) > summary.reach_within(CONFIDENCE):

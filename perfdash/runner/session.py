@@ -359,9 +359,11 @@ class Session:
         result.status = final_status(result, before)
         if index in self._disturbed:
             result.conditions[_REPEATED] = True
-        if index in self._disturbed and not result.speedup and result.case in self._results:
-            self._keep_disturbed(self._results[result.case], result)
-            return
+            kept = self._results.get(result.case)
+            # Without eager there is no speedup, but a latency.
+            if kept and not result.speedup and (kept.speedup or not result.backend_ms):
+                self._keep_disturbed(kept, result)
+                return
         self._keep_code(result, answer)
         self._record(index, result)
         self._measure_again_if_disturbed(index, result)
@@ -379,9 +381,11 @@ class Session:
             result.notes.append(f"the code was not kept: {error}"[:300])
 
     def _keep_disturbed(self, kept: Result, again: Result) -> None:
-        """Keep what was disturbed where measuring it again gave no speedup at all."""
+        """Keep what was disturbed where measuring it again gave nothing better."""
         kept.conditions[_REPEATED] = True
-        kept.notes.append(f"disturbed, and measured again without a result: {again.status} ({again.started})")
+        kept.notes.append(
+            f"disturbed, and measured again without a better result: {again.status} ({again.started})"
+        )
         try:
             self.journal.append(kept)  # so that a killed run does not measure it a third time
         except MachineError as error:

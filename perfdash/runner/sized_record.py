@@ -12,38 +12,56 @@ from typing import Any
 
 import numpy as np
 
-from perfdash.stats.disturbance import FEWEST
+from perfdash.stats.disturbance import too_few_for_parts
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.speedup import Pairs, ratios_of
 
+_FAILED = {
+    "static": "the cost beside an artefact of one size",
+    "automatic": "the cost of any size without marks",
+}
 
-def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+
+def of_sizes(
+    event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]], ended: str | None = None
+) -> dict[str, Any]:
     """The figures by size, from the event `sizes` and the events `latency` of all processes.
 
+    `ended`: why the process ended before it had measured all of them.
+
     speedup: eager / the dynamic artefact. cost: the dynamic artefact / the artefact of that size alone, both
-    sampled beside each other; over 1 the dynamic one is slower. Latencies are medians in milliseconds.
+    sampled beside each other; over 1 the dynamic one is slower. Latencies are medians in milliseconds; they
+    and their ratios are left out where a process has too few clean pairs.
     """
     names = list(event["first"])
     static = event.get("static") or {}
+    failed = dict(event.get("failed") or {})
+    if ended:
+        failed |= dict.fromkeys(event["left"], ended)
+    if static and (too_few := too_few_for_parts([static["clean"]])):
+        failed["static"] = too_few
+    timed = [latency for latency in latencies if latency.get("eager_parts_ns") and not latency.get("alone")]
+    if too_few_for_parts([latency["clean"] for latency in timed]):
+        timed = []
     by_size: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(names):
         first = event["first"][name]
         figures: dict[str, Any] = {"first_call_s": first["seconds"], "graphs": first["graphs"]}
         eager_and_dynamic = [
             _column(latency["eager_parts_ns"], latency["backend_parts_ns"], latency["clean"], place)
-            for latency in latencies
-            if latency.get("eager_parts_ns") and not latency.get("alone")
+            for latency in timed
         ]
         if eager_and_dynamic:
             figures["eager_ms"] = _median([pairs.eager for pairs in eager_and_dynamic])
             figures["backend_ms"] = _median([pairs.backend for pairs in eager_and_dynamic])
             figures["speedup"] = _ratio(eager_and_dynamic)
         if static.get("static_ns"):
-            # As a ratio of the dynamic one's time to the static one's: the first is what costs more.
-            pairs = _column(static["dynamic_ns"], static["static_ns"], static["clean"], place)
-            figures["static_ms"] = _median([pairs.backend])
             figures["static_first_call_s"] = static["first_s"][name]
-            figures["cost"] = _ratio([pairs])
+            if "static" not in failed:
+                # As a ratio of the dynamic one's time to the static one's: the first is what costs more.
+                pairs = _column(static["dynamic_ns"], static["static_ns"], static["clean"], place)
+                figures["static_ms"] = _median([pairs.backend])
+                figures["cost"] = _ratio([pairs])
         by_size[name] = figures
     return {
         "of": event["of"],
@@ -54,12 +72,13 @@ def of_sizes(event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]]) -
         },
         "fixed": event.get("fixed"),
         "automatic": event.get("automatic"),
+        **({"failed": failed} if failed else {}),
     }
 
 
 def notes_of(sizes: Mapping[str, Any]) -> list[str]:
-    """What a reader must know: fixed sizes, sizes that were compiled again, what the second size costs."""
-    notes = []
+    """What a reader must know: failures, fixed sizes, sizes compiled again, what the second size costs."""
+    notes = [f"{_FAILED[name]} is not known: {why}" for name, why in (sizes.get("failed") or {}).items()]
     if fixed := sizes["fixed"]:
         notes.append(
             f"the model specialises: {fixed}, though its {sizes['of']} size is marked dynamic; it is "
@@ -86,10 +105,8 @@ def notes_of(sizes: Mapping[str, Any]) -> list[str]:
 def _column(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], clean: Sequence[bool], place: int
 ) -> Pairs:
-    """Pairs of one size in milliseconds; the clean ones where there are enough."""
+    """The clean pairs of one size in milliseconds."""
     keep = np.array(clean, dtype=bool)
-    if keep.sum() < FEWEST:
-        keep = np.ones_like(keep)
     return Pairs(
         *(np.array([row[place] for row in rows], dtype=float)[keep] / 1e6 for rows in (first, second))
     )

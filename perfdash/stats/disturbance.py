@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from perfdash.stats.speedup import Pairs
 
 ENOUGH = 30  # clean pairs over all processes
-FEWEST = 3  # of each process
+_FEWEST = 3  # of each process
 MOST_STEAL = 0.01
 _AGREE = 0.02  # of both clocks, on clean pairs: the margin of the verdict
 _WAITS = 0.1  # share of samples in which a model that waits for nothing may give the core up
@@ -74,7 +74,14 @@ def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
     """
     if list(clean) == list(pairs):
         return True
-    return min(clean) >= FEWEST and sum(clean) >= min(ENOUGH, math.ceil(sum(pairs) / 2))
+    return min(clean) >= _FEWEST and sum(clean) >= min(ENOUGH, math.ceil(sum(pairs) / 2))
+
+
+def too_few_for_parts(clean: Sequence[Sequence[bool] | NDArray[np.bool_]]) -> str | None:
+    """Why the parts of a step, which have wall times alone, are not known; `clean` by process and pair."""
+    if any(sum(pairs) < min(_FEWEST, len(pairs)) for pairs in clean):
+        return f"a process has fewer than {_FEWEST} clean pairs"
+    return None
 
 
 def _why_not_cpu(processes: Sequence[ProcessSamples]) -> str | None:

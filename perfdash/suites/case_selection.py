@@ -290,6 +290,12 @@ def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) 
         return tuple(sizes or ())
     if settings.instances:
         raise UsageError("--instances counts samples of one size: leave it out with --scenario sizes")
+    if settings.allocator in ("jemalloc", "tcmalloc"):
+        # It is loaded in the further processes only, and the main one times the artefacts of one size.
+        raise UsageError(
+            f"--allocator {settings.allocator} is for the timing of one artefact: leave it out with "
+            "--scenario sizes"
+        )
     sizes = sizes or _SIZES
     if len(set(sizes)) < max(2, len(sizes)) or min(sizes) < 1:
         given = ",".join(map(str, sizes))

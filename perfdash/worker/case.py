@@ -144,7 +144,8 @@ class CaseProcess:
                     self.emit("standalone", **self.backend.standalone(self.compiled_model, inputs, job))
             if job.role != "replica" and hasattr(self.scenario, "further") and not self.eager_lost:
                 with self.phase("sizes"):
-                    self.emit("sizes", **self.scenario.further(self.comparison()))
+                    for facts in self.scenario.further(self.comparison()):
+                        self.emit("sizes", **facts)
             # It changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
@@ -446,15 +447,15 @@ class CaseProcess:
                 self.scenario.before_compile(side, step)
             return step
 
-        self.seed()
-        self.frames = structure.Frames()
-        with compilation.on_cores(self.job.compile_cores) as cores:
-            if self.job.compile_cores:
-                compilation.start_compilers(cores)
-            with compilation.capture_figures() as capture:
-                self.compiled_step, figures = compilation.first_call(
-                    make_step, self.device.synchronize, after_two=count_constants
-                )
+        def begin(is_anew: bool) -> None:
+            if is_anew:  # a replica loads what the main process has compiled
+                compiler_caches.begin_anew(self.job.scratch, self.job.machine_cache, on_disk=not is_replica)
+            self.seed()
+            self.frames = structure.Frames()
+
+        self.compiled_step, figures, capture = compilation.captured_first_call(
+            begin, make_step, self.device.synchronize, count_constants, self.job.compile_cores
+        )
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):

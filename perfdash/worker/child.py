@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable
+import select
+from typing import Any, Callable, Optional
 
 from perfdash.worker import failures, linux
+
+_LOOK_MS = 100  # how often to see whether the child has ended
 
 
 class ChildFailed(Exception):
@@ -28,7 +31,7 @@ class ChildDied(Exception):
 def in_child(phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The JSON-able dict that `work` returns in a forked child. Raises ChildFailed, ChildDied.
 
-    The parent sleeps in a read meanwhile. No OpenMP pool may exist in the parent at this point:
+    The parent sleeps meanwhile. No OpenMP pool may exist in the parent at this point:
     libgomp's threads do not survive a fork, and the child would wait for them forever.
     """
     read_end, write_end = os.pipe()
@@ -49,9 +52,10 @@ def in_child(phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         finally:
             os._exit(code)
     os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(pid, 0)
+    try:
+        text, status = _read_until_end(read_end, pid)
+    finally:
+        os.close(read_end)
     if os.WIFSIGNALED(status):
         raise ChildDied(os.WTERMSIG(status))
     try:
@@ -62,3 +66,29 @@ def in_child(phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise ChildFailed(answer["failed"])
     ok: dict[str, Any] = answer["ok"]
     return ok
+
+
+def _read_until_end(pipe: int, pid: int) -> tuple[bytes, int]:
+    """What a child writes into a pipe, and its exit status.
+
+    The end of the child counts, not only that of the pipe: processes that the child has forked and left
+    behind, such as a pool of multiprocessing, hold the pipe open.
+    """
+    chunks: list[bytes] = []
+    status: Optional[int] = None
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while True:
+        if poll.poll(0 if status is not None else _LOOK_MS):
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
+                break
+            chunks.append(chunk)
+        elif status is not None:
+            break
+        else:
+            ended, of_ended = os.waitpid(pid, os.WNOHANG)
+            status = of_ended if ended else None
+    if status is None:
+        status = os.waitpid(pid, 0)[1]
+    return b"".join(chunks), status

@@ -22,6 +22,43 @@ _PLACES = 5  # of one reason
 _LIMIT = re.compile(r"(cache_size|recompile)[_ ]limit")
 
 
+class BeginAnew(Exception):
+    """The first call of `step` failed, as its next one will not: nothing of the attempt is to count."""
+
+    def __init__(self, step: Callable[[], Any]) -> None:
+        super().__init__("begin anew")
+        self.step = step
+
+
+def captured_first_call(
+    begin: Callable[[bool], None],
+    make_step: Callable[[], Callable[[], Any]],
+    synchronize: Callable[[], None],
+    after_two: Callable[[], None] = lambda: None,
+    cores: Collection[int] = (),
+) -> Any:
+    """first_call on these cores, if any, and what was captured; returns (step, figures, capture).
+
+    `begin` is called before each attempt: with False before the first, with True where a step raised
+    BeginAnew and all that its attempt has left is to go.
+    """
+    with on_cores(cores) as number:
+        if cores:
+            start_compilers(number)
+        begin(False)
+        try:
+            with capture_figures() as capture:
+                step, figures = first_call(make_step, synchronize, after_two)
+        except BeginAnew as anew:
+            failed = anew.step
+        else:
+            return step, figures, capture
+        begin(True)
+        with capture_figures() as capture:
+            step, figures = first_call(lambda: failed, synchronize, after_two)
+        return step, figures, capture
+
+
 def first_call(
     make_step: Callable[[], Callable[[], Any]],
     synchronize: Callable[[], None],

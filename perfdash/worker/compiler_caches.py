@@ -67,6 +67,21 @@ def use_in(scratch: str, shared: Optional[str]) -> None:
         _link_tests(_test_folder(shared), os.environ["TORCHINDUCTOR_CACHE_DIR"])
 
 
+def begin_anew(scratch: str, shared: Optional[str], on_disk: bool) -> None:
+    """Forget what this process has compiled, in memory and, if so wished, in its caches on disk."""
+    import torch
+    from torch._inductor import utils
+
+    torch._dynamo.reset()
+    clear = getattr(utils, "clear_caches", None) or getattr(utils, "clear_inductor_caches", None)
+    if clear:
+        clear()
+    if on_disk:
+        for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            shutil.rmtree(os.environ[variable], ignore_errors=True)
+        use_in(scratch, shared)
+
+
 def take_kept(kept: Optional[str], shared: str) -> None:
     """Share what an earlier run has kept."""
     if kept and os.path.isdir(kept):

@@ -87,8 +87,9 @@ class _Instance:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        # Closed, not read to their end: a process that the model has forked may hold the pipes open.
+        with contextlib.suppress(BrokenPipeError), self._process:
+            self._process.kill()
 
     def order(self, message: Dict[str, Any]) -> None:
         """Send a message; an instance that has ended is noticed by `answer`."""

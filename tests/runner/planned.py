@@ -1,9 +1,10 @@
-"""A planned case, the events that a worker sends for it, and a fork parent that has no worker."""
+"""A planned case, the events that a worker sends for it, and stand-ins for a fork parent and an executor."""
 
 from dataclasses import replace
 
 from perfdash.records import Case
-from perfdash.runner.messages import ProcessOutcome
+from perfdash.runner.executors import Message
+from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.worker_limits import RunStopped
 from perfdash.suites.case_selection import Planned
 
@@ -111,3 +112,62 @@ class Parent:
         if self.stopped:
             raise RunStopped
         return ProcessOutcome(events(eager=self.eager[job.process]), status=0)
+
+
+HELLO = {
+    "executable": "python",
+    "torch": "2.15",
+    "torch_cuda": None,
+    "missing": {},
+    "cuda_initialized": False,
+    "packages": {"torch": "2.15"},
+}
+LATENCY = [event for event in events() if event["event"] in ("latency", "done")]
+
+
+class Played:
+    """An executor that answers at once; `script` has the outcomes of a model's attempts, in turn."""
+
+    def __init__(self, slots=1, script=None, hello=HELLO, nulls=(), unlike=None):
+        self.slots = slots
+        self.script = {name: list(outcomes) for name, outcomes in (script or {}).items()}
+        self.hello = hello
+        self.nulls = list(nulls)
+        self.unlike = unlike or {}
+        self.orders = []
+        self.answers = []
+
+    def introduce(self, planned):
+        return [
+            {
+                "environment": {
+                    "host_class": "h x 2",
+                    "cores": 2,
+                    "worker": self.hello,
+                    **self.unlike.get(slot, {}),
+                },
+                "probes": [{"cuda": [], "complaints": []}],
+                "where": {"slot": slot, "host": f"host{slot}", "cores": [slot]},
+            }
+            for slot in range(self.slots)
+        ]
+
+    def null(self, like, processes, slots=None):
+        ratio = self.nulls.pop(0) if self.nulls and slots is None else 1.0
+        latency = {"event": "latency", "eager_ns": [1e6 * ratio], "backend_ns": [1e6], "clean": [True]}
+        return [[ProcessOutcome([latency], status=0)] * processes for _ in range(slots or self.slots)]
+
+    def shrink(self, slots):
+        self.slots = slots
+
+    def start(self, slot, order, log):
+        self.orders.append((slot, order))
+        scripted = self.script.get(order.planned.case.model)
+        main = scripted.pop(0) if scripted else ProcessOutcome(events(), status=0)
+        replicas = [ProcessOutcome(LATENCY, status=0)] * (order.processes - 1) if main.find("done") else []
+        log.write_text("printed")
+        where = {"slot": slot, "host": "h", "cores": [slot]}
+        self.answers.append(Message(slot, "answer", Answer([main, *replicas], "t", 1.0, 0.1, where)))
+
+    def wait(self, timeout_s):
+        return self.answers.pop(0) if self.answers else None

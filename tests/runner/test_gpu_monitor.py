@@ -47,6 +47,17 @@ def test_readings_are_taken_while_latency_is_sampled():
     assert report["trouble"] == []
 
 
+def test_readings_of_sizes_show_trouble_and_are_no_part_of_the_summary():
+    processes = [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=1)]
+    _, watching = monitor(ComputeRunningProcesses=lambda: processes)
+    with watching:
+        watching.on_event({"event": "phase", "name": "sizes"})
+        watching.on_event({"event": "phase_end", "name": "sizes", "seconds": 1.0})
+    report = watching.report()
+    assert report["readings"] == 0
+    assert {why for *_, why in report["trouble"]} == {"1 other processes on the GPU"}
+
+
 def test_a_process_that_ended_within_the_phase_leaves_no_thread():
     _, watching = monitor()
     with watching:

@@ -174,6 +174,43 @@ def test_instances_that_ran_are_in_the_record():
     assert not [note for note in result.notes if "instances" in note]
 
 
+def in_sizes(**end):
+    """A process of scenario `sizes` that ended while it measured what one size alone costs."""
+    first = {"batch 2": {"seconds": 1.0, "graphs": 1}}
+    script = [event for event in events() if event["event"] not in ("memory", "done")]
+    begun = {"event": "sizes", "of": "batch", "sizes": [2], "first": first, "fixed": None, "failed": {}}
+    left = ["static", "automatic"]
+    return ProcessOutcome([*script[:-1], {"event": "phase", "name": "sizes"}, {**begun, "left": left}], **end)
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ({"status": signal.SIGKILL, "limit": MEMORY_LIMIT}, "needed more memory than its limit of 16.00 GiB"),
+        ({"status": signal.SIGKILL, "limit": {**TIME, "limit": 3600.0}}, "longer than its limit of 3600"),
+        ({"status": signal.SIGKILL, "oom_killed": "kernel"}, "killed by the kernel: out of memory"),
+        ({"status": signal.SIGSEGV}, "ended by SIGSEGV in phase sizes"),
+    ],
+)
+def test_an_end_after_the_timing_of_sizes_costs_only_what_was_left(end, why):
+    result, _ = run(in_sizes(**end), ProcessOutcome(events(), status=0))
+    assert (result.status, result.failed_phase, result.error) == (Status.PASS, None, None)
+    assert result.conditions["processes"] == 2
+    assert result.sizes["by_size"]["batch 2"]["first_call_s"] == 1.0
+    assert all(why in result.sizes["failed"][name] for name in ("static", "automatic"))
+    assert len([note for note in result.notes if why in note]) == 2
+    assert not [note for note in result.notes if "processes failed" in note]
+
+
+@pytest.mark.parametrize(
+    "end", [{"status": signal.SIGKILL}, {"status": None}, {"status": signal.SIGKILL, "frozen": True}]
+)
+def test_an_end_in_sizes_from_outside_is_worth_a_retry(end):
+    result, _ = run(in_sizes(**end))
+    assert result.failed_phase == "sizes"
+    assert is_worth_a_retry(result, neighbours=False)
+
+
 def test_an_abort_for_want_of_memory():
     """Thrown in a thread of OpenMP's, where nobody catches it."""
     tail = ["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"]
@@ -217,59 +254,6 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
     assert result.backend_peak_bytes is None
     assert result.eager_peak_bytes == 300 * MB
     assert result.notes == ["no memory was left to measure the back end's in: no room"]
-
-
-def on_gpu(script, gpu=None, **change):
-    """The result of a case on a GPU, from its process's events and the facts of its GPU's monitor."""
-    planned = replace(PLANNED, case=replace(PLANNED.case, device="cuda"), **change)
-    answer = Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}, gpu=gpu or {})
-    return assemble(planned, answer, "steady")
-
-
-def test_a_fault_of_the_gpu_is_the_machines_whatever_was_measured():
-    for script in (events(), events(upto="phase compile")):
-        result = on_gpu(script, {"uuid": "GPU-1", "xids": [79]})
-        assert (result.status, result.error.type) == (Status.INFRA_ERROR, "GpuError")
-        assert is_worth_a_retry(result, neighbours=False)
-        assert result.conditions["gpu_readings"] == {"xids": [79]}
-    assert on_gpu(events(), {"xids": [31], "ecc_errors": 0}).status is Status.PASS
-
-
-def timed(seconds=1.0, **more):
-    """The latency of 40 pairs without CPU times, the first of which begins at 100 s."""
-    none = [None] * 40
-    return events(
-        times_s=[100 + seconds * pair for pair in range(41)], eager_cpu_ns=none, backend_cpu_ns=none, **more
-    )
-
-
-def test_pairs_while_the_gpu_was_not_the_cases_alone_do_not_count():
-    result = on_gpu(timed(), {"trouble": [[99.0, 104.5, "heat"]]})
-    assert result.conditions["clean_pairs"] == [35]
-    assert result.eager_ms.n == 35
-    assert "disturbed" not in result.conditions
-    result = on_gpu(timed(), {"trouble": [[99.0, 130.0, "2 other processes on the GPU"]]})
-    assert result.conditions["disturbed"] == "during 75% of the pairs: 2 other processes on the GPU"
-    assert "too few clean pairs" in result.notes[-1]
-    assert on_gpu(timed(), {"trouble": []}).conditions["clean_pairs"] == [40]
-
-
-def test_what_launching_costs_stands_beside_what_the_gpu_does():
-    account = {"kernels": 300, "copies": 0, "launches": 300, "graph_launches": 0, "gpu_busy_ms": 1.5}
-    accounts = {"eager": account, "backend": {"error": "no profiler"}}
-    more = {"launch_ns": {"eager": 4e6, "backend": 5e5}, "accounts": accounts}
-    work = on_gpu(events(**more)).conditions["gpu_work"]
-    assert work == {
-        "eager": {**account, "launch_ms": 4.0},
-        "backend": {"error": "no profiler", "launch_ms": 0.5},
-    }
-    assert "gpu_work" not in run(ProcessOutcome(events(), status=0))[0].conditions
-
-
-def test_the_record_of_a_gpu_names_its_tf32_setting():
-    assert on_gpu(events()).conditions["tf32"] is False
-    assert on_gpu(events(upto="phase compile"), tf32=True).conditions["tf32"] is True
-    assert "tf32" not in run(ProcessOutcome(events(), status=0))[0].conditions
 
 
 def test_a_gpu_that_has_barely_room_is_reported():
@@ -339,6 +323,23 @@ def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by)
     assert by is None or "waited for a core during" in result.notes[0]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_back_end_alone_has_no_figures_of_eager(device):
+    script = events(clean=0.0, no_core=0.02, alone=True)
+    launch_ns = {"eager": 4e6, "backend": 5e5}
+    script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    script[10] |= {"launch_ns": launch_ns, "accounts": {"backend": {"kernels": 3}}}
+    planned = replace(PLANNED, case=replace(PLANNED.case, device=device))
+    conditions = assemble(planned, Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
+    notes, conditions = conditions.notes, conditions.conditions
+    assert conditions["clocks"]["wall"] == {"backend_ms": pytest.approx(5.01)}
+    assert list(conditions["minor_faults_per_call"]) == ["backend"]
+    assert conditions["gpu_work"] == {"backend": {"kernels": 3, "launch_ms": 0.5}}
+    assert not {"cpu_ratio", "widened_by", "process_ratios"} & set(conditions)
+    assert not [note for note in notes if "interval" in note or "ratio" in note]
+    assert [note for note in notes if "other programs ran on these cores" in note or "clean pairs" in note]
+
+
 def test_parts_are_of_clean_samples_by_the_wall():
     script = events(clean=0.1, pairs=60)
     rows = [[1e6, 2e6] if clean else [9e6, 9e6] for clean in script[10]["clean"]]
@@ -348,6 +349,21 @@ def test_parts_are_of_clean_samples_by_the_wall():
         2.0,
         6,
     )
+
+
+@pytest.mark.parametrize(("pairs", "clean", "known"), [(40, 0.05, False), (40, 1.0, True), (2, 1.0, True)])
+def test_parts_without_enough_clean_pairs_are_not_known(pairs, clean, known):
+    """Where CPU time stands in for the step, the wall times of its parts are those that were rejected."""
+    script = events(clean=clean, pairs=pairs)
+    rows = [[2e6, 3e6] if is_clean else [4e6, 6e6] for is_clean in script[10]["clean"]]
+    script[10] |= {"parts": ["forward", "backward"], "eager_parts_ns": rows, "backend_parts_ns": rows}
+    result, _ = run(ProcessOutcome(script, status=0))
+    assert result.conditions["clock"] == ("wall" if known else "cpu")
+    assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
+    assert from_result(result).values.get("forward_ms") == (2.0 if known else None)
+    assert bool(result.parts_ms) == known
+    note = "the parts of the step are not known: a process has fewer than 3 clean pairs"
+    assert (note in result.notes) == (not known)
 
 
 def test_nothing_captured_is_noted():

@@ -14,68 +14,11 @@ from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
 from perfdash.runner.schedule import TYPICAL_S
 from perfdash.runner.session import Policy, Session, is_to_be_repeated
-from tests.runner.planned import PLANNED, TIME, events
+from tests.runner.planned import HELLO, PLANNED, TIME, Played, events, latency
 
-HELLO = {
-    "executable": "python",
-    "torch": "2.15",
-    "torch_cuda": None,
-    "missing": {},
-    "cuda_initialized": False,
-    "packages": {"torch": "2.15"},
-}
 HOST = {"host_class": "h x 2", "cores": 2}
-LATENCY = [event for event in events() if event["event"] in ("latency", "done")]
 FAILED = {"event": "failed", "phase": "compile", "type": "OSError", "message": "No space left on device"}
 INFRA = ProcessOutcome([{**FAILED, "status": "infra_error"}], status=0)
-
-
-class Played:
-    """An executor that answers at once; `script` has the outcomes of a model's attempts, in turn."""
-
-    def __init__(self, slots=1, script=None, hello=HELLO, nulls=(), unlike=None):
-        self.slots = slots
-        self.script = {name: list(outcomes) for name, outcomes in (script or {}).items()}
-        self.hello = hello
-        self.nulls = list(nulls)
-        self.unlike = unlike or {}
-        self.orders = []
-        self.answers = []
-
-    def introduce(self, planned):
-        return [
-            {
-                "environment": {
-                    "host_class": "h x 2",
-                    "cores": 2,
-                    "worker": self.hello,
-                    **self.unlike.get(slot, {}),
-                },
-                "probes": [{"cuda": [], "complaints": []}],
-                "where": {"slot": slot, "host": f"host{slot}", "cores": [slot]},
-            }
-            for slot in range(self.slots)
-        ]
-
-    def null(self, like, processes, slots=None):
-        ratio = self.nulls.pop(0) if self.nulls and slots is None else 1.0
-        latency = {"event": "latency", "eager_ns": [1e6 * ratio], "backend_ns": [1e6], "clean": [True]}
-        return [[ProcessOutcome([latency], status=0)] * processes for _ in range(slots or self.slots)]
-
-    def shrink(self, slots):
-        self.slots = slots
-
-    def start(self, slot, order, log):
-        self.orders.append((slot, order))
-        scripted = self.script.get(order.planned.case.model)
-        main = scripted.pop(0) if scripted else ProcessOutcome(events(), status=0)
-        replicas = [ProcessOutcome(LATENCY, status=0)] * (order.processes - 1) if main.find("done") else []
-        log.write_text("printed")
-        where = {"slot": slot, "host": "h", "cores": [slot]}
-        self.answers.append(Message(slot, "answer", Answer([main, *replicas], "t", 1.0, 0.1, where)))
-
-    def wait(self, timeout_s):
-        return self.answers.pop(0) if self.answers else None
 
 
 class Lines(list):
@@ -411,6 +354,34 @@ def test_a_disturbed_case_is_measured_again_at_the_end(start):
     assert len(read_results(run.journal.folder)) == 3
 
 
+def alone(backend, no_core):
+    """A process with several threads that timed the back end without eager, which is out of memory."""
+    sampled = latency(backend, backend, no_core=no_core, alone=True)
+    sampled |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    lost = {**FAILED, "event": "eager_lost", "phase": "eager", "status": "eager_oom"}
+    script = [lost if event["event"] == "eager" else event for event in events()]
+    return ProcessOutcome([sampled if event["event"] == "latency" else event for event in script], status=0)
+
+
+def test_a_back_end_alone_that_was_disturbed_is_measured_again(start):
+    planned = case("a", until_oom=True)
+    run = start([planned], Played(script={"a": [alone(9.0, 0.08), alone(5.0, 0.0)]}), processes=1)
+    run.run()
+    (result,) = run.results
+    assert len(run.executor.orders) == 2
+    assert result.status is Status.EAGER_OOM
+    assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
+    assert not result.notes
+
+
+def test_a_speedup_is_not_lost_to_a_back_end_alone(start):
+    run = start([case("a")], Played(script={"a": [disturbed(), alone(5.0, 0.0)]}), processes=1)
+    run.run()
+    (result,) = run.results
+    assert (result.status, result.speedup.verdict) == (Status.PASS, "disturbed")
+    assert any("measured again without a better result: eager_oom" in note for note in result.notes)
+
+
 def test_what_is_still_disturbed_then_has_no_verdict(start):
     run = start([case("a"), case("b")], Played(script={"a": [disturbed(), disturbed()]}), processes=1)
     run.run()
@@ -427,7 +398,7 @@ def test_a_disturbed_result_is_not_lost_to_a_failure(start):
     assert len(run.executor.orders) == 3
     kept_result = next(result for result in read_results(run.journal.folder) if result.case.model == "a")
     assert (kept_result.status, kept_result.speedup.verdict) == (Status.PASS, "disturbed")
-    assert any("measured again without a result: oom" in note for note in kept_result.notes)
+    assert any("measured again without a better result: oom" in note for note in kept_result.notes)
 
 
 def test_strict_refuses_a_noisy_machine(start):

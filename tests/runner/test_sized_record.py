@@ -49,6 +49,25 @@ def test_pairs_that_other_programs_spoilt_are_left_out_where_enough_are_clean():
     assert of_sizes(event(), [spoilt])["by_size"]["batch 1"]["speedup"]["value"] == pytest.approx(2.0)
 
 
+def test_a_size_has_no_latency_where_a_process_has_too_few_clean_pairs():
+    spoilt = latency(eager_parts_ns=rows(9.0, 9.0, 9.0), clean=[True] * 2 + [False] * 18)
+    static = {**event()["static"], "clean": [False] * 20}
+    figures = of_sizes(event(static=static), [latency(), spoilt])["by_size"]["batch 1"]
+    assert figures == {"first_call_s": 0.5, "graphs": 1, "static_first_call_s": 0.4}
+
+
+def test_what_failed_after_the_timing_is_noted():
+    spoilt = {**event()["static"], "clean": [False] * 20}
+    failed = {"automatic": "RuntimeError: no room"}
+    sizes = of_sizes(event(static=spoilt, failed=failed), [])
+    assert sizes["failed"] == {**failed, "static": "a process has fewer than 3 clean pairs"}
+    assert notes_of(sizes) == [
+        "the cost of any size without marks is not known: RuntimeError: no room",
+        "the cost beside an artefact of one size is not known: a process has fewer than 3 clean pairs",
+    ]
+    assert "failed" not in of_sizes(event(failed={}), [])
+
+
 def test_without_samples_what_was_compiled_is_kept():
     sizes = of_sizes(event(static=None), [])
     assert sizes["by_size"]["batch 4"] == {"first_call_s": 0.5, "graphs": 0}

@@ -59,7 +59,12 @@ def test_a_model_that_specialises_says_so(results):
     assert result.status is Status.PASS, result.error
     assert result.sizes["fixed"] == "it fixes the size at 2"
     assert any("the model specialises: it fixes the size at 2" in note for note in result.notes)
-    assert [figures["graphs"] for figures in result.sizes["by_size"].values()] == [1, 1, 1]
+    by_size = result.sizes["by_size"]
+    assert [figures["graphs"] for figures in by_size.values()] == [1, 1, 1]
+    assert result.capture["graphs"] == 3, "without the attempt at which dynamo raises"
+    assert not result.structure["frames_given_up"]
+    assert result.structure["recompiles"] == 2
+    assert sum(figures["first_call_s"] for figures in by_size.values()) <= result.first_call_s + 0.001
 
 
 def test_a_model_that_recompiles_at_every_size_says_so(results):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.lazy import lazy
 
 torch = lazy("torch")
 compilation = lazy("perfdash.worker.compilation")
+compiler_caches = lazy("perfdash.worker.compiler_caches")
 modules = lazy("tests.worker.modules")
+shape_models = lazy("tests.truth.shape_models")
+sizes = lazy("perfdash.worker.scenarios.sizes")
+structure = lazy("perfdash.worker.structure")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +58,54 @@ def test_the_limit_of_recompiles_is_reported_when_it_is_reached_later():
             model(torch.ones(3))
     assert compilation.compiled_graphs() > before
     assert "limit" in compilation.gave_up()
+
+
+def test_an_attempt_that_is_thrown_away_is_no_part_of_compiling():
+    """Dynamo compiles a model that fixes its size before it raises, and then compiles it again."""
+    every = {f"batch {size}": (torch.ones(size, 64),) for size in (2, 3, 5)}
+    side, frames, attempts = SimpleNamespace(inputs=every), [], []
+    model = torch.compile(shape_models.Specialises(), backend="eager")
+    calls = {name: lambda one=one: model(*one) for name, one in every.items()}
+
+    def make_step():
+        step = sizes.SizedStep(calls, SimpleNamespace(synchronize=lambda: None, mark=lambda: None))
+        sizes.before_compile(side, step)
+        attempts.append(step)
+        return step
+
+    def begin(is_anew):
+        frames.append(structure.Frames())
+        if is_anew:
+            attempts.append("anew")
+            torch._dynamo.reset()
+
+    step, figures, capture = compilation.captured_first_call(begin, make_step, lambda: None)
+    assert attempts == [step, "anew"]
+    assert step.fixed_at == "it fixes the size at 2"
+    assert capture["graphs"] == 3
+    assert capture["calls_captured"] == 2 + 3 + 5
+    assert [facts["graphs"] for facts in step.first.values()] == [1, 1, 1]
+    assert sum(facts["seconds"] for facts in step.first.values()) <= figures["first_call_s"]
+    assert frames[-1].failures()["given_up"] == {}
+    assert frames[-1].recompiles() == 2
+
+
+def test_a_compilation_that_begins_anew_finds_empty_caches_on_disk(tmp_path, monkeypatch):
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TMPDIR"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    shared, mark = tmp_path / "shared", "lib.so.load_ok"
+    (shared / "vector_tests").mkdir(parents=True)
+    for name in ("lib.so", mark):
+        (shared / "vector_tests" / name).touch()
+    compiler_caches.use_in(str(tmp_path), str(shared))
+    code = tmp_path / "inductor" / "fxgraph" / "code.py"
+    for on_disk in (False, True):
+        code.parent.mkdir(exist_ok=True)
+        code.touch()
+        compiler_caches.begin_anew(str(tmp_path), str(shared), on_disk)
+        assert code.exists() == (not on_disk)
+    assert (tmp_path / "inductor" / mark).exists(), "the tests of vector instructions are shared again"
 
 
 def test_more_cores_are_for_compiling_alone(monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 
 import pytest
 
@@ -35,6 +37,23 @@ def test_calls_are_counted_while_all_instances_run():
     counted = instances.count_calls(step, lambda: None, 2.0, clock=lambda: now[0])
     assert counted == {"calls": 8, "seconds": 2.0, "median_ms": 250.0}
     assert len(calls) == 12, "two before and two after are not counted"
+
+
+def test_an_instance_ends_although_its_model_left_a_process(monkeypatch):
+    """A pool of multiprocessing, say, holds all that the instance has open."""
+    script = """if True:
+        import json, os, time
+        pid = os.fork()
+        if pid:
+            print(json.dumps({"left": pid}), flush=True)
+        time.sleep(60)
+    """
+    monkeypatch.setattr(instances, "_START", script)
+    start = time.monotonic()
+    with instances._Instance(Job(Case("own", "plain"), "python", "file.py:plain"), [0]) as instance:
+        left = instance.answer()["left"]
+    os.kill(left, signal.SIGKILL)
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.slow

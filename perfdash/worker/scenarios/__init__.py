@@ -16,5 +16,5 @@ it. Also `set_mode(module)`, and `context(job)`, a context manager around every 
 - step.release(): frees what the step holds between calls;
 - all_inputs(job, inputs, load): the inputs of a side, where these are more than one call's, and
   example(inputs): those of one call; before_compile(side, step), ahead of the first call through dynamo;
-- further(comparison): what is measured after the timing, as the event `sizes`.
+- further(comparison): yields what is measured after the timing, as the event `sizes`, as it grows.
 """

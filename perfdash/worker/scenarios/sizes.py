@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import time
+import traceback
 import types
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -19,7 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import compilation, latency_sampling, pytree
+from perfdash.worker import compilation, failures, latency_sampling, pytree
 from perfdash.worker.eager_and_compiled import BothSides, ModelSide
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.scenarios import inference
@@ -90,7 +91,8 @@ def make_step(model: Any, side: ModelSide, device: Any) -> SizedStep:
 class SizedStep:
     """Called, it runs each size once and returns the outputs by size.
 
-    first: of the first call, the seconds and the graphs that dynamo compiled, by size.
+    first: of the first call, the seconds and the graphs that dynamo compiled, by size. A first call in which
+    dynamo raises because the model fixes a size raises BeginAnew; the next one compiles for each size.
     fixed_at: what dynamo says where the model fixes a size that was marked dynamic; None where it does not.
     """
 
@@ -120,12 +122,12 @@ class SizedStep:
             try:
                 outputs[name] = step()
             except Exception as error:
-                self.fixed_at = fixed_size(error) if self.marked else None
-                if self.fixed_at is None:
+                fixed_at = fixed_size(error) if self.marked else None
+                if fixed_at is None:
                     raise
+                self.fixed_at = fixed_at
                 self._only_advise()
-                graphs, start = compilation.compiled_graphs(), time.perf_counter()
-                outputs[name] = step()
+                raise compilation.BeginAnew(self) from error
             self._device.synchronize()
             first[name] = {
                 "seconds": round(time.perf_counter() - start, 4),
@@ -158,27 +160,37 @@ def fixed_size(error: BaseException) -> Optional[str]:
     return None
 
 
-def further(comparison: BothSides) -> Dict[str, Any]:
-    """The event `sizes`: the first calls, and what one size alone, or no marks, would cost.
+def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
+    """Yield the event `sizes` as it grows: the first calls, what one size alone costs, and what no marks do.
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
     a pair and a column a size, and the seconds of their first calls, from empty caches. automatic: the first
-    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none.
+    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. left: the
+    names of what is still to be measured. failed: by name, why it was not. Faults of the machine are raised.
     """
     step = comparison.compiled_step
     assert isinstance(step, SizedStep)
-    uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
+    work = {"static": lambda: _beside_static(comparison, step)}
+    if getattr(comparison.backend, "CAPTURES", True):
+        work["automatic"] = lambda: _automatic(comparison)
     facts: Dict[str, Any] = {
         "of": comparison.job.sizes_of,
         "sizes": list(comparison.job.sizes),
         "first": step.first,
         "fixed": step.fixed_at,
+        "failed": {},
     }
-    with uncounted:
-        facts["static"] = _beside_static(comparison, step)
-        if getattr(comparison.backend, "CAPTURES", True):
-            facts["automatic"] = _automatic(comparison)
-    return facts
+    for place, name in enumerate(work):
+        yield {**facts, "left": list(work)[place:]}
+        try:
+            with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+                facts[name] = work[name]()
+        except Exception as error:
+            if failures.classify("sizes", error) is Status.INFRA_ERROR:
+                raise
+            traceback.print_exc()
+            facts["failed"] = {**facts["failed"], name: f"{type(error).__name__}: {error}"[:300]}
+    yield {**facts, "left": []}
 
 
 def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
@@ -202,6 +214,7 @@ def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
         "static_ns": figures["eager_parts_ns"],
         "dynamic_ns": figures["backend_parts_ns"],
         "clean": figures["clean"],
+        "times_s": figures["times_s"],
     }
 
 
