@@ -36,7 +36,7 @@ def merge_shards(
     settings = resolve({"out": out, "db": db, "no_history": no_history})[0]
     below = settings.out
     shards = [read_shard(find_run(run, below)) for run in runs]
-    folder, info, results, missing = merge_runs(shards, below)
+    folder, info, results, missing = merge_runs(shards, below, no_history=settings.no_history)
     if as_json:
         plain = {"run": to_json(info), "folder": str(folder), "missing": list(missing)}
         typer.echo(dumps(plain, indent=1))

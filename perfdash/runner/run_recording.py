@@ -17,12 +17,16 @@ from perfdash.settings import RunSettings
 
 def exclusion(info: RunInfo) -> str | None:
     """Why a run stays out of the history; None for a recorded run."""
-    shard = str(info.plan.get("shard") or "")
-    if shard and not shard.endswith("/1"):
+    if _is_shard(info):
         return "a shard goes in when it is merged"
     if info.configuration.get("no_history"):
         return "it was measured with --no-history"
     return refusal(info)
+
+
+def _is_shard(info: RunInfo) -> bool:
+    shard = str(info.plan.get("shard") or "")
+    return bool(shard) and not shard.endswith("/1")
 
 
 def refusal(info: RunInfo) -> str | None:
@@ -51,7 +55,9 @@ def record(
     if why := refusal(info):
         warn(f"The run is saved, but not put into the history: {why}")
         return MachineError.exit_code
-    if exclusion(info):
+    if why := exclusion(info):
+        if not _is_shard(info):
+            warn(f"The run is saved, but not put into the history: {why}")
         return 0
     try:
         with open_store(settings.history) as store:

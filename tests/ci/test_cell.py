@@ -55,7 +55,7 @@ class Agent:
         self.env = {
             **self.stage.env, "NIGHT": str(self.night), "CELL": CELL, "STAGE": "measure", "NODE_NAME": "xeon",
             "SUITES": "timm", "PERFDASH_NIGHTLY": str(self.cell), "OUT": str(self.cell / "out"),
-            "PERFDASH_NO_HISTORY": "true",
+            "PERFDASH_DB": str(self.cell / "out/history.db"),
         }  # fmt: skip
 
     def start(self, script: str, *words: str, **more: str) -> subprocess.Popen[str]:
