@@ -107,7 +107,8 @@ def list_runs(
     if since is not None:
         query = query.where(runs.c.started >= since)
     if until is not None:
-        query = query.where(runs.c.started <= until + "~")  # `~` sorts after every digit and letter
+        # Only the prefix is compared: no character is the last one in the locale of every database.
+        query = query.where(sa.func.substr(runs.c.started, 1, len(until)) <= until)
     if ids is not None:
         query = query.where(runs.c.id.in_(ids))
     if not with_excluded:
