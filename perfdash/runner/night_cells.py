@@ -75,8 +75,8 @@ def _measured_cell(name: str, parameters: Mapping[str, str]) -> Cell:
         "STAGE": "measure",
         "PERFDASH_NIGHTLY": folder,
         "OUT": f"{folder}/out",
-        # A history of its own: that of the night imports the runs when they are gathered, and shards when they
-        # are merged. With --no-history they would be marked as runs that no history takes.
+        # A history of its own: that of the night imports the runs when they are gathered or merged. With
+        # --no-history they would be marked as runs that no history takes.
         "PERFDASH_DB": f"{folder}/out/history.db",
     }
 

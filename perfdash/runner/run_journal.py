@@ -146,11 +146,16 @@ class RunJournal:
         self._guard(lambda: _replace(self.folder / INFO, _document(to_json(info))))
 
     def write_state(self, info: RunInfo, state: str) -> None:
-        """run.json with a new state of the run and of its last session."""
+        """run.json with a new state of the run and of its last session.
+
+        The end of the run is never earlier than it was, whatever the clock says: the history keeps the
+        version of a run that ended last.
+        """
         session = info.sessions[-1]
         info.state = session["state"] = state
         if state != "running":
-            info.ended = session["ended"] = now()
+            session["ended"] = now()
+            info.ended = max(info.ended or "", session["ended"])
         self.write_info(info)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
