@@ -18,6 +18,14 @@ for word in "${more[@]}"; do
   before="$word"
 done
 
+# A run goes on in the history that it began with, unless it is given another one, as to a resumed night. A
+# password on a command line is refused; of such an address perfdash reads the variable again.
+db=()
+case "${PERFDASH_DB:-}" in
+  "" | *://*:*@* | *password=*) ;;
+  *) db=(--db "$PERFDASH_DB") ;;
+esac
+
 # The run of a cell is known by its JUnit file, which no other run names; in run.json it is JSON.
 run_of() { # JUNIT
   local found quoted
@@ -40,7 +48,7 @@ measure() { # NAME OPTIONS...
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
     say "$name: going on with $folder"
-    perfdash_in_time run --resume "$folder" --out "$OUT" "${variables[@]}" || code=$?
+    perfdash_in_time run --resume "$folder" --out "$OUT" "${db[@]}" "${variables[@]}" || code=$?
   else
     perfdash_in_time run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
     folder="$(run_of "$junit")"

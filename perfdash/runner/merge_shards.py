@@ -79,12 +79,13 @@ def refuse(shards: Sequence[Shard]) -> None:
 
 
 def merge(
-    shards: Sequence[Shard], out: Path, *, no_history: bool = False
+    shards: Sequence[Shard], out: Path, *, no_history: bool = False, db: str | None = None
 ) -> tuple[Path, RunInfo, list[Result], list[str]]:
     """A new run folder of all their results: (folder, info, results, names of missing cases).
 
-    `no_history` keeps it out of the history, as does a shard that was measured with --no-history.
-    Raises UsageError (refuse) and MachineError; then no folder is left.
+    `no_history` keeps it out of the history, as does a shard that was measured with --no-history. `db`: the
+    address of the history as run.json keeps it, for a resume. Raises UsageError (refuse) and MachineError;
+    then no folder is left.
     """
     refuse(shards)
     plan = replace(shards[0].plan, shard=None, mine=tuple(range(len(shards[0].plan.cases))))
@@ -95,6 +96,7 @@ def merge(
     journal = RunJournal.create(out)
     try:
         info = _info(journal.folder.name, shards, plan, complete=not missing)
+        info.configuration["db"] = db
         info.configuration["no_history"] = no_history or any(
             shard.info.configuration.get("no_history") for shard in shards
         )

@@ -145,7 +145,8 @@ def test_what_strict_keeps_out_in_one_shard_it_keeps_out_in_all(shard, tmp_path,
 ])  # fmt: skip
 def test_what_one_shard_keeps_out_of_the_history_stays_out(shard, tmp_path, settings, own, why):
     shards = [read_shard(shard(number, **more)) for number, more in enumerate(settings, start=1)]
-    folder, info, results, _ = merge(shards, tmp_path / "runs", no_history=own)
+    folder, info, results, _ = merge(shards, tmp_path / "runs", no_history=own, db="/merged.db")
+    assert info.configuration["db"] == "/merged.db"
     assert exclusion(info) == why
     warnings: list[str] = []
     record(RunSettings(db=str(tmp_path / "history.db")), info, results, folder, warnings.append)
