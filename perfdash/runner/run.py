@@ -118,16 +118,20 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
         return plan
     if settings.shard:
         raise UsageError("--hours and --shard: give each machine hours and cases of its own, without shards")
+    if settings.no_history:
+        raise UsageError(
+            "--hours needs the history, which knows what each case waited and takes: leave out --no-history "
+            "or --hours"
+        )
     from perfdash.history.queries import NightsOfCase, measured_on
     from perfdash.history.store import NoHistory, open_store
 
     known: dict[Case, NightsOfCase] = {}
-    if not settings.no_history:
-        try:
-            with open_store(settings.history, create=False) as store, store.read() as connection:
-                known = measured_on(connection, _host())
-        except NoHistory:
-            pass  # the first night: the suites' hints of costs decide
+    try:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
+            known = measured_on(connection, _host())
+    except NoHistory:
+        pass  # the first night: the suites' hints of costs decide
     side_by_side = [1] * len(plan.cases)
     for group, places in by_slots(settings, plan.cases):
         for place in places:
