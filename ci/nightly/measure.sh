@@ -26,14 +26,22 @@ case "${PERFDASH_DB:-}" in
   *) db=(--db "$PERFDASH_DB") ;;
 esac
 
-# The run of a cell is known by its JUnit file, which no other run names; in run.json it is JSON.
+# The run of a cell is known by its JUnit file, which no other run names but the one that it was merged into.
 run_of() { # JUNIT
-  local found quoted
-  quoted="$("$venv/bin/python" -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1")"
-  found="$(find "$OUT" -mindepth 2 -maxdepth 2 -name run.json -print0 |
-    xargs -0r grep -lsF "$quoted" | sort | tail -1 || true)"
-  if [ -n "$found" ]; then (cd "${found%/run.json}" && pwd); fi
+  "$venv/bin/python" -c '
+import contextlib, json, os, sys
+from pathlib import Path
+for path in sorted(Path(sys.argv[1]).glob("*/run.json"), reverse=True):
+    with contextlib.suppress(OSError, ValueError):
+        text = path.read_text(encoding="utf-8")
+        if json.dumps(sys.argv[2]) in text and not json.loads(text).get("merged_from"):
+            sys.stdout.buffer.write(os.fsencode(path.parent.absolute()))
+            break
+' "$OUT" "$1"
 }
+
+# How often ci/nightly.sh --from has measured the night anew: such runs have JUnit files of their own.
+anew="$(cat "$PERFDASH_NIGHTLY/anew" 2>/dev/null || true)"
 
 # perfdash, ended as by Ctrl-C after CELL_MINUTES.
 perfdash_in_time() {
@@ -43,7 +51,7 @@ perfdash_in_time() {
 }
 
 measure() { # NAME OPTIONS...
-  local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1.xml" folder code=0
+  local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1${anew:+.anew$anew}.xml" folder code=0
   if [ -e "$PERFDASH_NIGHTLY/cells/$name.done" ]; then return 0; fi
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
