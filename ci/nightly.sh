@@ -324,6 +324,7 @@ for stage in "${stages[@]}"; do
   esac
   if [ "$stage" = measure ] && [ -n "$from$only" ] && [ "$again" = yes ]; then
     rm -rf "$night/cells" "$night/runs" "$night/run" "$night/base" "$night/merged"
+    echo "$(($(cat "$night/anew" 2>/dev/null || echo 0) + 1))" >"$night/anew" # so that measure.sh resumes none of them
   fi
   do_stage "$stage"
   case "$stage" in torch | measure | merge | detect | confirm | bisect) [ -n "$only" ] || again=yes ;; esac

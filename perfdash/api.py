@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Factory = str | os.PathLike[str] | Callable[..., Any]
 Note = Callable[[str], None]
 # Settings that choose among the models of suites, which measure() does not do.
-_OF_SUITES = frozenset({"suite", "model", "models", "quick", "torchbench", "shard", "costs"})
+_OF_SUITES = frozenset({"suite", "model", "models", "quick", "torchbench", "shard", "costs", "hours"})
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def shown(settings: RunSettings) -> dict[str, Any]:
     from urllib.parse import urlsplit
 
     values = settings.model_dump(mode="json")
-    if settings.db and _has_password(settings.db):
+    if settings.db and has_password(settings.db):
         parts = urlsplit(settings.db)
         values["db"] = f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}"
     return values
@@ -290,14 +290,15 @@ def check_time(text: str, where: str) -> str:
 
 def refuse_password(address: str, where: str) -> None:
     """Raises UsageError for an address with a password where others see it."""
-    if _has_password(address):
+    if has_password(address):
         raise UsageError(
             f"{where}: a password is seen there by others; put the address into PERFDASH_DB, or the "
             "password into PGPASSWORD or ~/.pgpass"
         )
 
 
-def _has_password(address: str) -> bool:
+def has_password(address: str) -> bool:
+    """Whether the address of a history holds a password."""
     before, at, _ = address.partition("://")[2].rpartition("@")
     return (bool(at) and ":" in before) or "password=" in address.lower()
 

@@ -58,9 +58,12 @@ def postgres():
         command = [*as_user, str(programs / program), *arguments]
         done = subprocess.run(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert done.returncode == 0, done.stdout
+        return done.stdout
 
+    # Text is ordered as in most databases, not by its bytes (PostgreSQL 15 and later).
+    icu = ["--locale-provider=icu", "--icu-locale=en-US"] if "--icu-locale" in call("initdb", "-?") else []
     try:
-        call("initdb", "-D", str(data), "-U", "perfdash", "-A", "trust", "-E", "UTF8", "--no-sync")
+        call("initdb", "-D", str(data), "-U", "perfdash", "-A", "trust", "-E", "UTF8", "--no-sync", *icu)
         options = f"-k {home} -c listen_addresses='' -c fsync=off"
         call("pg_ctl", "-D", str(data), "-o", options, "-l", str(home / "log"), "-w", "start")
         try:

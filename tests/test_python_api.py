@@ -174,7 +174,7 @@ def test_what_cannot_be_pickled_is_told_before_anything_is_measured(tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["suite", "models", "quick", "shard"])
+@pytest.mark.parametrize("name", ["suite", "models", "quick", "shard", "hours"])
 def test_measure_is_for_one_model(name):
     with pytest.raises(perfdash.UsageError, match=f"{name} chooses among several: use run"):
         perfdash.measure(make, **{name: "timm"})

@@ -13,3 +13,18 @@ case "${DB:-}" in
     ;;
 esac
 check_parameters
+# Cells measure without the night's history.
+more=()
+arguments_of "$RUN_ARGUMENTS"
+before=""
+for word in "${more[@]}"; do
+  case "$before $word" in
+    *" --hours" | *" --hours="*)
+      complain 2 "RUN_ARGUMENTS: --hours needs the history, which cells do not have: choose cases by MODELS or QUICK"
+      ;;
+    "--fail-on "*regression* | *" --fail-on="*regression*)
+      complain 2 "RUN_ARGUMENTS: --fail-on regression needs the history, which cells do not have: give FAIL_ON=regression"
+      ;;
+  esac
+  before="$word"
+done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The runs of a night that Jenkins' agents measured, each below TOP/cells/CELL/out:
-#   gather.sh TOP           their list (the file `runs`), and the history takes in those that are no shards
+#   gather.sh TOP           their list (the file `runs`), and the history takes in those that belong there
 #   gather.sh TOP DEVICE    of what is told of, the runs of one device, to be confirmed where it was measured
 # Whatever agent a list was made on, it names folders of this one.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,12 +9,10 @@ if [ "$#" -lt 1 ] || [ ! -d "$1" ]; then complain 2 "give the folder of the nigh
 top="$(cd "$1" && pwd)"
 device="${2:-}"
 
-# Of a run: whole or shard, and its device.
-about() {
+device_of() { # RUN
   "$venv/bin/python" -c '
 import json, sys
-run = json.load(open(sys.argv[1] + "/run.json"))
-print("shard" if run["plan"].get("shard") else "whole", run["configuration"].get("device") or "cpu")' "$1"
+print(json.load(open(sys.argv[1] + "/run.json"))["configuration"].get("device") or "cpu")' "$1"
 }
 
 if [ -z "$device" ]; then
@@ -26,17 +24,12 @@ if [ -z "$device" ]; then
   # Of the same measured several times (BASE_RUNS) all but the last are only the history's.
   cat "$top"/cells/*/base 2>/dev/null |
     sed "s|^.*/$(basename "$top")/cells/|$top/cells/|" >"$top/base" || true
-  worst=0
-  while IFS= read -r run <&3; do
-    code=0
-    kind="$(about "$run")" || code=3
-    case "$kind" in
-      whole*) perfdash history import "$run" || code=$? ;;
-    esac
-    if [ "$code" -gt "$worst" ]; then worst="$code"; fi
-  done 3<"$top/runs"
   if [ ! -s "$top/runs" ]; then complain 3 "no cell of the night left a run"; fi
-  exit "$worst"
+  # Of a folder of runs it leaves out shards, and what --strict or --no-history keeps out, and says so.
+  mapfile -t folders < <(sed 's|/[^/]*$||' "$top/runs" | sort -u)
+  code=0
+  perfdash history import "${folders[@]}" || code=$?
+  exit "$code"
 fi
 
 list="$top/run"
@@ -44,7 +37,7 @@ list="$top/run"
 : >"$PERFDASH_NIGHTLY/run"
 while IFS= read -r line <&3; do
   run="$top/${line##*/"$(basename "$top")"/}"
-  if [ "$(about "$run" | cut -d' ' -f2)" = "$device" ]; then echo "$run" >>"$PERFDASH_NIGHTLY/run"; fi
+  if [ "$(device_of "$run")" = "$device" ]; then echo "$run" >>"$PERFDASH_NIGHTLY/run"; fi
 done 3<"$list"
 if [ ! -s "$PERFDASH_NIGHTLY/run" ]; then complain 3 "no run of tonight on $device"; fi
 # What was not measured is not told either: confirm.sh keeps the good build then.

@@ -18,14 +18,30 @@ for word in "${more[@]}"; do
   before="$word"
 done
 
-# The run of a cell is known by its JUnit file, which no other run names; in run.json it is JSON.
+# A run goes on in the history that it began with, unless it is given another one, as to a resumed night. A
+# password on a command line is refused; of such an address perfdash reads the variable again.
+db=()
+case "${PERFDASH_DB:-}" in
+  "" | *://*:*@* | *password=*) ;;
+  *) db=(--db "$PERFDASH_DB") ;;
+esac
+
+# The run of a cell is known by its JUnit file, which no other run names but the one that it was merged into.
 run_of() { # JUNIT
-  local found quoted
-  quoted="$("$venv/bin/python" -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1")"
-  found="$(find "$OUT" -mindepth 2 -maxdepth 2 -name run.json -print0 |
-    xargs -0r grep -lsF "$quoted" | sort | tail -1 || true)"
-  if [ -n "$found" ]; then (cd "${found%/run.json}" && pwd); fi
+  "$venv/bin/python" -c '
+import contextlib, json, os, sys
+from pathlib import Path
+for path in sorted(Path(sys.argv[1]).glob("*/run.json"), reverse=True):
+    with contextlib.suppress(OSError, ValueError):
+        text = path.read_text(encoding="utf-8")
+        if json.dumps(sys.argv[2]) in text and not json.loads(text).get("merged_from"):
+            sys.stdout.buffer.write(os.fsencode(path.parent.absolute()))
+            break
+' "$OUT" "$1"
 }
+
+# How often ci/nightly.sh --from has measured the night anew: such runs have JUnit files of their own.
+anew="$(cat "$PERFDASH_NIGHTLY/anew" 2>/dev/null || true)"
 
 # perfdash, ended as by Ctrl-C after CELL_MINUTES.
 perfdash_in_time() {
@@ -35,12 +51,12 @@ perfdash_in_time() {
 }
 
 measure() { # NAME OPTIONS...
-  local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1.xml" folder code=0
+  local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1${anew:+.anew$anew}.xml" folder code=0
   if [ -e "$PERFDASH_NIGHTLY/cells/$name.done" ]; then return 0; fi
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
     say "$name: going on with $folder"
-    perfdash_in_time run --resume "$folder" --out "$OUT" "${variables[@]}" || code=$?
+    perfdash_in_time run --resume "$folder" --out "$OUT" "${db[@]}" "${variables[@]}" || code=$?
   else
     perfdash_in_time run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
     folder="$(run_of "$junit")"

@@ -55,6 +55,7 @@ for plan in "${!shards[@]}"; do
     printf '%s\n' "${folders[@]}" >>"$PERFDASH_NIGHTLY/.run"
   fi
 done
-mv "$PERFDASH_NIGHTLY/.run" "$PERFDASH_NIGHTLY/run"
+awk '!known[$0]++' "$PERFDASH_NIGHTLY/.run" >"$PERFDASH_NIGHTLY/run" # each once
+rm -f "$PERFDASH_NIGHTLY/.run"
 say "Told of: $(tr '\n' ' ' <"$PERFDASH_NIGHTLY/run")"
 exit "$worst"

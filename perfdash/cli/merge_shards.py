@@ -29,6 +29,7 @@ def merge_shards(
     from perfdash.report.run_summary import summary
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import read_shard
+    from perfdash.runner.run import kept_address
     from perfdash.runner.run_journal import find_run
     from perfdash.runner.run_recording import record
     from perfdash.settings import resolve
@@ -36,7 +37,9 @@ def merge_shards(
     settings = resolve({"out": out, "db": db, "no_history": no_history})[0]
     below = settings.out
     shards = [read_shard(find_run(run, below)) for run in runs]
-    folder, info, results, missing = merge_runs(shards, below)
+    folder, info, results, missing = merge_runs(
+        shards, below, no_history=settings.no_history, db=kept_address(settings)
+    )
     if as_json:
         plain = {"run": to_json(info), "folder": str(folder), "missing": list(missing)}
         typer.echo(dumps(plain, indent=1))

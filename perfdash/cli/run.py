@@ -119,7 +119,8 @@ def _measure(prepared: OpenRun, wide: bool, as_json: bool) -> int:
             f"To continue: perfdash run --resume {run.folder}"
         )
         return 130
-    return run_gates(prepared.settings, run.info, run.results, str(run.folder), _note) or run.exit_code
+    gate = run_gates(prepared.settings, run.info, run.results, str(run.folder), _note)
+    return run.exit_code or gate  # to a script, 1 means a complete run
 
 
 def _note(text: str) -> None:

@@ -16,7 +16,7 @@ from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
 from perfdash.history.queries import in_chunks, list_runs, read_run, rows_of
-from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
+from perfdash.history.results import Imported, Row, RunRow, case_digest, digest, pruned_content
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
@@ -29,8 +29,8 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
     A stored run is replaced, under its id, if it was resumed since then or its file was corrected; an older
-    copy of it is left out. Raises UsageError for values that no history can hold, MachineError if the
-    database fails.
+    copy of it, or one without its samples, is left out. Raises UsageError for values that no history can
+    hold, MachineError if the database fails.
     """
     for imported in runs:
         _check(imported)
@@ -72,7 +72,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     key = imported.key
     foreign = run.origin != "perfdash"
     old = _same_run(connection, imported)
-    if old is not None and old.content == content:
+    if old is not None and content in (old.content, pruned_content(old.content)):
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER

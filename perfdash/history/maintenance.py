@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from perfdash.history import acts, generated_code, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
-from perfdash.history.results import Imported, digest
+from perfdash.history.results import Imported, pruned_content
 from perfdash.history.store import Store
 
 _RUNS_AT_ONCE = 50
@@ -56,7 +56,7 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
         .where(runs.c.id.in_(ids), details.c.samples.is_not(None))
     )
     for run_id, content in connection.execute(sampled).all():
-        pruned = sa.update(runs).where(runs.c.id == run_id).values(content=digest(["pruned", content]))
+        pruned = sa.update(runs).where(runs.c.id == run_id).values(content=pruned_content(content))
         connection.execute(pruned)
     result_ids = sa.select(results.c.id).where(results.c.run_id.in_(ids))
     where = details.c.result_id.in_(result_ids), details.c.samples.is_not(None)

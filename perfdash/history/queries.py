@@ -23,7 +23,7 @@ from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case
 from perfdash.suggestions import did_you_mean, not_one_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def list_runs(
     if since is not None:
         query = query.where(runs.c.started >= since)
     if until is not None:
-        query = query.where(runs.c.started <= until + "~")  # `~` sorts after every digit and letter
+        # Only the prefix is compared: no character is the last one in the locale of every database.
+        query = query.where(sa.func.substr(runs.c.started, 1, len(until)) <= until)
     if ids is not None:
         query = query.where(runs.c.id.in_(ids))
     if not with_excluded:
@@ -508,7 +509,7 @@ class NightsOfCase:
 
 
 def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
-    """What the latest runs of a host have measured of each case; skipped cases were not measured."""
+    """What the latest runs of a host have measured of each case, but for skips and faults of the machine."""
     runs, results, cases = schema.runs, schema.results, schema.cases
     latest = (
         sa.select(runs.c.id)
@@ -522,7 +523,7 @@ def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> d
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .where(results.c.run_id.in_(latest))
-        .where(results.c.status.not_in([str(Status.SKIPPED), str(Status.NOT_TONIGHT)]))
+        .where(results.c.status.not_in(_NOT_MEASURED))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
     )
     measured: dict[Case, NightsOfCase] = {}

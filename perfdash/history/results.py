@@ -218,6 +218,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def pruned_content(content: str) -> str:
+    """The `content` of a run whose samples were removed."""
+    return digest(["pruned", content])
+
+
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 

@@ -75,12 +75,15 @@ def write(folder: Path, results: Sequence[Result], dynamo_names: dict[str, str])
 
 
 def stem(case: Case, dynamo_names: dict[str, str]) -> str:
-    """`inductor_timm_models_float32_inference_cpu`, as benchmarks/dynamo/runner.py names it."""
+    """`inductor_timm_models_float32_inference_cpu`, as benchmarks/dynamo/runner.py names it.
+
+    The name of a configuration follows: `..._cpu_dynamic`.
+    """
     suite = dynamo_names.get(case.suite, case.suite)
     backend = case.backend.replace("-", "_")
     name = f"{backend}_{suite}_{case.dtype}_{case.scenario}_{case.device}"
-    # That harness has no word for a configuration; dynamic shapes are not in its names.
-    if case.configuration in (DEFAULT_CONFIGURATION, "dynamic") and not case.settings:
+    # That harness has no word for a configuration.
+    if case.configuration == DEFAULT_CONFIGURATION and not case.settings:
         return name
     return f"{name}_{re.sub(r'[^A-Za-z0-9]+', '_', case.configuration)}"
 

@@ -78,10 +78,14 @@ def refuse(shards: Sequence[Shard]) -> None:
             owner[result.case] = shard.info.id
 
 
-def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Result], list[str]]:
+def merge(
+    shards: Sequence[Shard], out: Path, *, no_history: bool = False, db: str | None = None
+) -> tuple[Path, RunInfo, list[Result], list[str]]:
     """A new run folder of all their results: (folder, info, results, names of missing cases).
 
-    Raises UsageError (refuse) and MachineError; then no folder is left.
+    `no_history` keeps it out of the history, as does a shard that was measured with --no-history. `db`: the
+    address of the history as run.json keeps it, for a resume. Raises UsageError (refuse) and MachineError;
+    then no folder is left.
     """
     refuse(shards)
     plan = replace(shards[0].plan, shard=None, mine=tuple(range(len(shards[0].plan.cases))))
@@ -92,6 +96,10 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     journal = RunJournal.create(out)
     try:
         info = _info(journal.folder.name, shards, plan, complete=not missing)
+        info.configuration["db"] = db
+        info.configuration["no_history"] = no_history or any(
+            shard.info.configuration.get("no_history") for shard in shards
+        )
         if spread.cases:
             info.noise["between_processes"] = spread.facts
         journal.write_plan({**shards[0].plain_plan, "shard": None, "mine": list(plan.mine)})

@@ -75,7 +75,9 @@ def _measured_cell(name: str, parameters: Mapping[str, str]) -> Cell:
         "STAGE": "measure",
         "PERFDASH_NIGHTLY": folder,
         "OUT": f"{folder}/out",
-        "PERFDASH_NO_HISTORY": "true",  # the history imports the runs when they are gathered
+        # A history of its own: that of the night imports the runs when they are gathered or merged. With
+        # --no-history they would be marked as runs that no history takes.
+        "PERFDASH_DB": f"{folder}/out/history.db",
     }
 
 

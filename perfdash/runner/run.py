@@ -37,7 +37,7 @@ from perfdash.runner.notebook_model import NotebookModel
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
-from perfdash.settings import RunSettings, resolve
+from perfdash.settings import RunSettings, has_password, resolve
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, backend_names
@@ -118,16 +118,20 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
         return plan
     if settings.shard:
         raise UsageError("--hours and --shard: give each machine hours and cases of its own, without shards")
+    if settings.no_history:
+        raise UsageError(
+            "--hours needs the history, which knows what each case waited and takes: leave out --no-history "
+            "or --hours"
+        )
     from perfdash.history.queries import NightsOfCase, measured_on
     from perfdash.history.store import NoHistory, open_store
 
     known: dict[Case, NightsOfCase] = {}
-    if not settings.no_history:
-        try:
-            with open_store(settings.history, create=False) as store, store.read() as connection:
-                known = measured_on(connection, _host())
-        except NoHistory:
-            pass  # the first night: the suites' hints of costs decide
+    try:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
+            known = measured_on(connection, _host())
+    except NoHistory:
+        pass  # the first night: the suites' hints of costs decide
     side_by_side = [1] * len(plan.cases)
     for group, places in by_slots(settings, plan.cases):
         for place in places:
@@ -158,12 +162,20 @@ def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, R
 
     Raises UsageError where there is none, or where a flag would measure something else.
     """
-    here = resolve({"out": flags["out"], "db": flags["db"]})[0]
+    here, origins = resolve({"out": flags["out"], "db": flags["db"]})
     folder = find_run(name, here.out, without_results=True)
     info = read_info(folder)
-    # run.json does not hold the history's address, which may contain a password.
-    db = here.db or str(folder.absolute().parent / "history.db")
-    return folder, info, resumed_settings(info, flags).model_copy(update={"db": db})
+    settings = resumed_settings(info, flags)
+    begun = info.configuration.get("db")
+    if origins["db"] == "--db" or (begun == MASK and origins["db"] == "PERFDASH_DB"):
+        begun = None
+    if begun == MASK and not settings.no_history:
+        raise UsageError(
+            f"Cannot resume {info.id}: the address of its history was given with a password, which is not "
+            "kept. Set PERFDASH_DB again, or name a history by --db."
+        )
+    db = begun or here.db or str(folder.absolute().parent / "history.db")
+    return folder, info, settings.model_copy(update={"db": db})
 
 
 def resumed_run(
@@ -415,7 +427,8 @@ def new_info(
     run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str], command: list[str]
 ) -> RunInfo:
     """The run.json of a run that begins; its environment is filled in by the first worker."""
-    configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
+    configuration: dict[str, Any] = settings.model_dump(mode="json")
+    configuration["db"] = kept_address(settings)
     configuration["env"] = mask_variables(settings.env)
     # Absolute paths, so that the run can be resumed from another folder.
     for key, names in (("suite", settings.suite), ("configuration", settings.configuration)):
@@ -445,6 +458,17 @@ def new_info(
             "uid": uuid.uuid4().hex,
         },
     )
+
+
+def kept_address(settings: RunSettings) -> str | None:
+    """The address of the history as run.json keeps it: no default, no relative path, and no password."""
+    if settings.db is None or has_password(settings.db):
+        return settings.db and MASK
+    scheme = "sqlite:///" if settings.db.startswith("sqlite:///") else ""
+    if "://" in settings.db and not scheme:
+        return settings.db
+    path = os.path.abspath(settings.db.removeprefix(scheme))
+    return None if path == os.path.abspath(settings.out / "history.db") else f"{scheme}{path}"
 
 
 def command_line(words: Sequence[str] | None = None) -> list[str]:

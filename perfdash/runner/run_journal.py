@@ -146,11 +146,16 @@ class RunJournal:
         self._guard(lambda: _replace(self.folder / INFO, _document(to_json(info))))
 
     def write_state(self, info: RunInfo, state: str) -> None:
-        """run.json with a new state of the run and of its last session."""
+        """run.json with a new state of the run and of its last session.
+
+        The end of the run is never earlier than it was, whatever the clock says: the history keeps the
+        version of a run that ended last.
+        """
         session = info.sessions[-1]
         info.state = session["state"] = state
         if state != "running":
-            info.ended = session["ended"] = now()
+            session["ended"] = now()
+            info.ended = max(info.ended or "", session["ended"])
         self.write_info(info)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
@@ -189,12 +194,17 @@ class RunJournal:
         return attempts
 
     def rewrite(self, results: Sequence[Result]) -> None:
-        """The latest record of each case replaced (intervals made anew), those before it kept."""
+        """The latest record of each case replaced (intervals made anew), those before it kept.
+
+        A result that has no record yet, because the disk was full, gets one at the end.
+        """
         latest = {result.case: result for result in results}
         lines: list[str] = []
         for result in reversed(read_all(self.folder)):
             lines.append(_line(latest.pop(result.case, result)))
-        self._guard(lambda: _replace(self.folder / RESULTS, "".join(reversed(lines)).encode()))
+        lines.reverse()
+        lines.extend(map(_line, latest.values()))
+        self._guard(lambda: _replace(self.folder / RESULTS, "".join(lines).encode()))
 
     def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
         """The CSVs of all results so far (perfdash.runner.dynamo_csv_writer)."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.history.ingest import take_in
+from perfdash.history.ingest import OLDER, take_in
 from perfdash.history.results import from_run
 from perfdash.history.store import BrokenHistory, open_store
 from perfdash.records import Result, RunInfo
@@ -17,12 +17,16 @@ from perfdash.settings import RunSettings
 
 def exclusion(info: RunInfo) -> str | None:
     """Why a run stays out of the history; None for a recorded run."""
-    shard = str(info.plan.get("shard") or "")
-    if shard and not shard.endswith("/1"):
+    if _is_shard(info):
         return "a shard goes in when it is merged"
     if info.configuration.get("no_history"):
         return "it was measured with --no-history"
     return refusal(info)
+
+
+def _is_shard(info: RunInfo) -> bool:
+    shard = str(info.plan.get("shard") or "")
+    return bool(shard) and not shard.endswith("/1")
 
 
 def refusal(info: RunInfo) -> str | None:
@@ -51,17 +55,26 @@ def record(
     if why := refusal(info):
         warn(f"The run is saved, but not put into the history: {why}")
         return MachineError.exit_code
-    if exclusion(info):
+    if why := exclusion(info):
+        if not _is_shard(info):
+            warn(f"The run is saved, but not put into the history: {why}")
         return 0
     try:
         with open_store(settings.history) as store:
             source = str(folder).encode(errors="replace").decode()  # a name need not be text
-            take_in(store, [with_code(from_run(info, results, source), folder)])
+            (outcome,) = take_in(store, [with_code(from_run(info, results, source), folder)])
     except Exception as error:  # whatever it is, the run is saved, and its user must know how to import it
         where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
         warn(
             f"The run is saved, but not in the history: {error}\n"
             f"To import it: perfdash history import {shlex.quote(str(folder))}{where}"
+        )
+        return MachineError.exit_code
+    if outcome == OLDER:
+        warn(
+            "The run is saved, but the history keeps the version that it has, with more results or a later "
+            f"end.\nTo replace it: perfdash history remove {info.id} --yes && "
+            f"perfdash history import {shlex.quote(str(folder))}"
         )
         return MachineError.exit_code
     return 0

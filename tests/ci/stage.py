@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables
 
-# run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `hang` makes a
-# run wait for an interrupt. Each call is a line of `calls`; the variables that were secret, of `secrets`.
+# run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `fail-run-cpu`
+# and `fail-run-2-2` make the runs of a device or shard fail; `hang` makes a run wait for an interrupt. Each
+# call is a line of `calls`; the variables that were secret, of `secrets`.
 # A night calls it a dozen times: it imports what Python has loaded anyway, and json where it needs it.
 _PERFDASH = """#!{python} -IS
 import os, sys, time
@@ -47,14 +48,19 @@ if name == "run":
     except KeyboardInterrupt:
         print("Interrupted")
         sys.exit(130)
-    if option("--device") and os.path.exists(f"{{home}}/fail-run-{{option('--device')}}"):
+    of_which = (option("--device"), (option("--shard") or "").replace("/", "-"))
+    if any(os.path.exists(f"{{home}}/fail-run-{{one}}") for one in of_which if one):
         sys.exit(3)
     print("Saved in", folder)
 if name == "merge-shards":
-    out = free(option("--out"), "merged")
+    import json
+    out = free(option("--out"), "whole")
     os.mkdir(out)
     state = "incomplete" if os.path.exists(home + "/incomplete") else "done"
-    put(out + "/run.json", '{{"state": "' + state + '"}}')
+    shards = [folder for folder in words[1:] if os.path.exists(folder + "/run.json")]
+    sessions = [json.loads(get(folder + "/run.json", "")) for folder in shards]
+    merged = {{"state": state, "plan": {{}}, "merged_from": shards, "sessions": sessions}}
+    put(out + "/run.json", json.dumps(merged))
     print("Saved in", out)
 if name == "regressions" and "--json" in words:
     print(get(home + "/alerts.json", "[]"))

@@ -11,12 +11,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from perfdash.records import to_json
 from tests.ci.nights import CHECKOUT
 from tests.ci.stage import Stage
+from tests.cli.run_folders import write_run
+from tests.report.results import good, info
 
 pytestmark = pytest.mark.slow
 CELL = "timm-cpu-float32-1"
@@ -55,7 +61,7 @@ class Agent:
         self.env = {
             **self.stage.env, "NIGHT": str(self.night), "CELL": CELL, "STAGE": "measure", "NODE_NAME": "xeon",
             "SUITES": "timm", "PERFDASH_NIGHTLY": str(self.cell), "OUT": str(self.cell / "out"),
-            "PERFDASH_NO_HISTORY": "true",
+            "PERFDASH_DB": str(self.cell / "out/history.db"),
         }  # fmt: skip
 
     def start(self, script: str, *words: str, **more: str) -> subprocess.Popen[str]:
@@ -176,7 +182,9 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     code, out = agent.run("gather.sh", str(agent.night), PERFDASH_NIGHTLY=str(agent.night))
     assert code == 0, out
     assert set((agent.night / "runs").read_text().split()) == {str(whole), str(shard), str(gpu)}
-    assert set(agent.stage.calls()) == {f"history import {whole}", f"history import {gpu}"}, "no shard"
+    (call,) = agent.stage.calls()
+    assert call.startswith("history import ")
+    assert set(call.split()[2:]) == {str(run.parent) for run in (whole, shard, gpu)}
     elsewhere = "".join(f"/elsewhere/night/{run.relative_to(agent.night)}\n" for run in (whole, gpu))
     (agent.night / "run").write_text(elsewhere)
     found = {"STAGE": "confirm", "DEVICE": "cpu", "PERFDASH_NIGHTLY": str(agent.night / "found-cpu")}
@@ -194,6 +202,37 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     (agent.night / "run").write_text(f"{gpu}\n")
     code, out = agent.run("cell.sh", "prepare", **found)
     assert (code, "no run of tonight on cpu" in out) == (3, True)
+
+
+def test_what_strict_or_the_user_keeps_out_of_the_history_is_not_gathered_into_it(agent: Agent) -> None:
+    """With the real perfdash, which says why; so that a shard waits until it is merged."""
+    perfdash = agent.stage.venv / "bin" / "perfdash"
+    perfdash.write_text(f'#!/bin/sh\nexec {sys.executable} -m perfdash "$@"\n')
+    db = agent.home / "history.db"
+    whole = info(1)
+    runs = {
+        "whole": whole,
+        "shard": replace(whole, plan={"shard": "2/2"}),
+        "refused": replace(whole, noise={"refused": "it is off by 10%"}),
+        "ended": replace(whole, noise={"null": {"start": [1.0]}}, configuration={"strict": True}),
+        "own": replace(whole, configuration={"no_history": True}),
+    }
+    for name, of_run in runs.items():
+        folder = write_run(agent.night / "cells" / name / "out" / name, [good("m", 2.0, "faster")])
+        (folder / "run.json").write_text(json.dumps(to_json(replace(of_run, id=name))))
+    code, out = agent.run(
+        "gather.sh", str(agent.night), PERFDASH_NIGHTLY=str(agent.night), PERFDASH_DB=str(db)
+    )
+    assert code == 0, out
+    with open_store(str(db)) as store, store.read() as connection:
+        assert [run.name for run in list_runs(connection)] == ["whole"]
+    for words in (
+        "shard: left out: a shard goes in when it is merged",
+        "refused: left out: --strict: it is off by 10%",
+        "ended: left out: --strict: it ended before its noise was measured at the end",
+        "own: left out: it was measured with --no-history",
+    ):
+        assert words in out
 
 
 def test_the_list_of_cells_that_jenkins_asks_for(agent: Agent) -> None:

@@ -100,6 +100,20 @@ def test_the_night_is_told_however_confirm_ends(stage, answer, minutes, code, sa
     assert good.read_text().splitlines()[0] == str(stage.home / "old"), "something is open"
 
 
+@pytest.mark.parametrize(("address", "option"), [
+    ("", ""), ("/new.db", " --db /new.db"), ("postgresql://me:hidden@host/perf", ""),
+])  # fmt: skip
+def test_a_run_is_resumed_in_the_history_of_the_night(stage, address, option):
+    mended = stage.fails("run-cpu")
+    stage.night(PERFDASH_DB="/old.db")
+    mended.unlink()
+    stage.calls()
+    stage.night("--resume", "last", *(["--db", address] if address else []))
+    (call,) = stage.calls("run")
+    expected = option or ("" if address else " --db /old.db")
+    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{expected}"
+
+
 def test_what_a_restart_forgot_is_set_again(stage):
     """A night that was killed left host.done; the machine is not quiet any more."""
     host = stage.home / "root/sys/kernel/mm/transparent_hugepage/enabled"
@@ -174,16 +188,54 @@ def test_shards_are_merged_once(stage):
     assert done.code == 0, done.out
     (merge,) = stage.calls("merge-shards")
     assert merge.split()[1:3] == [f"{stage.home}/runs/run1", f"{stage.home}/runs/run2"]
-    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole1\n"
     again = stage.night("--resume", "last", "--only", "merge")
     assert again.code == 0
     assert not stage.calls("merge-shards")
-    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole1\n"
     # A shard that was gone on with has more to merge.
     (stage.home / "runs/run2/results.jsonl").write_text("{}\n")
     assert stage.night("--only", "merge").code == 0
     assert stage.calls("merge-shards")
-    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged2\n"
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
+
+
+def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
+    """The merged run names the JUnit files of its shards, and is newer."""
+    mended = stage.fails("run-2-2")
+    (stage.home / "incomplete").touch()
+    assert stage.night(SHARDS="2").code == 3
+    mended.unlink()
+    (stage.home / "incomplete").unlink()
+    (stage.home / "runs/run2/results.jsonl").write_text("{}\n")
+    stage.calls()
+    done = stage.night("--resume", "last")
+    assert done.code == 0, done.out
+    calls = stage.calls()
+    (resumed,) = [call for call in calls if call.startswith("run")]
+    assert resumed.startswith(f"run --resume {stage.home}/runs/run2 ")
+    assert (done.folder / "runs").read_text() == f"{stage.home}/runs/run1\n{stage.home}/runs/run2\n"
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
+    assert sum(call.startswith("confirm") for call in calls) <= 1
+    assert (done.folder / "run").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--from", "measure"], ["--only", "measure"], ["--from", "torch"]])
+def test_what_is_measured_once_more_is_a_new_run(stage, words):
+    """Those of before stay: they are of another build."""
+    first = stage.night()
+    (stage.home / "fail-run-cpu").touch()
+    stage.calls()
+    again = stage.night(*words)
+    assert again.folder == first.folder
+    (call,) = stage.calls("run")
+    assert "--resume" not in call
+    assert (again.folder / "runs").read_text() == f"{stage.home}/runs/run2\n"
+    # What failed of it is resumed, and not measured a third time.
+    (stage.home / "fail-run-cpu").unlink()
+    assert stage.night("--resume", "last").code == 0
+    (call,) = stage.calls("run")
+    assert call.startswith(f"run --resume {stage.home}/runs/run2 ")
 
 
 def test_one_stage_and_from_a_stage(stage):

@@ -176,7 +176,7 @@ def test_a_merged_run_that_lacks_cases_is_reported(stage):
     done = stage.night(SHARDS="2")
     assert done.code == 3
     assert done.stages() == {**dict.fromkeys(ALL, "0"), "merge": "3"}
-    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole1\n"
 
 
 def test_of_what_is_measured_several_times_the_last_is_reported(stage):

@@ -178,6 +178,9 @@ def test_the_first_stage_of_jenkins_takes_what_is_right(stage):
     ([], {"CELL_MINUTES": "0"}, "CELL_MINUTES=0: give a number from 1"),
     ([], {"DB": "postgresql://me:hidden@host/perf"}, "DB_CREDENTIAL"),
     (["BASE", "CHANGE"], {"BASE": "v1"}, "CHANGE is empty"),
+    ([], {"RUN_ARGUMENTS": "--jobs auto --hours 10"}, "--hours needs the history, which cells do not have"),
+    ([], {"RUN_ARGUMENTS": "--hours=10"}, "--hours needs the history, which cells do not have"),
+    ([], {"RUN_ARGUMENTS": "--fail-on failure,regression"}, "give FAIL_ON=regression"),
 ])  # fmt: skip
 def test_the_first_stage_of_jenkins_refuses_what_is_wrong(stage, words, more, why):
     done = script(stage, "nightly/check.sh", *words, **more)

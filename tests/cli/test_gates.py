@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from perfdash import api
+from perfdash.cli import run as cli_run
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
@@ -103,6 +106,18 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     assert gates.alerts_of_run(settings.history, last, print) == []
     message = "regression: not checked: changes of latency (measured by a new method since 2026-01-06)"
     assert message in capsys.readouterr().out
+
+
+def test_a_run_that_is_in_no_history_is_more_than_a_gate_that_failed(tmp_path, monkeypatch):
+    """A nightly takes 1 for a run that is complete, and never tries again to record it."""
+    info = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
+    recorded = api.Run(tmp_path, info, [Result(Case("s", "one"), "t", 1.0, Status.CRASH)])
+    monkeypatch.setattr(api, "measure_run", lambda *_: replace(recorded, exit_code=3))
+    prepared = SimpleNamespace(settings=RunSettings(fail_on=("failure",), junit=tmp_path / "junit.xml"))
+    assert cli_run._measure(prepared, wide=False, as_json=False) == 3
+    assert (tmp_path / "junit.xml").exists()
+    monkeypatch.setattr(api, "measure_run", lambda *_: recorded)
+    assert cli_run._measure(prepared, wide=False, as_json=False) == 1
 
 
 @pytest.mark.parametrize(("noise", "taken"), [

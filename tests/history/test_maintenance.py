@@ -85,6 +85,23 @@ def test_pruned_samples_come_back_with_the_run_folder(store):
         assert rows_of(connection, old[0].id, whole=True)[0].samples
 
 
+def test_a_pruned_copy_takes_no_samples_away(store, tmp_path):
+    night = run(rows=[sampled()])
+    take_in(store, [night])
+    with made_store(tmp_path / "other.db") as other:
+        take_in(other, [night])
+        with other.read() as connection:
+            prune(other, list_runs(connection), samples_only=True)
+        assert merge(store, other) == {TAKEN_IN: 0, REPLACED: 0, KNOWN: 1, OLDER: 0}
+        with store.read() as connection:
+            (line,) = list_runs(connection)
+            assert rows_of(connection, line.id, whole=True)[0].samples
+        assert merge(other, store)[REPLACED] == 1, "there they come back"
+        with other.read() as connection:
+            (line,) = list_runs(connection)
+            assert rows_of(connection, line.id, whole=True)[0].samples
+
+
 def test_pruned_runs_are_told_apart(store):
     """By their content, which others go by to see that a run is another one."""
 

@@ -9,15 +9,18 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import (
+    NightsOfCase,
     case_numbers,
     cases_by_id,
     find_run,
     list_runs,
+    measured_on,
     panel,
     run_before,
     series,
     trend,
 )
+from perfdash.records import NOT_MEASURED
 from tests.history.made import case, nights, row, run
 
 
@@ -82,6 +85,15 @@ def test_the_run_before_measured_the_case(store, status):
             before = run_before(connection, runs[-1].run, case(), other_settings=other_settings)
             assert before.started == runs[0].run.started
         assert run_before(connection, runs[-1].run, case("other")).started == runs[1].run.started
+
+
+@pytest.mark.parametrize("status", sorted(NOT_MEASURED))
+def test_what_a_host_has_measured_of_a_case(store, status):
+    runs = [run("2026-11-01", [row(wall_s=1800.0)]), run("2026-11-02", [row(status=status, wall_s=0.4)])]
+    take_in(store, runs)
+    with store.read() as connection:
+        measured = measured_on(connection, "farm")
+    assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0)}
 
 
 def test_a_panel_of_no_runs(store):

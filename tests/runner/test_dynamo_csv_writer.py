@@ -1,4 +1,5 @@
 import csv
+from dataclasses import replace
 
 from perfdash.records import Case, Measurement, Result, Speedup, Status
 from perfdash.runner import dynamo_csv_writer
@@ -63,6 +64,22 @@ def test_files_columns_and_words(tmp_path):
     assert performance[1]["speedup"] == "0.0"
     accuracy = read(paths[1])
     assert [row["accuracy"] for row in accuracy] == ["pass", "fail_to_run", "eager_1st_run_OOM"]
+
+
+def test_each_configuration_has_files_of_its_own(tmp_path):
+    case = Case("timm", "m")
+    cases = [
+        case,
+        replace(case, configuration="dynamic", dynamic=True),
+        replace(case, configuration="freezing", settings="inductor_config: freezing=true"),
+    ]
+    results = [Result(case, "t", 1.0, Status.PASS) for case in cases]
+    paths = dynamo_csv_writer.write(tmp_path, results, {})
+    name = "inductor_timm_float32_inference_cpu"
+    assert [path.name for path in paths[::2]] == [
+        f"{name}_performance.csv", f"{name}_dynamic_performance.csv", f"{name}_freezing_performance.csv",
+    ]  # fmt: skip
+    assert [len(read(path)) for path in paths] == [1] * 6
 
 
 def test_a_disturbed_row_says_why(tmp_path):

@@ -11,7 +11,8 @@ from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import RunJournal, read_info, read_plan, read_results
-from perfdash.runner.run_recording import refusal
+from perfdash.runner.run_recording import exclusion, record, refusal
+from perfdash.settings import RunSettings
 from tests.runner.planned import CASES, COSTS, events
 
 ENVIRONMENT = {
@@ -135,6 +136,22 @@ def test_what_strict_keeps_out_in_one_shard_it_keeps_out_in_all(shard, tmp_path,
     (folders[1] / "run.json").write_text(dumps(to_json(replace(info, noise=noise))))
     merged = merge([read_shard(folder) for folder in folders], tmp_path / "runs")[1]
     assert why in refusal(merged)
+
+
+@pytest.mark.parametrize(("settings", "own", "why"), [
+    ([{}, {}], False, None),
+    ([{"no_history": False}, {"no_history": True}], False, "it was measured with --no-history"),
+    ([{}, {}], True, "it was measured with --no-history"),
+])  # fmt: skip
+def test_what_one_shard_keeps_out_of_the_history_stays_out(shard, tmp_path, settings, own, why):
+    shards = [read_shard(shard(number, **more)) for number, more in enumerate(settings, start=1)]
+    folder, info, results, _ = merge(shards, tmp_path / "runs", no_history=own, db="/merged.db")
+    assert info.configuration["db"] == "/merged.db"
+    assert exclusion(info) == why
+    warnings: list[str] = []
+    record(RunSettings(db=str(tmp_path / "history.db")), info, results, folder, warnings.append)
+    assert warnings == ([] if why is None else [f"The run is saved, but not put into the history: {why}"])
+    assert (tmp_path / "history.db").exists() == (why is None)
 
 
 def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):

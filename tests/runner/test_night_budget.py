@@ -93,7 +93,14 @@ def test_cases_of_a_single_slot_take_its_whole_time():
     assert [case.case.model for case in tonight.cases if case.skip_reason is None] == ["own", "other"]
 
 
-def test_the_slots_of_each_case_are_those_of_its_threads(monkeypatch):
+def test_a_budget_needs_the_history(tmp_path):
+    """Without it every case counts as never measured, and the same ones would be left out each night."""
+    with pytest.raises(UsageError, match=r"--hours needs the history.*--no-history"):
+        run.of_tonight(RunSettings(hours=1.0, no_history=True), plan("a"))
+    assert run.of_tonight(RunSettings(hours=1.0, db=str(tmp_path / "none.db")), plan("a")).mine == (0,)
+
+
+def test_the_slots_of_each_case_are_those_of_its_threads(monkeypatch, tmp_path):
     """`run --jobs 4 --hours 1` with two cases of an hour and a number of threads of their own."""
     monkeypatch.setattr(run, "slots_of", lambda settings: [()] * int(settings.jobs))
     cases = [
@@ -102,7 +109,7 @@ def test_the_slots_of_each_case_are_those_of_its_threads(monkeypatch):
     ]
     whole = cut(cases, [3600.0] * 5, None)
     of_two = cut(cases[:2], [3600.0] * 2, None)
-    settings = RunSettings(jobs=4, hours=1.0, no_history=True)
+    settings = RunSettings(jobs=4, hours=1.0, db=str(tmp_path / "none.db"))
     assert [case.skip_reason is None for case in run.of_tonight(settings, of_two).cases] == [True, False]
     longer = settings.model_copy(update={"hours": 1.75})
     assert [case.skip_reason is None for case in run.of_tonight(longer, whole).cases] == [

@@ -47,7 +47,8 @@ def test_what_a_cell_measures_and_where_it_leaves_it():
     folder = "night/cells/timm-cpu-float32-1"
     assert cells[0]["PERFDASH_NIGHTLY"] == folder
     assert (cells[0]["OUT"], cells[0]["FILES"]) == (f"{folder}/out", f"{folder}/**")
-    assert (cells[0]["SECRETS"], cells[0]["PERFDASH_NO_HISTORY"]) == ("", "true")
+    assert (cells[0]["SECRETS"], cells[0]["PERFDASH_DB"]) == ("", f"{folder}/out/history.db")
+    assert "PERFDASH_NO_HISTORY" not in cells[0], "such runs would stay out of the night's history, too"
 
 
 @pytest.mark.parametrize(("stage", "more", "limits"), [

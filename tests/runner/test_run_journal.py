@@ -94,6 +94,26 @@ def test_a_case_measured_again_has_one_result_and_its_history(tmp_path):
     ]
 
 
+def test_a_result_without_a_line_gets_one_when_the_intervals_are_made_anew(tmp_path):
+    """The disk was full when it was measured."""
+    journal = RunJournal.create(tmp_path)
+    journal.append(result("one"))
+    again = replace(result("one"), notes=["again"])
+    journal.rewrite([again, result("two"), result("three")])
+    assert [r.case.model for r in read_results(journal.folder)] == ["one", "two", "three"]
+    assert read_results(journal.folder)[0].notes == ["again"]
+
+
+def test_a_run_never_ends_before_it_ended_already(tmp_path, monkeypatch):
+    """The clock was fast, and was set back; the history keeps the run with the latest end."""
+    journal = RunJournal.create(tmp_path)
+    info = replace(INFO, sessions=[{"started": "t"}])
+    for time in ("2026-11-01T05:00:00Z", "2026-11-01T04:30:00Z"):
+        monkeypatch.setattr("perfdash.runner.run_journal.now", lambda time=time: time)
+        journal.write_state(info, "done")
+    assert (info.ended, info.sessions[-1]["ended"]) == ("2026-11-01T05:00:00Z", "2026-11-01T04:30:00Z")
+
+
 def test_every_attempt_has_its_own_log(tmp_path):
     journal = RunJournal.create(tmp_path)
     case = Case("s", "m")

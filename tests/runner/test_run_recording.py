@@ -1,0 +1,23 @@
+"""What is said of a finished run that the history does not take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdash.runner.run_recording import record
+from perfdash.settings import RunSettings
+from tests.report.results import good, info
+
+
+def test_a_run_of_which_the_history_has_a_newer_version_is_no_success(tmp_path):
+    settings = RunSettings(db=str(tmp_path / "history.db"))
+    run, folder = replace(info(2), plan={"uid": "a"}), tmp_path / "run 1"
+    results = [good("a", 2.0, "faster"), good("b", 2.0, "faster")]
+    warnings: list[str] = []
+    assert record(settings, run, results, folder, warnings.append) == 0
+    assert record(settings, run, results, folder, warnings.append) == 0, "known"
+    assert warnings == []
+    assert record(settings, run, results[:1], folder, warnings.append) == 3
+    (warning,) = warnings
+    assert warning.startswith("The run is saved, but the history keeps the version that it has")
+    assert f"perfdash history remove {run.id} --yes && perfdash history import '{folder}'" in warning
