@@ -424,8 +424,11 @@ class CachedBuilder(ABC):
         with ExitStack() as until_kept:
             until_kept.push(lambda kind, *_: _remove_but(log) if kind else None)
             try:
-                record = self.make(revision, place, commands, fresh, until_kept)
-                self._check_origins(record, place)
+                try:
+                    record = self.make(revision, place, commands, fresh, until_kept)
+                    self._check_origins(record, place)
+                finally:
+                    commands.mask()  # before the log is copied
             except (Unbuildable, TimedOut) as error:
                 text = commands.text()
                 if why := machine_fault(text):
@@ -439,8 +442,6 @@ class CachedBuilder(ABC):
                     ) from error  # not remembered: it may succeed another day
                 reason = without_credentials(error.reason)
                 raise Unbuildable(reason, self.cache.fail(key, {**family, "reason": reason}, log)) from error
-            finally:
-                commands.mask()
             seconds = time.monotonic() - began
             record = {"packages": {}, "kind": "full", **record, **family, "seconds": seconds}
             self.cache.finish(key, record)
