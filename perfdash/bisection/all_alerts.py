@@ -18,7 +18,7 @@ from perfdash.errors import MachineError, PerfdashError
 BISECTED, IN_PASSING, KNOWN, FAILED, SKIPPED = "bisected", "in passing", "known", "failed", "skipped"
 INTERRUPTED = "interrupted"
 NOT_OF_ONE = "it is not of one model and of a metric that can be bisected"
-_EXPLAINED = 0.5  # of an alert's log change, from which the change at another group's culprit is its own
+_EXPLAINED = 0.5  # of an alert's change, from which the change at another group's culprit is its own
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,21 @@ def _outcome(
 
 
 def explains(group: AlertGroup, result: BisectionResult) -> bool:
-    """Whether the change at a culprit is the alert's: its direction, and at least half of its size."""
+    """Whether the change at a culprit is the alert's: its status, or its direction and half of its size."""
     if result.word != FOUND:
         return False
-    ratio, wanted = result.culprits[0].change.ratio, group.chosen.alert.change
-    if result.kind != "ratio" or not ratio or not wanted:
-        return True
-    return math.log(ratio) / wanted >= _EXPLAINED
+    culprit, alert = result.culprits[0], group.chosen.alert
+    if result.kind == "status":
+        tested = result.ranges[culprit.stage].tested
+        return any(alert.details.get("after") in t.said for t in tested if t.id == culprit.revisions[-1].id)
+    step, wanted = culprit.change.ratio, alert.change
+    if result.kind == "count":
+        wanted = (alert.after or 0.0) - (alert.before or 0.0)
+    elif step:
+        step = math.log(step)
+    if step is None or not wanted:
+        return False
+    return step / wanted >= _EXPLAINED
 
 
 def found_steps(bisection: Bisection, alert: int) -> tuple[FoundStep, ...]:

@@ -200,7 +200,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class RangeOutcome:
-    """The outcome of the search in the places low..high.
+    """The outcome of the search in the places low..high; of several culprits, up to its neighbours.
 
     first, last: the culprit is one of these (0, 0: none). probability: that it is. none: probability that
     nothing changed. step: bad less good, step_low..step_high its 95 % interval; NaN for answers. sd, bias:

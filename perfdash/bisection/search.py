@@ -469,7 +469,7 @@ def _explained(state: SearchState) -> bool:
 
 
 def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
-    """The outcomes, each of several steps estimated between its neighbours instead of the ends."""
+    """The outcomes, each of several steps bounded by its neighbours and estimated between them."""
     steps = sorted(
         (outcome for outcome in state.outcomes if outcome.verdict == "found"),
         key=lambda outcome: outcome.first,
@@ -480,6 +480,7 @@ def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
     for k, outcome in enumerate(steps):
         low = steps[k - 1].last if k else 0
         high = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
+        better[outcome.first] = outcome = dataclasses.replace(outcome, low=low, high=high)
         if low not in by_place or high not in by_place:  # it failed since then
             continue
         apart = look(state, SearchRange(low, high, abs(outcome.step)), NONE_PRIOR).numbers

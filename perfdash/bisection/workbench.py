@@ -17,6 +17,7 @@ import perfdash
 from perfdash.bisection import events
 from perfdash.bisection.engine import DeadEnd
 from perfdash.bisection.environments import Builder, BuiltEnvironment, Unbuildable, open_builder
+from perfdash.bisection.environments.build_holds import BuildHolds
 from perfdash.bisection.events import Question
 from perfdash.bisection.measurers import CaseMeasurer, CommandMeasurer, Measurer
 from perfdash.bisection.metrics import Reading
@@ -122,6 +123,7 @@ class LocalWorkbench:
         self._recipes = setup.recipes
         self._context = setup.context
         self._measurer = setup.measurer()
+        self._holds = BuildHolds()
         self.folder = Path()  # of the bisection, once it is known
         self._stack = ExitStack()
 
@@ -141,7 +143,7 @@ class LocalWorkbench:
         context = self._inside(stage.more.get("inside"))
         if own := stage.more.get("repo"):
             context = dataclasses.replace(context, repo=Path(own))
-        return open_builder(self._recipes[_rung(stage)], context)
+        return open_builder(self._recipes[_rung(stage)], context, self._holds)
 
     def measure(self, built: BuiltEnvironment, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
         """One measurement."""

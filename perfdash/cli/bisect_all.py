@@ -16,6 +16,7 @@ from perfdash.bisection.all_alerts import (
     FoundStep,
     GroupOutcome,
     bisect_all,
+    explains,
     found_steps,
 )
 from perfdash.bisection.completion import Flags, Typist, completed
@@ -152,7 +153,8 @@ class _OneOfMany:
                 return Attempt(result, str(folder), found_steps(bisection, group.number))
         with ExitStack() as stack:
             engine = self._engine(stack, flags, folder)
-            state, result = work(engine, notify)
+            # A change in passing is stored with the alert only if it is the alert's own.
+            state, result = work(engine, notify, is_saved=lambda r: step is None or explains(group, r))
             notify(headline(result))
             steps = found_steps(engine.bisection, group.number)
             return Attempt(result, str(engine.journal.folder), steps, state == INTERRUPTED)

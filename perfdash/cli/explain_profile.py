@@ -79,7 +79,8 @@ def measured(
     side = next((side for side in sides if side.named), sides[0])
     try:
         variables = relevant_variables(old.planned.env), relevant_variables(case.planned.env)
-        script = write(reproducer, side, profiles[-1], folder / f"{len(profiles)}-new", variables)
+        folders = folder / f"{len(profiles)}-old", folder / f"{len(profiles)}-new"
+        script = write(reproducer, side, profiles[-1], folders, variables)
     except UsageError as problem:  # the profile is printed all the same
         return plain, problem
     say(f"Reproducer: python {script}")

@@ -51,14 +51,14 @@ def write(
     folder: Path,
     side: SideComparison,
     pair: Pair,
-    profiles: Path,
+    profiles: tuple[Path, Path],
     variables: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Path:
     """Write reproduce.py for the row that changed most, and the constants that it needs.
 
-    `profiles`: the folder of the new build's profile, which has the constants. `variables`: under which the
-    old and the new build ran. Raises UsageError where no kernel or operator changed clearly, or where a
-    script cannot repeat its calls.
+    `profiles`: the folders of the old and the new profile, each with its constants: a tensor's number is its
+    build's own. `variables`: under which the builds ran. Raises UsageError where no kernel or operator
+    changed clearly, or where a script cannot repeat its calls.
     """
     row = largest(side)
     old, new = pair
@@ -77,8 +77,9 @@ def write(
     text = text.replace("THREADS = 1", f"THREADS = {int(new['threads'])}", 1)
     text = _EMPTY.sub(lambda match: f"{match[1]} = {data[match[1]]}", text)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(tensor[5] for side_data in sides for tensor in side_data["tensors"]):
-        shutil.copy(profiles / CONSTANTS, folder / CONSTANTS)
+    for where, side_data, profile_folder in zip(("old", "new"), sides, profiles, strict=True):
+        if any(tensor[5] for tensor in side_data["tensors"]):
+            shutil.copy(profile_folder / CONSTANTS, folder / f"constants-{where}.pt")
     path = folder / SCRIPT
     save(path, text)
     return path

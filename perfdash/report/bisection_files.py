@@ -5,6 +5,7 @@ The command line and the Python API share it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
@@ -18,15 +19,18 @@ from perfdash.report.bisection_report import headline, markdown, page
 REPORT = "report"
 
 
-def work(engine: Engine, notify: Notify) -> tuple[str, BisectionResult]:
+def work(
+    engine: Engine, notify: Notify, *, is_saved: Callable[[BisectionResult], bool] = lambda result: True
+) -> tuple[str, BisectionResult]:
     """Run a bisection, write its reports and save it: how it ended, and its result.
 
-    Raises the error that ended it, and UsageError if an end could not be measured.
+    is_saved: whether a result is written into the history, with its alert. Raises the error that ended it,
+    and UsageError if an end could not be measured.
     """
     state, failed = engine.work()
     folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
     write_reports(folder, result, notify)
-    if engine.history:
+    if engine.history and is_saved(result):
         try:
             save_to_history(engine.history, engine.bisection, result, headline(result))
         except Exception as error:  # the journal has it all

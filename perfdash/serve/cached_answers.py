@@ -1,4 +1,4 @@
-"""Answers made from the history, cached with an ETag until the history changes."""
+"""Answers made from the history, cached with an ETag until what they show changes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from perfdash.redaction import redact
 from perfdash.serve.read_only_store import state_of
 
 HTML, JSON = "text/html; charset=utf-8", "application/json"
-KEPT = 64  # answers that are cached until the store changes
+KEPT = 64  # answers that are cached until they change
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class Answering:
     def _answer(self, make: Callable[[sa.Connection], tuple[str, int]], kind: str) -> Response:
         address = f"{path_of(self.request)}?{self.request.scope['query_string'].decode('latin-1')}"
         with self.cache.store.read() as connection:
-            tag = f'"{digest([__version__, state_of(connection), address])[:32]}"'
+            state = state_of(connection, datetime.now(UTC))
+            tag = f'"{digest([__version__, state, address])[:32]}"'
             if tag in self.request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers(tag))
             answer = self.cache.get(address, tag)

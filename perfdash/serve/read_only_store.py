@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +12,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.history import schema
 from perfdash.history.results import digest
 from perfdash.history.store import Store, open_store
@@ -48,14 +51,15 @@ def _only_reads(connection: Any, _: object) -> None:
     connection.execute("PRAGMA cache_size = -65536")
 
 
-def state_of(connection: sa.Connection) -> str:
-    """A digest that changes whenever a run or an alert in the store changes."""
-    runs, alerts = schema.runs, schema.alerts
+def state_of(connection: sa.Connection, now: datetime) -> str:
+    """A digest that changes with each run, alert and decision, and with what is wrong with the nightlies."""
+    runs, alerts, acts = schema.runs, schema.alerts, schema.acts
     marks = [
         [list(row) for row in connection.execute(query)]
         for query in (
-            sa.select(runs.c.id, runs.c.content, runs.c.judged).order_by(runs.c.id),
+            sa.select(*runs.c["id", "name", "content", "judged", "excluded"]).order_by(runs.c.id),
             sa.select(alerts.c.id, alerts.c.state, alerts.c.changed).order_by(alerts.c.id),
+            sa.select(sa.func.count(), sa.func.max(acts.c.id)),
         )
     ]
-    return digest(marks)[:32]
+    return digest([marks, [asdict(beat) for beat in nightly_problems(connection, now)]])[:32]

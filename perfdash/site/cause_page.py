@@ -29,7 +29,7 @@ from perfdash.site.regressions_page import StandingAlerts, on_its_night, standin
 from perfdash.site.testbed_history import Testbed, epoch
 
 NIGHTS = 90  # drawn
-MOST = 60  # causes that have a page, the worst
+MOST = 60  # causes, the worst, whose page has a chart, an explanation and what happened
 _MEMBERS = 100  # rows of the table
 _LINES = 80  # models drawn one by one
 _BEFORE = 20  # nights that give a model's level before the change
@@ -75,9 +75,9 @@ class CauseStructure:
 
 @dataclass(frozen=True)
 class CauseView:
-    """A cause as its page and the overview show it; events: (day, words), oldest first.
+    """A cause as its page and the overview show it; one without members is over, and has no page.
 
-    command: what bisects it.
+    events: (day, words), oldest first. command: what bisects it.
     """
 
     cause: ReportedCause
@@ -127,23 +127,16 @@ def open_causes(
         why = sentence_of_cause(cause, explained) if explained else ""
         shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
-        if place >= MOST:
-            views.append(CauseView(shown, onset))
-            continue
         pairs = zip(shown.members, cause.members, strict=True)
         members = [CauseMember(change, beds[member.alert.testbed_id]) for change, member in pairs]
-        views.append(
-            CauseView(
-                shown,
-                onset,
-                members[:_MEMBERS],
-                max(0, len(members) - _MEMBERS),
-                _lines(cause, panels),
-                _events(connection, cause),
-                _command(cause),
-                _structure(connection, explained) if explained else None,
+        left_out = max(0, len(members) - _MEMBERS)
+        view = CauseView(shown, onset, members[:_MEMBERS], left_out, command=_command(cause))
+        if place < MOST:
+            structure = _structure(connection, explained) if explained else None
+            view = replace(
+                view, lines=_lines(cause, panels), events=_events(connection, cause), structure=structure
             )
-        )
+        views.append(view)
     evidence = [item for alerts in standing.values() for item in alerts.evidence]
     over = [item for item in evidence if item.alert.state == alert_store.FIXED]
     is_open = [item for item in evidence if item.alert.state != alert_store.FIXED]

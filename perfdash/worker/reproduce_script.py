@@ -18,13 +18,16 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS, BLOCK_S, BY = 40, 0.005, 1.02
 THREADS = 1
-# Tensors: shape, stride, dtype, device, elements of memory, where in constants.pt its values are.
+# Tensors: shape, stride, dtype, device, elements of memory, where in the side's file its values are.
 OLD = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
 NEW = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
 
 
-def prepare(side):
-    """Compile the kernels and make the tensors of a side; returns (call, reset, wait, clock)."""
+def prepare(side, file):
+    """Compile the kernels and make the tensors of a side; returns (call, reset, wait, clock).
+
+    file: has the values of its whole numbers.
+    """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
     from torch._inductor import codecache, config
@@ -53,8 +56,7 @@ def prepare(side):
             memory.copy_(torch.rand(elements))
         tensor = memory.as_strided(shape, stride)
         if place:
-            constants = torch.load(os.path.join(HERE, "constants.pt"), weights_only=True)
-            tensor.copy_(constants[place[0]][place[1]])
+            tensor.copy_(torch.load(file, weights_only=True)[place[0]][place[1]])
         tensors.append(tensor)
         memories.append((memory, memory.clone()))
     exec("def step():\n" + "".join(f"    {line}\n" for line in side["calls"]), names)
@@ -73,9 +75,9 @@ def prepare(side):
     return call, reset, torch.cuda.synchronize if on_gpu else lambda: None, clock
 
 
-def serve(side):
+def serve(side, file):
     """Answer each line of the input with the seconds of a call: the median of a block of calls."""
-    call, reset, wait, clock = prepare(side)
+    call, reset, wait, clock = prepare(side, file)
     call()
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -117,7 +119,8 @@ def main():
     parser.add_argument("--serve", choices=["old", "new"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve(OLD if args.serve == "old" else NEW)
+        side, file = OLD if args.serve == "old" else NEW, os.path.join(HERE, f"constants-{args.serve}.pt")
+        serve(side, file)
         return 0
     if OLD == NEW and args.against == sys.executable:
         print("Both sides make the same calls of the same code: give --against /other/python")

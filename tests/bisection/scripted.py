@@ -53,6 +53,7 @@ class Script:
     sides: dict = field(default_factory=dict)  # of a merge: label -> its side's revisions
     files: dict = field(default_factory=dict)  # label -> what the revision changes; one Python file otherwise
     structures: dict = field(default_factory=dict)  # label -> what compiling produces, where that is known
+    eager: dict = field(default_factory=dict)  # label -> milliseconds of eager beside it; 3 otherwise
     metric: str = "eager"
     built: list = field(default_factory=list)
     measured: list = field(default_factory=list)
@@ -104,7 +105,7 @@ class Script:
         value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
         structure = self.structures.get(label)
         record = {"structure": structure} if structure else {}
-        others = {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}
+        others = {"eager_ms": self.eager.get(label, 3.0) * (1 + self.sd * noise("e", label, fresh, count))}
         return Reading("pass", value, others), record
 
     def screen(self, built, log):

@@ -25,10 +25,10 @@ from perfdash.history.alert_store import Alert
 from perfdash.records import Case
 
 
-def member(number, change=0.1, sd=0.01, metric="backend_ms", kind="metric", case=True):
+def member(number, change=0.1, sd=0.01, metric="backend_ms", kind="metric", case=True, **more):
     alert = Alert(
         kind, 1, 1 if case else None, metric, "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01",
-        change=change, details={"sd": sd} if sd else {}, id=number,
+        **{"change": change, "details": {"sd": sd} if sd else {}, "id": number, **more},
     )  # fmt: skip
     return AlertEvidence(alert, Case("timm", f"m{number}") if case else None, None, None, None)
 
@@ -48,9 +48,12 @@ def test_the_largest_step_in_units_of_its_noise_is_bisected():
     assert steps_of_noise(member(1, 0.1, None)) == 0
 
 
-def result(word="found", ratio=1.1, kind="ratio"):
-    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio))
-    return SimpleNamespace(word=word, kind=kind, culprits=(culprit,) if word == "found" else ())
+def result(word="found", ratio=1.1, kind="ratio", status="pass"):
+    revision = SimpleNamespace(id="c1")
+    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), stage=0, revisions=(revision,))
+    tested = [SimpleNamespace(id="c0", said={"pass": 2}), SimpleNamespace(id="c1", said={status: 2})]
+    culprits = (culprit,) if word == "found" else ()
+    return SimpleNamespace(word=word, kind=kind, culprits=culprits, ranges=(SimpleNamespace(tested=tested),))
 
 
 class Scripted:
@@ -136,14 +139,27 @@ def test_what_is_known_is_not_looked_for_again_and_a_host_is_skipped():
     assert made[1].exit_code == 0
 
 
-@pytest.mark.parametrize(("wanted", "ratio", "kind", "answer"), [
-    (0.10, math.exp(0.09), "ratio", True),
-    (0.10, math.exp(0.04), "ratio", False),
-    (0.10, math.exp(-0.1), "ratio", False),
-    (-0.10, math.exp(-0.1), "ratio", True),
-    (0.10, 2.0, "count", True),
-    (None, None, "status", True),
+@pytest.mark.parametrize(("wanted", "ratio", "answer"), [
+    (0.10, math.exp(0.09), True),
+    (0.10, math.exp(0.04), False),
+    (0.10, math.exp(-0.1), False),
+    (-0.10, math.exp(-0.1), True),
+    (None, None, False),
 ])  # fmt: skip
-def test_when_a_change_at_a_culprit_is_the_alerts(wanted, ratio, kind, answer):
-    assert explains(group(member(1, wanted)), result(ratio=ratio, kind=kind)) is answer
+def test_when_a_change_at_a_culprit_is_the_alerts(wanted, ratio, answer):
+    assert explains(group(member(1, wanted)), result(ratio=ratio)) is answer
     assert not explains(group(member(1, wanted)), result("not reproduced"))
+
+
+@pytest.mark.parametrize(("difference", "answer"), [(6, True), (3, True), (2, False), (-1, False)])
+def test_a_count_that_changes_otherwise_at_a_culprit_is_another_change(difference, answer):
+    breaks = group(member(1, None, metric="graph_breaks", kind="count", before=2.0, after=8.0))
+    assert explains(breaks, result(ratio=float(difference), kind="count")) is answer
+
+
+@pytest.mark.parametrize(("status", "answer"), [("crash", True), ("fail_accuracy", False)])
+def test_another_failure_at_a_culprit_is_another_change(status, answer):
+    crashing = group(
+        member(1, None, metric="status", kind="status", details={"before": "pass", "after": "crash"})
+    )
+    assert explains(crashing, result(ratio=None, kind="status", status=status)) is answer

@@ -159,6 +159,22 @@ def test_two_steps_are_found_one_after_the_other(tmp_path):
     assert named(bisected(script, tmp_path)) == [["20"], ["45"]]
 
 
+def test_the_levels_of_a_culprit_end_at_the_next_one(tmp_path):
+    """Eager moves at the second culprit alone, so the first one's report has it unchanged."""
+    script = Script.step(64, at=20, by=1.3, metric="backend")
+    script.levels.update({str(n): 1.3 * 1.25 for n in range(45, 64)})
+    script.eager = {str(n): 3.75 for n in range(45, 64)}
+    first, second = result_of(bisected(script, tmp_path)).culprits
+    assert (first.revisions[0].label, second.revisions[0].label) == ("20", "45")
+    for culprit, before, after in ((first, 1, 1.3), (second, 1.3, 1.625)):
+        assert culprit.change.before == pytest.approx(before, rel=0.02)
+        assert culprit.change.after == pytest.approx(after, rel=0.02)
+        assert culprit.change.ratio == pytest.approx(after / before, rel=0.02)
+    assert first.eager.low < 1 < first.eager.high
+    assert second.eager.low > 1.2
+    assert second.eager.after == pytest.approx(3.75, rel=0.02)
+
+
 def test_a_merge_is_descended_into(tmp_path):
     script = Script.step(20, at=12)
     merge = revision(12, parents=2)

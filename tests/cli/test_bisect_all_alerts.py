@@ -171,6 +171,32 @@ def test_each_cause_has_its_culprit_and_one_that_fails_stops_no_other(all_alerts
 
 
 @pytest.mark.slow
+def test_a_culprit_that_does_not_explain_an_alert_is_not_stored_with_it(all_alerts, tmp_path, monkeypatch):
+    """b gets faster where a gets slower: only its own bisection, which is interrupted, may name a culprit."""
+    measure, places = StandIn.measure, set()
+
+    def inverted(self, built, log):
+        reading, more = measure(self, built, log)
+        if self.model != "b":
+            return reading, more
+        places.add(tuple(built.pythonpath))
+        if len(places) > 2:  # no longer the two builds around the culprit of a
+            raise KeyboardInterrupt
+        return replace(reading, value=16 / reading.value), more
+
+    monkeypatch.setattr(StandIn, "measure", inverted)
+    ran = all_alerts("--json")
+    assert ran.code == 130, ran.err
+    assert len(places) == 3
+    with open_store(str(tmp_path / "runs" / "history.db")) as store, store.read() as connection:
+        alerts = alert_store.load(connection)
+    notes = [alert.details["bisected"] for alert in alerts if "bisected" in alert.details]
+    unfinished = [note for note in notes if not note["finished"]]
+    assert [note["culprits"] for note in unfinished] == [[]]
+    assert unfinished[0]["word"].startswith("not finished")
+
+
+@pytest.mark.slow
 def test_ctrl_c_then_the_same_command_goes_on(all_alerts, world, tmp_path):
     _, commits = world
     whole: list[str] = []

@@ -235,6 +235,30 @@ def test_a_recipe_that_fails_at_an_end_is_one_message(command, answers, tmp_path
 
 
 @pytest.mark.slow
+def test_a_merge_and_a_revert_of_a_command_that_says_yes_or_no(command, tmp_path):
+    """Recipe command: the stages behind the first one need worktrees that the first one holds."""
+    (tmp_path / "ask.py").write_text(ASK)
+    repository = Repository(tmp_path / "repo")
+    first = repository.commit("first", {"level": "good"})
+    repository.commit("before", {"other": "before"})
+    repository.git("checkout", "--quiet", "-b", "side")
+    culprit = repository.commit("breaks", {"level": "bad"})
+    repository.commit("more", {"side": "more"})
+    repository.git("checkout", "--quiet", "main")
+    repository.merge("side")
+    repository.commit("late", {"other": "late"})
+    env = variables(tmp_path / "runs", tmp_path / "cache")
+    words = arguments(tmp_path, "--revert", good=first)
+    ran = command(*(word for word in words if word not in ("--metric", "stdout")), env=env)
+    assert ran.code == 0, ran.err
+    assert f"found {culprit[:10]}" in ran.out
+    assert "inside the merge of" in ran.out
+    assert "reverted on top of the bad end: " in ran.out
+    (made,) = (tmp_path / "runs" / "bisections").iterdir()
+    assert json.loads((made / "report.json").read_text())["ranges"][0]["recipe"] == "command"
+
+
+@pytest.mark.slow
 def test_merges_and_failing_builds(command, tmp_path):
     """The culprit is on a merged branch; some commits do not build, some on the branch neither."""
     (tmp_path / "ask.py").write_text(ASK)

@@ -14,6 +14,9 @@ from perfdash.explain.reproducer import largest, shows_it, write, write_accuracy
 from perfdash.worker import reproduce_script
 from tests.explain.profiles import profile
 from tests.explain.scripts import run
+from tests.lazy import lazy
+
+torch = lazy("torch")
 
 SLOW = "aten.sin.default (1000000)"
 FAST = "aten.sin.default (10000)"
@@ -40,7 +43,8 @@ def pairs_of(old, new):
 
 def written(tmp_path, old, new):
     pairs = pairs_of(old, new)
-    return write(tmp_path / "script", compare(pairs).compiled, pairs[-1], tmp_path)
+    folders = tmp_path / "old", tmp_path / "new"
+    return write(tmp_path / "script", compare(pairs).compiled, pairs[-1], folders)
 
 
 @pytest.mark.slow
@@ -68,7 +72,8 @@ def test_each_side_runs_under_its_own_variables(tmp_path):
     pair = (library_call(FAST, 10_000), library_call(FAST, 10_000))
     slower = (pair[0], library_call(FAST, 20_000))
     side = compare([slower] * 3).compiled
-    script = write(tmp_path, side, pair, tmp_path, ({}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}))
+    variables = {}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}
+    script = write(tmp_path, side, pair, (tmp_path, tmp_path), variables)
     text = script.read_text()
     assert 'OLD = {"env": {},' in text
     assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}," in text
@@ -123,13 +128,37 @@ def test_without_a_clear_change_there_is_no_script(tmp_path):
 
 
 def test_values_of_whole_numbers_go_with_the_script(tmp_path):
-    """A tensor of indices made up at random would be out of range."""
+    """A tensor of indices made up at random would be out of range. Each build has numbers of its own."""
     old, new = library_call(FAST, 10_000), library_call(SLOW, 1_000_000)
-    new["sides"]["compiled"]["tensors"][0] |= {"dtype": "torch.int64", "exact": True}
-    (tmp_path / "constants.pt").write_bytes(b"values")
+    for name, made in (("old", old), ("new", new)):
+        made["sides"]["compiled"]["tensors"][0] |= {"dtype": "torch.int64", "exact": True}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "constants.pt").write_bytes(f"of {name}".encode())
     script = written(tmp_path, old, new)
-    assert (script.parent / "constants.pt").read_bytes() == b"values"
+    assert (script.parent / "constants-old.pt").read_bytes() == b"of old"
+    assert (script.parent / "constants-new.pt").read_bytes() == b"of new"
     assert "('compiled', '0')" in script.read_text()
+
+
+@pytest.mark.slow
+def test_each_side_looks_its_indices_up_in_the_values_of_its_own_build(tmp_path):
+    """An embedding whose indices are tensor 1 of the old build and tensor 3 of the new one."""
+    sides = [library_call(label, rows) for label, rows in (("embedding (9)", 9), ("embedding (8)", 90))]
+    for name, made, number in zip(("old", "new"), sides, (1, 3), strict=True):
+        side = made["sides"]["compiled"]
+        table = {**side["tensors"][0], "shape": [9, 4], "stride": [4, 1], "elements": 36}
+        indices = {**table, "shape": [number + 1], "stride": [1], "dtype": "torch.int64",
+                   "elements": number + 1, "exact": True}  # fmt: skip
+        side["tensors"] = [table] * number + [indices]
+        side["calls"][0]["invocation"].update(
+            name="aten.embedding.default", arguments=[{"tensor": 0}, {"tensor": number}]
+        )
+        (tmp_path / name).mkdir()
+        values = {"compiled": {str(number): torch.arange(number + 1)}}
+        torch.save(values, tmp_path / name / "constants.pt")
+    done = run(written(tmp_path, *sides))
+    assert done.returncode in (0, 1), done.stderr
+    assert "new / old" in done.stdout
 
 
 @pytest.mark.slow
@@ -154,7 +183,8 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
         assert (tmp_path / "profiles" / name / "compiled.trace.json").stat().st_size
     buffers = {buffer["name"] for buffer in pair[1]["sides"]["compiled"]["memory"]["buffers"]}
     assert any(name.startswith("extern_kernels.addmm") for name in buffers)
-    done = run(write(tmp_path / "script", side, pair, tmp_path / "profiles" / "1-new"))
+    folders = tmp_path / "profiles" / "1-old", tmp_path / "profiles" / "1-new"
+    done = run(write(tmp_path / "script", side, pair, folders))
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].endswith(": the new side is slower")
 

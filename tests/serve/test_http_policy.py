@@ -5,6 +5,7 @@ import shutil
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -211,12 +212,12 @@ def test_the_store_refuses_to_be_written(store, address):
     take_in(store, [run("2026-10-01", [row("a")])])
     with open_to_read(address) as reading:
         with reading.read() as connection:
-            first = state_of(connection)
+            first = state_of(connection, datetime.now(UTC))
         with pytest.raises(MachineError, match="cannot be written"), reading.write() as connection:
             connection.execute(sa.text("delete from results"))
         take_in(store, [run("2026-10-02", [row("a")])])
         with reading.read() as connection:
-            assert state_of(connection) != first
+            assert state_of(connection, datetime.now(UTC)) != first
             assert connection.execute(sa.text("select count(*) from results")).scalar() == 2
 
 

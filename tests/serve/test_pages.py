@@ -1,14 +1,19 @@
 """The live site: the pages that the static one has, under the same paths, with any comparison."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from html import unescape
+from types import SimpleNamespace
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+from perfdash.detect.curation import exclude, rename
+from perfdash.history import nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.report import site_links
+from perfdash.serve import cached_answers, live_pages
 from perfdash.site.build import build
 from tests.history.made import case, row, run
 from tests.serve.served import EVIL
@@ -124,6 +129,53 @@ def test_an_empty_history_has_pages(tmp_path):
         assert empty.get("/api/runs").json["runs"] == []
         assert empty.get("/api/cases").status == 404
         assert empty.get("/compare.html?old=last&new=last").status == 404
+
+
+def test_the_overview_says_that_nightlies_do_not_come(tmp_path, monkeypatch):
+    """Nothing in the history changes but the time: neither the page nor a browser's copy of it is kept."""
+    from tests.serve.served import serving
+
+    def at(hours):
+        moment = datetime(2026, 11, 20, 1, tzinfo=UTC) + timedelta(hours=hours)
+        for module in (live_pages, cached_answers):
+            monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _: moment))
+
+    address = str(tmp_path / "history.db")
+    nightly = nightlies.Nightly("nightly", "2026-11-20", "2026-11-20T01:00:00Z", 24 * 3600, 3 * 3600)
+    with open_store(address) as store:
+        take_in(store, [run("2026-11-20", [row(of=case())])])
+        with store.write() as connection:
+            nightlies.begin(connection, nightly)
+            nightlies.end(connection, nightly.job, nightly.night, at="2026-11-20T06:00:00Z", state="ok")
+    at(8)
+    with serving(address) as server:
+        first = server.get("/")
+        assert "<strong>Nightly" not in first.text
+        at(9)
+        assert server.get("/", if_none_match=first.headers["etag"]).status == 304
+        at(80)
+        later = server.get("/", if_none_match=first.headers["etag"])
+        assert later.status == 200
+        assert "<strong>Nightly nightly missing</strong>: 3 did not come" in later.text
+
+
+@pytest.mark.parametrize("change", [
+    lambda store: exclude(store, "2026-11-02T01-00-00Z_farm", "the clock was off"),
+    lambda store: rename(store, "2026-11-02T01-00-00Z_farm", "before-the-upgrade"),
+])  # fmt: skip
+def test_pages_follow_what_people_correct(tmp_path, change):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        take_in(store, [run(f"2026-11-0{n}", [row(of=case())]) for n in (1, 2)])
+    with serving(address) as server:
+        before = server.get("/api/runs")
+        with open_store(address) as store:
+            change(store)
+        after = server.get("/api/runs", if_none_match=before.headers["etag"])
+        assert after.status == 200
+        assert after.text != before.text
 
 
 def test_an_odd_name_in_the_api_and_on_its_page(server, pages):

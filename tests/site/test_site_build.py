@@ -17,7 +17,7 @@ from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site import build_record
+from perfdash.site import build_record, cause_page
 from perfdash.site import site_folder as folders
 from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
@@ -104,6 +104,35 @@ def test_the_page_of_a_cause_that_ended_says_so(store, site):
     check(built(store, site))
     assert "This is no longer open" in page.read_text()
     assert f"regressions.html#alert-{page.stem}" in page.read_text()
+
+
+def test_the_page_of_an_open_cause_stays_where_worse_ones_come(store, site, monkeypatch):
+    """It has no chart then, and is not said to be over."""
+    monkeypatch.setattr(cause_page, "MOST", 1)
+
+    def slower(number, factors):
+        slow = night(number)
+        rows = tuple(
+            result(row.case, factors.get(place, 1.0) * (10.0 + place), night=number)
+            for place, row in enumerate(slow.rows)
+        )
+        take_in(store, [replace(slow, rows=rows)])
+
+    fill(store, range(40))
+    for number in (40, 41, 42):
+        slower(number, {0: 1.3})
+    judge_new(store)
+    built(store, site)
+    (page,) = site.glob("causes/*.html")
+    assert "<figure" in page.read_text()
+    for number in (43, 44, 45, 46):
+        slower(number, {0: 1.3, 1: 3.0, 2: 3.0})
+    judge_new(store)
+    check(built(store, site))
+    assert len(list(site.glob("causes/*.html"))) == 2
+    assert "no longer open" not in page.read_text()
+    assert "<figure" not in page.read_text()
+    assert "What it changed" in page.read_text()
 
 
 def test_the_page_of_a_cause_lists_what_else_changed(store, site):

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from perfdash.bisection.environments.build_holds import BuildHolds
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 
@@ -95,9 +96,12 @@ class Builder(Protocol):
         """
 
 
-def open_builder(recipe: Recipe, context: BuildContext) -> Builder:
-    """The builder of a recipe's kind. Raises UsageError, MachineError."""
+def open_builder(recipe: Recipe, context: BuildContext, holds: BuildHolds | None = None) -> Builder:
+    """The builder of a recipe's kind. holds: of all builders of a bisection, if it has several.
+
+    Raises UsageError, MachineError.
+    """
     recipe = recipe.with_settings(context.settings) if context.settings else recipe
     module = importlib.import_module(f"perfdash.bisection.environments.{recipe.kind}_builder")
-    builder: Builder = module.open_builder(recipe, context)
+    builder: Builder = module.open_builder(recipe, context, holds)
     return builder

@@ -25,6 +25,7 @@ from typing import Any
 
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, BuildStopped, BuiltEnvironment, Unbuildable
 from perfdash.bisection.environments.build_command import Commands, TimedOut
+from perfdash.bisection.environments.build_holds import BuildHolds, Hold
 from perfdash.bisection.environments.build_reuse import digest
 from perfdash.bisection.environments.interpreter import Interpreter, origins
 from perfdash.bisection.environments.pip import machine_fault
@@ -39,17 +40,6 @@ _LIMIT_GIB = 40.0
 _PART_OF_DISK = 0.2
 _POLL_S = 0.05
 _FINISHED = "build.json"
-
-
-class Hold:
-    """A lock, held until it is released or all processes with `fd` have ended."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def release(self) -> None:
-        """Release the lock; call it once."""
-        os.close(self.fd)
 
 
 class Cache:
@@ -292,16 +282,25 @@ _FORM = 1  # part of every key: raise it when builds come out differently
 class CachedBuilder(ABC):
     """The base of all builders. A subclass adds a revision's content for the key, and how to build it."""
 
-    def __init__(self, recipe: Recipe, context: BuildContext, base: Interpreter, thing: str = "") -> None:
-        """thing: the repository or package of the revisions, for the key, without credentials."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        context: BuildContext,
+        base: Interpreter,
+        holds: BuildHolds | None = None,
+        thing: str = "",
+    ) -> None:
+        """holds: of all builders of the bisection; None if it is the only one.
+
+        thing: the repository or package of the revisions, for the key, without credentials.
+        """
         self.recipe = recipe
         self.context = context
         self.base = base
         self.cache = Cache(context.cache, context.cache_limit_gb)
         self._digest = digest(_FORM, recipe.identity(), base.fingerprint, thing)
         self.family = f"{recipe.name}-{digest(self._digest)}"
-        self._holds: dict[str, Hold] = {}
-        self._guard = threading.Lock()
+        self._holds = BuildHolds() if holds is None else holds
 
     @abstractmethod
     def content(self, revision: Revision) -> str:
@@ -341,10 +340,7 @@ class CachedBuilder(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._guard:
-            for hold in self._holds.values():
-                hold.release()
-            self._holds.clear()
+        self._holds.release_all(self)
 
     def key(self, revision: Revision, fresh: bool = False) -> str:
         """The key of a revision's build."""
@@ -357,14 +353,8 @@ class CachedBuilder(ABC):
 
     def release(self, revision: Revision) -> None:
         """Let a revision's builds be pruned."""
-        key = self.key(revision)
-        self._release(key)
-        self._release(f"{key}-fresh")
-
-    def _release(self, key: str) -> None:
-        with self._guard:
-            if hold := self._holds.pop(key, None):
-                hold.release()
+        for fresh in (False, True):
+            self._holds.release(self.cache.place(self.key(revision, fresh)), self)
 
     def build(
         self,
@@ -375,14 +365,15 @@ class CachedBuilder(ABC):
     ) -> BuiltEnvironment:
         """See Builder."""
         key = self.key(revision, fresh)
+        place, exclusive = self.cache.place(key), self.recipe.exclusive
         try:
-            first = self._hold(key, stop)
+            hold = self._holds.take(place, self, lambda: self.cache.hold(key, exclusive, stop))
             if record := self.cache.finished(key):
-                if first:
+                if hold:
                     try:
-                        self.check_reused(revision, self.cache.place(key), record, self._holds[key])
+                        self.check_reused(revision, place, record, hold)
                     except BaseException:
-                        self._release(key)  # so that it is checked again the next time
+                        self._holds.release(place, self)  # so that it is checked again the next time
                         raise
                 return self._built(revision, key, record, reused=True)
             making = self.cache.make(key, stop)
@@ -433,8 +424,11 @@ class CachedBuilder(ABC):
         with ExitStack() as until_kept:
             until_kept.push(lambda kind, *_: _remove_but(log) if kind else None)
             try:
-                record = self.make(revision, place, commands, fresh, until_kept)
-                self._check_origins(record, place)
+                try:
+                    record = self.make(revision, place, commands, fresh, until_kept)
+                    self._check_origins(record, place)
+                finally:
+                    commands.mask()  # before the log is copied
             except (Unbuildable, TimedOut) as error:
                 text = commands.text()
                 if why := machine_fault(text):
@@ -448,8 +442,6 @@ class CachedBuilder(ABC):
                     ) from error  # not remembered: it may succeed another day
                 reason = without_credentials(error.reason)
                 raise Unbuildable(reason, self.cache.fail(key, {**family, "reason": reason}, log)) from error
-            finally:
-                commands.mask()
             seconds = time.monotonic() - began
             record = {"packages": {}, "kind": "full", **record, **family, "seconds": seconds}
             self.cache.finish(key, record)
@@ -481,19 +473,6 @@ class CachedBuilder(ABC):
                     f"it installed there as editable? Remove it (pip uninstall {name}), or give another "
                     "interpreter (--python)"
                 )
-
-    def _hold(self, key: str, stop: threading.Event | None) -> bool:
-        """Hold a build; whether it was not held before."""
-        with self._guard:
-            if key in self._holds:
-                return False
-        hold = self.cache.hold(key, self.recipe.exclusive, stop)
-        with self._guard:
-            if key in self._holds:  # another thread was faster
-                hold.release()
-                return False
-            self._holds[key] = hold
-            return True
 
     def _built(self, revision: Revision, key: str, record: dict[str, Any], reused: bool) -> BuiltEnvironment:
         place = self.cache.place(key)

@@ -16,8 +16,9 @@ from typing import Any
 
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, build_reuse, pip
 from perfdash.bisection.environments.build_command import Commands
+from perfdash.bisection.environments.build_holds import BuildHolds, Hold
 from perfdash.bisection.environments.build_reuse import digest, lay_over
-from perfdash.bisection.environments.cached_builder import GIB, CachedBuilder, Hold, packages_in, remove
+from perfdash.bisection.environments.cached_builder import GIB, CachedBuilder, packages_in, remove
 from perfdash.bisection.environments.interpreter import Interpreter, origins, plain_environment, probe
 from perfdash.bisection.environments.worktrees import Worktree
 from perfdash.bisection.recipes import Recipe
@@ -93,8 +94,10 @@ _CHECK_OUT_S, _OVERLAY_S = 2.0, 3.0
 class CommitsBuilder(CachedBuilder):
     """Builds the commits of one repository, in its own worktrees."""
 
-    def __init__(self, recipe: Recipe, context: BuildContext, base: Interpreter) -> None:
-        super().__init__(recipe, context, base, thing=toolchain() if recipe.build else "")
+    def __init__(
+        self, recipe: Recipe, context: BuildContext, base: Interpreter, holds: BuildHolds | None
+    ) -> None:
+        super().__init__(recipe, context, base, holds, thing=toolchain() if recipe.build else "")
         self.repo = find(context.repo)
         self._lanes = f"{recipe.name}-{digest(self.family, str(self.repo))}"
         self._files: dict[str, dict[str, str]] = {}
@@ -319,6 +322,6 @@ class CommitsBuilder(CachedBuilder):
         return self._files[commit]
 
 
-def open_builder(recipe: Recipe, context: BuildContext) -> CommitsBuilder:
+def open_builder(recipe: Recipe, context: BuildContext, holds: BuildHolds | None) -> CommitsBuilder:
     """Raises UsageError for a missing base interpreter or repository."""
-    return CommitsBuilder(recipe, context, probe(context.python))
+    return CommitsBuilder(recipe, context, probe(context.python), holds)

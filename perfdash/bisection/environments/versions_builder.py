@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from perfdash.bisection.environments import Unbuildable, pip
 from perfdash.bisection.environments.build_command import Commands
+from perfdash.bisection.environments.build_holds import BuildHolds
 from perfdash.bisection.environments.cached_builder import CachedBuilder
 from perfdash.bisection.environments.interpreter import Interpreter, probe
 from perfdash.bisection.recipes import Recipe
@@ -87,11 +88,13 @@ _USUAL_S = 20.0
 class VersionsBuilder(CachedBuilder):
     """Installs a version beside the base, not into it."""
 
-    def __init__(self, recipe: Recipe, context: BuildContext, base: Interpreter) -> None:
+    def __init__(
+        self, recipe: Recipe, context: BuildContext, base: Interpreter, holds: BuildHolds | None
+    ) -> None:
         assert recipe.versions
         self._recipe = recipe.versions
         self._links = pip.WheelSource.read(context.links, self._recipe.package) if context.links else None
-        super().__init__(recipe, context, base, thing=str(self._links or pip.configured_places()))
+        super().__init__(recipe, context, base, holds, thing=str(self._links or pip.configured_places()))
 
     @property
     def time_limit_s(self) -> float | None:
@@ -194,6 +197,6 @@ def installed_in(site: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     return packages, requires
 
 
-def open_builder(recipe: Recipe, context: BuildContext) -> VersionsBuilder:
+def open_builder(recipe: Recipe, context: BuildContext, holds: BuildHolds | None) -> VersionsBuilder:
     """Raises UsageError for a missing base interpreter or folder."""
-    return VersionsBuilder(recipe, context, probe(context.python))
+    return VersionsBuilder(recipe, context, probe(context.python), holds)

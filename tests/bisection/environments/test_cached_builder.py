@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.environments import BuildStopped, open_builder
+from perfdash.bisection.environments import BuildStopped, Unbuildable, open_builder
 from perfdash.bisection.environments import cached_builder as caching
 from perfdash.bisection.environments.cached_builder import GIB, Cache, default_folder
 from perfdash.bisection.recipes import load_recipe
@@ -151,6 +151,23 @@ def test_what_a_killed_build_has_half_written_in_a_lane(tmp_path, repo):
         (lane,) = (tmp_path / "cache" / "lanes").iterdir()
         (lane / "source" / "made").write_text("kept")
         assert (builder.build(second).folder / "made").read_text() == "kept"
+
+
+@pytest.mark.parametrize("fails", ["false", "sleep 600", "echo No space left on device; false"])
+def test_no_file_of_a_failed_build_holds_a_password(tmp_path, repo, monkeypatch, fails):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://ann:s3cretpw@index.example/simple")
+    (tmp_path / "fails.toml").write_text(
+        f'name = "fails"\nkind = "commits"\n[build]\ncommand = \'echo "$PIP_INDEX_URL"; {fails}\'\n'
+        "time_limit_s = 5\n"
+    )
+    recipe = load_recipe(str(tmp_path / "fails.toml"))
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    revision = open_source(recipe, where).revisions("main~1", "main")[0]
+    with open_builder(recipe, where) as builder, pytest.raises((Unbuildable, MachineError)):
+        builder.build(revision)
+    logs = [path.read_text() for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert any("index.example" in text for text in logs)
+    assert not any("s3cretpw" in text for text in logs)
 
 
 def test_what_a_killed_one_has_started_is_ended(tmp_path, repo):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, BuildStopped, Unbuildable, open_builder
+from perfdash.bisection.environments.build_holds import BuildHolds
 from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
 from tests.environments import ask, listed, own, sleeping
@@ -139,6 +140,25 @@ def test_a_command_gets_a_worktree_of_its_own(pure, where):
                 other.build(revisions[0], stop=stop)
             builder.release(revisions[0])
             assert other.build(revisions[0]).reused
+
+
+def test_builders_of_one_bisection_share_its_worktrees(pure, where):
+    """As the stage inside a merge, which needs the worktree of its base that the stage above has."""
+    recipe, where = load_recipe("command"), replace(where, repo=pure.folder)
+    revision = listed(recipe, where)[1][0]
+    holds, stop = BuildHolds(), threading.Event()
+    with open_builder(recipe, where) as other:
+        with open_builder(recipe, where, holds) as outer:
+            with open_builder(recipe, where, holds) as inner:
+                outer.build(revision)
+                timer = threading.Timer(60, stop.set)
+                timer.start()
+                assert inner.build(revision, stop=stop).reused
+                timer.cancel()
+            stop.set()
+            with pytest.raises(BuildStopped):  # the outer one has it still
+                other.build(revision, stop=stop)
+        assert other.build(revision).reused
 
 
 def test_built_with_a_compiler_and_overlaid(compiled, where, tmp_path):
