@@ -12,6 +12,10 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.records import Case
+from perfdash.report.changes import NEW_FAILURE
+from perfdash.site.cause_page import open_causes
+from perfdash.site.testbed_history import testbeds_with_runs
+from tests.detect.simulated import farm
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -152,3 +156,14 @@ def test_the_culprit_of_an_alert_stands_beside_it(store, site):
     assert "culprit" not in folded
     assert "lib ? .. lib bbbbbbbbbb" in open_  # torch is the same
     assert "culprit: cccccccccc" in page(folder, "index.html").text
+
+
+def test_a_lost_improvement_is_one_failure(store):
+    def statuses(night, model):
+        return "crash" if model == "model03" and not 27 <= night < 32 else "pass"
+
+    take_in(store, farm(33, 6, statuses=statuses))
+    judge_new(store)
+    with store.read() as connection:
+        views, _ = open_causes(connection, testbeds_with_runs(connection))
+    assert [view.cause.group for view in views] == [NEW_FAILURE]
