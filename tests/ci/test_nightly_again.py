@@ -100,18 +100,19 @@ def test_the_night_is_told_however_confirm_ends(stage, answer, minutes, code, sa
     assert good.read_text().splitlines()[0] == str(stage.home / "old"), "something is open"
 
 
-@pytest.mark.parametrize(("address", "option"), [
-    ("", ""), ("/new.db", " --db /new.db"), ("postgresql://me:hidden@host/perf", ""),
+@pytest.mark.parametrize(("first", "words", "option"), [
+    ("/old.db", [], " --db /old.db"),
+    ("/old.db", ["--db", "/new.db"], " --db /new.db"),
+    ("postgresql://me:hidden@host/perf", [], ""),
 ])  # fmt: skip
-def test_a_run_is_resumed_in_the_history_of_the_night(stage, address, option):
+def test_a_run_is_resumed_in_the_history_of_the_night(stage, first, words, option):
     mended = stage.fails("run-cpu")
-    stage.night(PERFDASH_DB="/old.db")
+    stage.night(PERFDASH_DB=first)
     mended.unlink()
     stage.calls()
-    stage.night("--resume", "last", *(["--db", address] if address else []))
+    stage.night("--resume", "last", *words, PERFDASH_DB=first)
     (call,) = stage.calls("run")
-    expected = option or ("" if address else " --db /old.db")
-    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{expected}"
+    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{option}"
 
 
 def test_what_a_restart_forgot_is_set_again(stage):
