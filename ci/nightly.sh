@@ -147,6 +147,7 @@ interrupt() {
   if [ -n "$job" ] && [ "$stopping" = no ]; then kill -INT -- "-$job" 2>/dev/null || true; fi
 }
 trap interrupt INT TERM HUP
+export HOST_HOLDER="$$"
 # However it ends; also after a night that was killed.
 restore() {
   if [ "$HOST" != apply ]; then return 0; fi
