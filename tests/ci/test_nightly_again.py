@@ -50,6 +50,23 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     assert not list((stage.home / "environments").glob("good-*"))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known):
+    good = a_good_build_before(stage) if known else stage.home / "environments" / "good-nightly"
+    before = good.read_text() if known else None
+    (stage.home / "night").mkdir()
+    (stage.home / "night" / "run").write_text(f"{stage.home}\n")
+    results = stage.home / "results.jsonl"
+    results.write_text('{"status":"infra_error"}\n{"status":"skipped"}\n')
+    done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
+    assert (done.returncode, "Nothing was measured tonight" in done.stdout) == (0, True), done.stderr
+    assert (good.read_text() if good.exists() else None) == before
+    assert not stage.calls()
+    results.write_text('{"status":"infra_error"}\n{"status":"pass"}\n')
+    assert stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night")).returncode == 0
+    assert good.read_text() != before
+
+
 @pytest.mark.parametrize(("text", "good_one"), [
     ("Nothing to measure again", False),
     ("2 cases may have changed; 2 are measured again\nm: latency: confirmed, suspected +9%", False),
