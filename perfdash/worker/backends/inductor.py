@@ -7,6 +7,7 @@ from typing import Any, Optional
 from perfdash.records import Job
 
 SCENARIOS = ("inference", "training", "generation", "sizes")
+OPTIONS = ("compile_mode", "dynamic", "inductor_config")
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
