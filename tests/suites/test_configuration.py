@@ -136,6 +136,12 @@ def test_a_back_end_of_one_s_own_reads_all_options_unless_it_says_which(model, t
     assert not cases(model, tmp_path, configuration=["dynamic"], backend=[str(file)])["dynamic"].skip_reason
 
 
+def test_eager_is_measured_under_any_configuration(model, tmp_path):
+    """As a bisection of eager's latency does, for an alert of a case that has one."""
+    planned = cases(model, tmp_path, configuration=["freezing,dynamic"], backend=["eager"])
+    assert [each.skip_reason for each in planned.values()] == [None, None]
+
+
 @pytest.mark.parametrize("name", registry.names("backends"))
 def test_every_back_end_of_perfdash_says_which_options_it_reads(name):
     assert set(registry.backend_facts(name).OPTIONS) <= {"compile_mode", "dynamic", "inductor_config"}
