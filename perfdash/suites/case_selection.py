@@ -16,7 +16,7 @@ from perfdash.settings import RunSettings
 from perfdash.suggestions import did_you_mean
 from perfdash.suites import suite_file
 from perfdash.suites.configuration import OF_A_CASE, Configuration, chosen, named, settings_of_options
-from perfdash.suites.suite_file import OWN, BatchSize, Model, Setting, Skip, Suite
+from perfdash.suites.suite_file import OWN, BatchSize, Model, OwnModels, Setting, Skip, Suite
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
@@ -134,16 +134,24 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     Raises UsageError for a pattern that matches nothing in any of them, with near names, and for a
     selection that leaves nothing.
     """
-    names = [model.name for suite in suites for model in suite.models]
     among = " or ".join(suite.name for suite in suites)
+    listed = [suite for suite in suites if not isinstance(suite, OwnModels)]
+    names = [model.name for suite in listed for model in suite.models]
     for pattern in settings.models:
+        if not listed:
+            raise UsageError(
+                f"--models {pattern!r} selects models of suites, and this run has none: add --suite NAME, or "
+                "leave --models out"
+            )
         if not any(_matches(name, pattern) for name in names):
             raise UsageError(
-                f"--models {pattern!r} matches no model of {among}{did_you_mean(pattern, names)}; "
-                f"`perfdash list {suites[0].name}` shows them all"
+                f"--models {pattern!r} matches no model of {' or '.join(suite.name for suite in listed)}"
+                f"{did_you_mean(pattern, names)}; `perfdash list {listed[0].name}` shows them all"
             )
 
-    def wanted(model: Model) -> bool:
+    def wanted(suite: Suite, model: Model) -> bool:
+        if isinstance(suite, OwnModels):
+            return True
         if settings.models:
             return any(_matches(model.name, pattern) for pattern in settings.models)
         return model.quick or not settings.quick
@@ -152,7 +160,7 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
         case
         for suite in suites
         for model in suite.models
-        if wanted(model)
+        if wanted(suite, model)
         for configuration, under in _configured(settings)
         for case in _cases(suite, model, under, configuration)
     ]
