@@ -63,7 +63,13 @@ while [ "$#" -gt 0 ]; do
     --resume) resume="$value" ;;
     --from) from="$value" ;;
     --only) only="$value" ;;
-    *) given+=("$name=$value") ;;
+    *)
+      if [ "$name" = PERFDASH_DB ] && has_password "$value"; then
+        complain 2 "--db: a password is seen there by others; put the address into PERFDASH_DB, or the" \
+          "password into PGPASSWORD or ~/.pgpass"
+      fi
+      given+=("$name=$value")
+      ;;
   esac
 done
 for stage in $from $only; do
@@ -112,11 +118,8 @@ OUT="$(mkdir -p "$OUT" && cd "$OUT" && pwd)" || complain 3 "OUT=$OUT: this folde
 nights="$OUT/nightly"
 if [ -n "$resume" ]; then nights="$(dirname "$night")"; fi
 nightly_environment
-if [ -n "${PERFDASH_DB:-}" ]; then
-  case "$PERFDASH_DB" in
-    *://*:*@* | *password=*) ;; # to be said again when it is resumed
-    *) nightly_parameters+=(PERFDASH_DB) ;;
-  esac
+if [ -n "${PERFDASH_DB:-}" ] && ! has_password "$PERFDASH_DB"; then # else it must be set again to resume
+  nightly_parameters+=(PERFDASH_DB)
 fi
 
 mkdir -p "$nights"
@@ -144,6 +147,7 @@ interrupt() {
   if [ -n "$job" ] && [ "$stopping" = no ]; then kill -INT -- "-$job" 2>/dev/null || true; fi
 }
 trap interrupt INT TERM HUP
+export HOST_HOLDER="$$"
 # However it ends; also after a night that was killed.
 restore() {
   if [ "$HOST" != apply ]; then return 0; fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes a machine quiet enough to measure on: governor, turbo, SMT siblings, huge pages, NUMA balancing; and
 # says which libraries could be preloaded. It prints what it would do, and does it only with --apply.
-# What was before is remembered until --restore (or a restart of the machine, which forgets both).
+# What was before is remembered until --restore (or a restart of the machine, which forgets both). It is not
+# restored while another night measures: HOST_HOLDER is the process that --apply and --restore are for.
 #
 #   ci/prepare_host.sh                 what it would do
 #   ci/prepare_host.sh --apply         does it (as root)
@@ -14,6 +15,7 @@ set -euo pipefail
 
 root="${HOST_ROOT:-}"
 state="$root/run/perfdash/host-state" # of the machine, and gone with a restart, as the settings are
+holders="$root/run/perfdash/host-holders" # of each night that measures so: process id, time of its start
 cpu="$root/sys/devices/system/cpu"
 mode="show"
 refused=0
@@ -53,7 +55,28 @@ one_of HOST_THP "$pages" always madvise never keep
 one_of HOST_NUMA_BALANCING "$numa" 0 1 keep
 [[ "$governor" =~ ^[a-z_]+$ ]] || usage "HOST_GOVERNOR=$governor is no governor"
 
+[[ "${HOST_HOLDER:=}" =~ ^[0-9]*$ ]] || usage "HOST_HOLDER=$HOST_HOLDER is no process id"
+
 say() { printf '%-22s %s\n' "$1" "$2"; }
+
+started() { # PROCESS ID: when it was started, in clock ticks since boot; nothing where it has ended
+  local fields
+  fields="$(cat "/proc/$1/stat" 2>/dev/null)" || return 0
+  read -ra fields <<<"${fields##*) }" # the name of a program may hold spaces
+  echo "${fields[19]}"
+}
+
+# Keeps the holders that live, with the one of this call (--apply) or without it (--restore).
+update_holders() {
+  local pid since living=()
+  exec 7>>"$holders"
+  flock 7
+  while read -r pid since; do
+    if [ "$pid" != "$HOST_HOLDER" ] && [ "$(started "$pid")" = "$since" ]; then living+=("$pid $since"); fi
+  done <"$holders"
+  if [ "$mode" = apply ] && [ -n "$HOST_HOLDER" ]; then living+=("$HOST_HOLDER $(started "$HOST_HOLDER")"); fi
+  printf '%s\n' "${living[@]}" | grep . >"$holders" || true
+}
 
 # Huge pages are listed with the one in force in brackets; everything else is its value.
 current() {
@@ -223,6 +246,12 @@ restore() {
     echo "Nothing to restore: no --apply is in force."
     return 0
   fi
+  if [ -w "${state%/*}" ]; then update_holders; fi
+  if [ -s "$holders" ]; then
+    echo "Not restored: process $(cut -d' ' -f1 "$holders" | paste -sd' ') still measures with these settings." \
+      "It restores them when it ends."
+    return 0
+  fi
   # The other way round: while siblings are off, files of theirs are not there.
   while IFS=$'\t' read -r file was; do
     now="$(current "$file")" || now="not there"
@@ -247,6 +276,7 @@ if [ "$mode" = apply ]; then
     echo "ci/prepare_host.sh: ${state%/*}, where it keeps what was before, cannot be written: $(why_not)" >&2
     exit 3
   fi
+  update_holders
   if [ -s "$state" ]; then
     echo "An earlier --apply was not restored: --restore goes back to what was before that one."
   fi

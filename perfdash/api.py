@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdash.errors import UsageError
+from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Result, RunInfo
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Run:
     """A run and its results, as its folder has them.
 
     `interrupted`: it was stopped, and `run(resume=...)` goes on with it. `exit_code`: what the command line
-    ends with where the run is not in the history, else 0.
+    ends with where the run is not in the history or every case failed because of the machine, else 0.
     """
 
     folder: Path
@@ -378,12 +378,15 @@ def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
     """Measure a prepared run to its end and record it in the history; `note` gets lines for the user."""
     from perfdash.runner.run import measure as measure_all
     from perfdash.runner.run import signals_like_ctrl_c
-    from perfdash.runner.run_recording import record
+    from perfdash.runner.run_recording import lost_to_the_machine, record
 
     with signals_like_ctrl_c():
         measure_all(prepared, watcher, note)
         info, results, folder = prepared.info, prepared.results, prepared.journal.folder
         exit_code = record(prepared.settings, info, results, folder, note) if results else 0
+    if lost := lost_to_the_machine(results):
+        note(f"Nothing was measured: {lost} case{'' if lost == 1 else 's'} failed because of the machine")
+        exit_code = MachineError.exit_code
     return Run(folder, info, results, prepared.interrupted, exit_code)
 
 

@@ -364,6 +364,8 @@ def _table(value: Any, name: str) -> Any:
         key, equals, text = str(item).partition("=")
         if not (key and equals):
             raise ValueError(f"{item!r} is not KEY=VALUE: write it like {_EXAMPLES.get(name, 'KEY=VALUE')}")
+        if name == "inductor_config" and (second := re.search(r",([\w.]+)=", text)):
+            raise ValueError(f"{item!r} sets {key} and {second[1]}: give the option once for each")
         table[key] = text if name == "env" else _literal(text)
     return table
 

@@ -40,6 +40,12 @@ def test_tables(tmp_path):
         ({}, {}, "[runs]\n", ["perfdash.toml", "'runs'"]),
         ({}, {}, "[run\n", ["perfdash.toml", "line 1"]),
         ({"env": ["NOVALUE"]}, {}, "", ["--env", "KEY=VALUE"]),
+        (
+            {"inductor_config": ["freezing=1,cpp_wrapper=1"]},
+            {},
+            "",
+            ["--inductor-config", "sets freezing and cpp_wrapper: give the option once for each"],
+        ),
         ({"batch_size": ["0"]}, {}, "", ["--batch-size", "0 is no batch size: give 1 or more"]),
         ({"fail_on": ["weather"]}, {}, "", ["--fail-on", "'weather'"]),
     ],

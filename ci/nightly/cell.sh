@@ -33,6 +33,7 @@ if ! flock --nonblock 9; then
   say "An earlier attempt at this cell is still running on this machine: waiting for its end"
   flock 9
 fi
+export HOST_HOLDER="$$"
 restore() { if [ "$HOST" = apply ]; then ci/prepare_host.sh --restore; fi; }
 trap restore EXIT
 trap 'exit 143' TERM

@@ -7,11 +7,9 @@ here="$PWD"
 for name in "$@"; do
   [ -n "${!name:-}" ] || complain 2 "$name is empty: give it"
 done
-case "${DB:-}" in
-  *://*:*@* | *password=*)
-    complain 2 "DB: an address with a password is shown to all; make it a secret text and name it in DB_CREDENTIAL"
-    ;;
-esac
+if has_password "${DB:-}"; then
+  complain 2 "DB: an address with a password is shown to all; make it a secret text and name it in DB_CREDENTIAL"
+fi
 check_parameters
 # Cells measure without the night's history.
 more=()

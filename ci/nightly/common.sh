@@ -45,6 +45,10 @@ venv="${PERFDASH_VENV:-.venv}"
 
 say() { printf '%s\n' "$*"; }
 
+has_password() { # THE ADDRESS OF A HISTORY
+  case "$1" in *://*:*@* | *password=*) ;; *) return 1 ;; esac
+}
+
 complain() { # CODE WORDS...
   printf '%s: %s\n' "${0#"$PWD"/}" "${*:2}" >&2
   exit "$1"

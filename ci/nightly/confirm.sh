@@ -6,6 +6,18 @@
 need_night
 python="$(measured_python)"
 if [ -z "$(told_runs)" ]; then complain 3 "nothing was measured: there is nothing to confirm"; fi
+measured_anything() { # else the machine failed, which says nothing of tonight's environment
+  local run
+  while IFS= read -r run; do
+    if [ ! -e "$run/results.jsonl" ]; then return 0; fi
+    if grep -qvE '"status": ?"(infra_error|skipped|not_tonight)"' "$run/results.jsonl"; then return 0; fi
+  done < <(told_runs)
+  return 1
+}
+if ! measured_anything; then
+  say "Nothing was measured tonight, so there is nothing to confirm. The last good environment stays"
+  exit 0
+fi
 good="$(ci/torch_build.sh --last-good)"
 if [ -z "$good" ]; then
   say "No good night is known yet: tonight's is the first"

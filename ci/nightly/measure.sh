@@ -21,10 +21,7 @@ done
 # A run goes on in the history that it began with, unless it is given another one, as to a resumed night. A
 # password on a command line is refused; of such an address perfdash reads the variable again.
 db=()
-case "${PERFDASH_DB:-}" in
-  "" | *://*:*@* | *password=*) ;;
-  *) db=(--db "$PERFDASH_DB") ;;
-esac
+if [ -n "${PERFDASH_DB:-}" ] && ! has_password "$PERFDASH_DB"; then db=(--db "$PERFDASH_DB"); fi
 
 # The run of a cell is known by its JUnit file, which no other run names but the one that it was merged into.
 run_of() { # JUNIT

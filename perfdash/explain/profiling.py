@@ -18,7 +18,15 @@ from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.case_status import status_of
 from perfdash.runner.code_files import model_of_folder
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import away_from, slots_needed, slots_of, when_free, with_slots
+from perfdash.runner.cores import (
+    away_from,
+    compile_cores,
+    gpus_of,
+    slots_needed,
+    slots_of,
+    when_free,
+    with_slots,
+)
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
 from perfdash.runner.run_journal import read_info, read_json
@@ -158,12 +166,16 @@ def profile(
     """
     builds = {"old": old, "new": new}
     check_machine(new.settings, [new.planned])
-    cores = slots_of(new.settings)[:1]
+    cores, gpus = slots_of(new.settings)[:1], gpus_of(new.settings)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     profiles: list[Pair] = []
     with away_from(cores), ExitStack() as stack:
         slots = when_free(
-            lambda: stack.enter_context(PairedSlots(cores, old.options, new.options, folder)), wait_s, notify
+            lambda: stack.enter_context(
+                PairedSlots(cores, old.options, new.options, folder, gpus, compile_cores(cores, new.settings))
+            ),
+            wait_s,
+            notify,
         )
         _refuse_other_builds(builds, slots)
         for number in range(1, pairs + 1):
@@ -190,10 +202,12 @@ def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str],
         )
     check_machine(build.settings, [build.planned])
     cores = slots_of(build.settings)[:1]
+    gpu = next(iter(gpus_of(build.settings)), None)
+    (wider,) = compile_cores(cores, build.settings)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     log = folder / "logs" / "subgraph.log"
     notify("the graphs are bisected: every step compiles a part of them")
-    with away_from(cores), Slot(cores[0], build.options) as slot:
+    with away_from(cores), Slot(cores[0], build.options, gpu=gpu, compile_cores=wider) as slot:
         order = Order(build.planned, role="subgraph", folder=str((folder / "subgraph").absolute()))
         outcome = slot.measure(order, log, lambda event: None).outcomes[0]
     answer = outcome.find("subgraph")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
+from perfdash.records import Status
 
 RUNNING, OK, PARTIAL, FAILED = "running", "ok", "partial", "failed"
 ENDINGS = (OK, PARTIAL, FAILED)
@@ -118,7 +119,10 @@ def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
 
 
 def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:
-    """Expected settings without results in its runs, and incomplete runs."""
+    """Expected settings without results in its runs, and incomplete runs.
+
+    An infra_error is no result: the machine failed.
+    """
     runs, results, cases = schema.runs, schema.results, schema.cases
     of_nightly = runs.c.started >= nightly.begun
     if nightly.runs:
@@ -131,7 +135,7 @@ def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:
         .distinct()
         .join_from(results, cases, results.c.case_id == cases.c.id)
         .join(runs, results.c.run_id == runs.c.id)
-        .where(of_nightly)
+        .where(of_nightly, results.c.status != str(Status.INFRA_ERROR))
     )
     measured = set()
     for row in connection.execute(query):

@@ -20,6 +20,7 @@ from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, read_run, testbed_of
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
+from perfdash.records import NOT_MEASURED, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
     APPEARED,
@@ -33,6 +34,7 @@ from perfdash.report.changes import (
 
 _NIGHTLIES = 200  # the latest, among which a missing one is sought
 FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
+_NOT_MEASURED = {str(status) for status in NOT_MEASURED}
 _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
 
 
@@ -78,6 +80,11 @@ def headline(night: Night) -> str:
         return "Nothing was measured"
     count, expected = len(night.rows), night.run.expected
     words = [f"incomplete ({count} of {expected} cases)"] if expected and count < expected else []
+    lost = sum(row.status == str(Status.INFRA_ERROR) for row in night.rows)
+    if lost:
+        words.append(f"{lost} case{'' if lost == 1 else 's'} failed because of the machine")
+        if all(row.status in _NOT_MEASURED for row in night.rows):
+            return f"Nothing was measured: {', '.join(words)}"
     words += counts(night.causes)
     if not night.causes:
         words.append("not compared with other runs" if night.untold else _quiet(night))

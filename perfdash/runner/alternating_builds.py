@@ -85,14 +85,32 @@ Enough = Callable[[Planned, Sequence[BuildPair]], bool]
 class PairedSlots:
     """Slots of this machine. Each measures the old and the new build in turn."""
 
-    def __init__(self, cores: Sequence[tuple[int, ...]], old: Options, new: Options, folder: Path) -> None:
-        """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs."""
+    def __init__(
+        self,
+        cores: Sequence[tuple[int, ...]],
+        old: Options,
+        new: Options,
+        folder: Path,
+        gpus: Sequence[str] = (),
+        compile_cores: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs.
+
+        `gpus`, `compile_cores`: at least one entry a slot, or none.
+        """
         self._folder = folder
         self._stop = Stop()
         self._options = {"old": old, "new": new}
         self._slots = [
             {
-                name: Slot(slot_cores, options, number=number, stop=self._stop)
+                name: Slot(
+                    slot_cores,
+                    options,
+                    number=number,
+                    gpu=gpus[number] if gpus else None,
+                    compile_cores=compile_cores[number] if compile_cores else (),
+                    stop=self._stop,
+                )
                 for name, options in self._options.items()
             }
             for number, slot_cores in enumerate(cores)

@@ -22,7 +22,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.runner import orphans
 from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, read_pairs
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
-from perfdash.runner.cores import away_from, by_slots, slots_of, when_free
+from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.plan import Plan, make_plan
 from perfdash.runner.remeasurement import measured_side
@@ -182,7 +182,9 @@ def _open_slots(comparison: BuildComparison, settings: RunSettings, notify: Noti
     new, cores = options_of(settings), slots_of(settings)
     old = beside(new, comparison.base_python)
     with away_from(cores), ExitStack() as stack:
-        paired = PairedSlots(cores, old, new, comparison.folder)
+        paired = PairedSlots(
+            cores, old, new, comparison.folder, gpus_of(settings), compile_cores(cores, settings)
+        )
         yield when_free(lambda: stack.enter_context(paired), settings.wait, notify)
 
 

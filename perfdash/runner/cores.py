@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from perfdash import topology
 from perfdash.errors import MachineError, UsageError
+from perfdash.redaction import mask_secrets
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
@@ -406,4 +407,4 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "it has ended; its workers are being ended"
-    return " ".join(word.decode(errors="replace") for word in words if word)[:160]
+    return " ".join(mask_secrets([word.decode(errors="replace") for word in words if word]))[:160]

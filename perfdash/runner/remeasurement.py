@@ -23,7 +23,7 @@ from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
 from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
-from perfdash.runner.cores import away_from, on_one_socket, slots_of, when_free
+from perfdash.runner.cores import away_from, compile_cores, gpus_of, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.run_journal import read_plan
 from perfdash.settings import RunSettings
@@ -115,7 +115,7 @@ def remeasure(
     that the history expects.
     """
     new = options_of(settings)
-    cores = slots_of(settings)
+    old, cores = beside(new, good_python), slots_of(settings)
     limit = most_pairs or confirmation.PAIRS
     confirmed = seen = 0
 
@@ -140,7 +140,9 @@ def remeasure(
 
     with away_from(cores), ExitStack() as stack:
         slots = when_free(
-            lambda: stack.enter_context(PairedSlots(cores, beside(new, good_python), new, folder)),
+            lambda: stack.enter_context(
+                PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
+            ),
             settings.wait,
             notify,
         )

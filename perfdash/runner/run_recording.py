@@ -10,7 +10,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import OLDER, take_in
 from perfdash.history.results import from_run
 from perfdash.history.store import BrokenHistory, open_store
-from perfdash.records import Result, RunInfo
+from perfdash.records import NOT_MEASURED, Result, RunInfo, Status
 from perfdash.runner.code_files import with_code
 from perfdash.settings import RunSettings
 
@@ -37,6 +37,13 @@ def refusal(info: RunInfo) -> str | None:
     if info.configuration.get("strict") and null and "end" not in null:
         return "--strict: it ended before its noise was measured at the end"
     return None
+
+
+def lost_to_the_machine(results: Sequence[Result]) -> int:
+    """The number of cases that ended in infra_error, where no case was measured; else 0."""
+    if any(result.status not in NOT_MEASURED for result in results):
+        return 0
+    return sum(result.status is Status.INFRA_ERROR for result in results)
 
 
 def record(

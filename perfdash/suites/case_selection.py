@@ -16,7 +16,7 @@ from perfdash.settings import RunSettings
 from perfdash.suggestions import did_you_mean
 from perfdash.suites import suite_file
 from perfdash.suites.configuration import OF_A_CASE, Configuration, chosen, named, settings_of_options
-from perfdash.suites.suite_file import OWN, BatchSize, Model, Setting, Skip, Suite
+from perfdash.suites.suite_file import OWN, BatchSize, Model, OwnModels, Setting, Skip, Suite
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
@@ -37,6 +37,9 @@ PHASE_TIMEOUTS: dict[str, float] = {
 }
 
 _SIZES = (2, 4, 8)  # of scenario sizes, unless the suite or the user names others
+
+# Options that act only where a back end reads them.
+_OF_BACKENDS = ("compile_mode", "dynamic", "inductor_config")
 
 # Fields of a specification that the user's option or the suite's key of the same name sets, without a rule.
 _DECLARED = declared_options(Specification)
@@ -131,16 +134,24 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     Raises UsageError for a pattern that matches nothing in any of them, with near names, and for a
     selection that leaves nothing.
     """
-    names = [model.name for suite in suites for model in suite.models]
     among = " or ".join(suite.name for suite in suites)
+    listed = [suite for suite in suites if not isinstance(suite, OwnModels)]
+    names = [model.name for suite in listed for model in suite.models]
     for pattern in settings.models:
+        if not listed:
+            raise UsageError(
+                f"--models {pattern!r} selects models of suites, and this run has none: add --suite NAME, or "
+                "leave --models out"
+            )
         if not any(_matches(name, pattern) for name in names):
             raise UsageError(
-                f"--models {pattern!r} matches no model of {among}{did_you_mean(pattern, names)}; "
-                f"`perfdash list {suites[0].name}` shows them all"
+                f"--models {pattern!r} matches no model of {' or '.join(suite.name for suite in listed)}"
+                f"{did_you_mean(pattern, names)}; `perfdash list {listed[0].name}` shows them all"
             )
 
-    def wanted(model: Model) -> bool:
+    def wanted(suite: Suite, model: Model) -> bool:
+        if isinstance(suite, OwnModels):
+            return True
         if settings.models:
             return any(_matches(model.name, pattern) for pattern in settings.models)
         return model.quick or not settings.quick
@@ -149,7 +160,7 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
         case
         for suite in suites
         for model in suite.models
-        if wanted(model)
+        if wanted(suite, model)
         for configuration, under in _configured(settings)
         for case in _cases(suite, model, under, configuration)
     ]
@@ -245,7 +256,7 @@ def _plan(
         data, data_path = suite_file.labelled_data(setting, suite.loader_of(model), target, _data(settings))
     memory_gb = settings.memory_limit or setting("memory_limit_gb")
     output_mb = settings.output_limit or setting("output_limit_mb", 64.0)
-    freezing = bool(settings.inductor_config.get("freezing"))
+    freezing = bool(settings.inductor_config.get("freezing")) and "inductor_config" in _options_read(module)
     given = {name: getattr(settings, name, None) for name in _DECLARED}
     declared = {name: setting(name) if value is None else value for name, value in given.items()}
     declared["sizes"] = _sizes(declared["sizes"], case.scenario, settings)
@@ -304,13 +315,28 @@ def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) 
 
 
 def _not_taken(case: Case, backend: Any) -> list[str]:
-    """Why the back end is not for the case's device or dtype."""
+    """Why the back end is not for the case's device, dtype, scenario or configuration."""
     reasons = []
     for attribute, value in (("devices", case.device), ("dtypes", case.dtype), ("scenarios", case.scenario)):
         taken = getattr(backend, attribute.upper(), ("inference",) if attribute == "scenarios" else None)
         if taken is not None and value not in taken:
             reasons.append(f"back end {case.backend} is for {attribute} {', '.join(taken)}, not for {value}")
+    if unread := sorted(_set_by_configuration(case) - set(_options_read(backend))):
+        setting = f", which configuration {case.configuration} sets"
+        setting = setting if case.configuration != DEFAULT_CONFIGURATION else ""
+        reasons.append(f"back end {case.backend} does not read {', '.join(unread)}{setting}")
     return reasons
+
+
+def _options_read(backend: Any) -> tuple[str, ...]:
+    """The options among _OF_BACKENDS that a back end reads; all where it does not say."""
+    read: tuple[str, ...] = getattr(backend, "OPTIONS", _OF_BACKENDS)
+    return read
+
+
+def _set_by_configuration(case: Case) -> set[str]:
+    """The options among _OF_BACKENDS by which the case's series differs from that without a configuration."""
+    return {*_OF_BACKENDS} & {*case.options, *(["dynamic"] if case.dynamic else [])}
 
 
 def _config(config: dict[str, Any], suite: Suite, model: Model, settings: RunSettings) -> dict[str, Any]:

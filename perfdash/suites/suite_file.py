@@ -200,6 +200,10 @@ class Suite(_Strict):
         return otherwise
 
 
+class OwnModels(Suite):
+    """The models that --model names, or one of a notebook: no file lists them, so --models selects none."""
+
+
 def suite_names() -> list[str]:
     """The suites that ship with perfdash."""
     return sorted(path.stem for path in bundled("suites").glob("*.toml"))
@@ -267,13 +271,13 @@ def own_models(targets: Sequence[str]) -> Suite:
         if any(model.name == name for model in models):
             name = f"{Path(file).with_suffix('')}.{function}"
         models.append(Model(name=name, target=target, quick=True))
-    return Suite(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+    return OwnModels(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
 
 
 def notebook_model(name: str) -> Suite:
     """The suite of one model that a function of a notebook makes."""
     model = Model(name=f"notebook.{name}", target=name, quick=True)
-    return Suite(name=OWN, loader=NOTEBOOK, models=(model,), path=Path.cwd() / "own.toml")
+    return OwnModels(name=OWN, loader=NOTEBOOK, models=(model,), path=Path.cwd() / "own.toml")
 
 
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:

@@ -95,7 +95,8 @@ def _read_names(body: Sequence[ast.stmt], path: Path, names_read: Dict[str, Any]
                 _read_names(inner, path, names_read, nested=True)
 
 
-_READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "LOSSY")  # read by programs that do not run the file
+# Read by programs that do not run the file.
+_READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "OPTIONS", "LOSSY")
 
 
 def _literal(node: Optional[ast.expr], name: str, path: Path) -> Any:

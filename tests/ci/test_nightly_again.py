@@ -50,6 +50,23 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     assert not list((stage.home / "environments").glob("good-*"))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known):
+    good = a_good_build_before(stage) if known else stage.home / "environments" / "good-nightly"
+    before = good.read_text() if known else None
+    (stage.home / "night").mkdir()
+    (stage.home / "night" / "run").write_text(f"{stage.home}\n")
+    results = stage.home / "results.jsonl"
+    results.write_text('{"status":"infra_error"}\n{"status":"skipped"}\n')
+    done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
+    assert (done.returncode, "Nothing was measured tonight" in done.stdout) == (0, True), done.stderr
+    assert (good.read_text() if good.exists() else None) == before
+    assert not stage.calls()
+    results.write_text('{"status":"infra_error"}\n{"status":"pass"}\n')
+    assert stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night")).returncode == 0
+    assert good.read_text() != before
+
+
 @pytest.mark.parametrize(("text", "good_one"), [
     ("Nothing to measure again", False),
     ("2 cases may have changed; 2 are measured again\nm: latency: confirmed, suspected +9%", False),
@@ -100,18 +117,19 @@ def test_the_night_is_told_however_confirm_ends(stage, answer, minutes, code, sa
     assert good.read_text().splitlines()[0] == str(stage.home / "old"), "something is open"
 
 
-@pytest.mark.parametrize(("address", "option"), [
-    ("", ""), ("/new.db", " --db /new.db"), ("postgresql://me:hidden@host/perf", ""),
+@pytest.mark.parametrize(("first", "words", "option"), [
+    ("/old.db", [], " --db /old.db"),
+    ("/old.db", ["--db", "/new.db"], " --db /new.db"),
+    ("postgresql://me:hidden@host/perf", [], ""),
 ])  # fmt: skip
-def test_a_run_is_resumed_in_the_history_of_the_night(stage, address, option):
+def test_a_run_is_resumed_in_the_history_of_the_night(stage, first, words, option):
     mended = stage.fails("run-cpu")
-    stage.night(PERFDASH_DB="/old.db")
+    stage.night(PERFDASH_DB=first)
     mended.unlink()
     stage.calls()
-    stage.night("--resume", "last", *(["--db", address] if address else []))
+    stage.night("--resume", "last", *words, PERFDASH_DB=first)
     (call,) = stage.calls("run")
-    expected = option or ("" if address else " --db /old.db")
-    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{expected}"
+    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{option}"
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

@@ -55,6 +55,15 @@ def test_a_parameter_with_a_password_is_refused_and_not_lost(stage):
     assert "UNDER_TEST=git+https://me@127.0.0.1:9/x cannot be read by pip" in done.stderr
 
 
+def test_the_history_s_password_is_refused_on_the_command_line(stage):
+    """There every user of the machine reads it, all night."""
+    done = stage.night("--db", "postgresql://me:hidden@host/perf")
+    assert (done.code, "--db: a password is seen there by others" in done.out) == (2, True)
+    assert "hidden" not in done.out
+    assert stage.night("--dry-run", "--db=host=h password=hidden").code == 2
+    assert not stage.calls()
+
+
 def test_a_night_with_configurations_expects_no_case_of_the_default_one(stage):
     more = {"EVERY": "24h", "SUITES": "timm"}
     assert script(stage, "nightly/heartbeat.sh", "begin", **more).returncode == 0

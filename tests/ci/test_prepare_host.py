@@ -95,6 +95,33 @@ def test_applied_and_taken_back(xeon):
     assert "Nothing to restore" in xeon.run("--restore").stdout
 
 
+def test_it_is_not_restored_while_another_night_measures(xeon):
+    before = xeon.picture()
+    first, second = str(os.getpid()), str(os.getppid())
+    assert xeon.run("--apply", HOST_HOLDER=first).returncode == 0
+    done = xeon.run("--restore")  # as systemd calls it after a service that found this night running
+    assert (done.returncode, xeon.read(f"{CPU}/intel_pstate/no_turbo")) == (0, "1")
+    assert f"Not restored: process {first} still measures" in done.stdout
+    assert xeon.run("--apply", HOST_HOLDER=second).returncode == 0
+    assert f"Not restored: process {second} still" in xeon.run("--restore", HOST_HOLDER=first).stdout
+    assert xeon.run("--restore", HOST_HOLDER=second).returncode == 0
+    assert xeon.picture() == before
+
+
+def test_a_night_that_was_killed_holds_nothing(xeon):
+    before = xeon.picture()
+    with subprocess.Popen(["sleep", "60"]) as night:
+        xeon.run("--apply", HOST_HOLDER=str(night.pid))
+        night.kill()
+    xeon.run("--restore")
+    assert xeon.picture() == before
+    xeon.run("--apply", HOST_HOLDER=str(os.getpid()))
+    holders = xeon.root / "run/perfdash/host-holders"
+    holders.write_text(f"{os.getpid()} 1\n")  # an earlier process had its number
+    xeon.run("--restore")
+    assert xeon.picture() == before
+
+
 def test_what_is_to_be_kept_is_left_alone(xeon):
     keep = {"HOST_GOVERNOR": "keep", "HOST_TURBO": "keep", "HOST_SMT": "keep", "HOST_NUMA_BALANCING": "keep"}
     before = xeon.picture()

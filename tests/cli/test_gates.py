@@ -120,6 +120,21 @@ def test_a_run_that_is_in_no_history_is_more_than_a_gate_that_failed(tmp_path, m
     assert cli_run._measure(prepared, wide=False, as_json=False) == 1
 
 
+def test_a_run_whose_every_case_the_machine_lost_ends_with_3(tmp_path, monkeypatch):
+    lost = Result(Case("s", "one"), "t", 1.0, Status.INFRA_ERROR)
+    info = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
+    prepared = SimpleNamespace(
+        settings=RunSettings(no_history=True), info=info, results=[lost], interrupted=False,
+        journal=SimpleNamespace(folder=tmp_path),
+    )  # fmt: skip
+    monkeypatch.setattr("perfdash.runner.run.measure", lambda *_: None)
+    notes = []
+    assert api.measure_run(prepared, None, notes.append).exit_code == 3
+    assert notes == ["Nothing was measured: 1 case failed because of the machine"]
+    prepared.results.append(replace(lost, status=Status.PASS))
+    assert api.measure_run(prepared, None, notes.append).exit_code == 0
+
+
 @pytest.mark.parametrize(("noise", "taken"), [
     ({"null": {"start": [1.0], "end": [1.0]}}, True),
     ({"null": {"start": [1.0]}}, False),  # Ctrl-C

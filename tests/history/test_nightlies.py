@@ -14,7 +14,7 @@ from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.metrics import PARTS
-from tests.history.made import row, run
+from tests.history.made import case, row, run
 
 NIGHT = Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800, expected=("timm cpu float32",))
 MORNING = "2026-11-01T06:00:00Z"
@@ -60,6 +60,14 @@ def test_what_was_expected_and_lacks_makes_it_partial(store):
     done = ended(store)
     assert done.state == PARTIAL
     assert done.why == "timm cpu float32 4 was not measured; hf cpu amp 1 was not measured"
+
+
+def test_cases_that_the_machine_lost_were_not_measured(store):
+    begun(store, replace(NIGHT, expected=("timm cpu float32 1", "hf cpu float32")))
+    skipped = row("x", "skipped", of=replace(case("x"), suite="hf"))
+    take_in(store, [run("2026-11-01", [row("a", "infra_error"), row("b", "infra_error"), skipped])])
+    done = ended(store)
+    assert (done.state, done.why) == (PARTIAL, "timm cpu float32 1 was not measured")
 
 
 def test_an_incomplete_run_makes_it_partial(store):

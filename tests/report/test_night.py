@@ -401,3 +401,23 @@ def test_a_lost_improvement_is_one_failure_and_fixes_nothing(tmp_path):
     assert headline(lost) == "1 new failure"
     assert checked(lost) == (1, 1)
     assert "Fixed" not in week.mail()
+
+
+def lost(night, model):
+    return "infra_error" if night == 6 or (night, model) == (5, "model01") else "pass"
+
+
+def test_the_headline_counts_what_the_machine_lost(tmp_path):
+    """A night without a number is no night on which nothing changed."""
+    with made_store(tmp_path / "h.db") as store:
+        nights = farm(7, models=3, statuses=lost)
+        for night_run in nights:
+            take_in(store, [night_run])
+            judge_new(store)
+        with store.read() as connection:
+            shown = [headline(of_history(connection, night)) for night in nights[4:]]
+    assert shown == [
+        "Nothing changed",
+        "1 case failed because of the machine, nothing changed",
+        "Nothing was measured: 3 cases failed because of the machine",
+    ]

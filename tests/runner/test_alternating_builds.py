@@ -46,6 +46,18 @@ def test_every_pair_has_fork_parents_of_its_own(tmp_path, monkeypatch):
     assert [slot for _, slot in acts] == [old, old, new, new, new, new, old, old]
 
 
+def test_each_pair_of_slots_has_a_gpu_and_compile_cores_of_its_own(tmp_path):
+    options = Options(python="python", threads=1)
+    paired = PairedSlots(
+        [(0,), (1,)], options, options, tmp_path, gpus=("GPU-a", "GPU-b"), compile_cores=[(0, 2), (1, 3)]
+    )
+    for side in ("old", "new"):
+        sides = [pair[side] for pair in paired._slots]
+        assert [slot.gpu for slot in sides] == ["GPU-a", "GPU-b"]
+        assert [slot.compile_cores for slot in sides] == [(0, 2), (1, 3)]
+    assert "gpu GPU-b" in paired._slots[1]["new"].lock_names
+
+
 EAGER = replace(PLANNED, case=Case("s", "m", backend="eager"), skip_reason=None)
 
 

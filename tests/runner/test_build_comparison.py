@@ -28,7 +28,8 @@ class Slots:
     open_now = 0
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
 
-    def __init__(self, cores, old, new, folder):
+    def __init__(self, cores, old, new, folder, gpus, compile_cores):
+        self.gpus, self.compile_cores = gpus, compile_cores
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
 
     def __enter__(self):
@@ -82,3 +83,12 @@ def test_cases_of_configuration_socket_are_measured_on_slots_of_their_own(compar
     )
     assert compared.infos["new"].state in ("done", "incomplete")
     assert set(compared.pairs) == {own, socket}
+
+
+def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
+    compared, _, _ = comparison
+    monkeypatch.setattr(cores, "visible_gpus", lambda named: ["GPU-a", "GPU-b"])
+    on_gpus = compared.settings.model_copy(update={"device": "cuda", "jobs": 2})
+    with build_comparison._open_slots(compared, on_gpus, lambda text: None) as slots:
+        assert slots.gpus == ["GPU-a", "GPU-b"]
+        assert [len(own) for own in slots.compile_cores] == [2, 2]

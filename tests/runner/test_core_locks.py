@@ -57,6 +57,19 @@ def test_of_another_process_however_it_ends():
     Locks.take([NAME]).close()
 
 
+def test_secrets_in_the_command_line_of_the_holder_are_masked():
+    words = ["run", "--env", "API_TOKEN=s3cret-of-ann", "--db", f"postgresql://me:hunter2@{'h' * 150}/x"]
+    waits = ["bash", "-c", "echo started; read -r _", *words]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        command = cores._command(process.pid)
+        process.kill()
+    assert "API_TOKEN=***" in command
+    assert "s3cret" not in command
+    assert "hunter2" not in command
+    assert len(command) <= 160
+
+
 def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
     process = hold(child="with child")
     process.kill()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdash.runner.run_recording import record
+from perfdash.records import Status
+from perfdash.runner.run_recording import lost_to_the_machine, record
 from perfdash.settings import RunSettings
 from tests.report.results import good, info
 
@@ -21,3 +22,12 @@ def test_a_run_of_which_the_history_has_a_newer_version_is_no_success(tmp_path):
     (warning,) = warnings
     assert warning.startswith("The run is saved, but the history keeps the version that it has")
     assert f"perfdash history remove {run.id} --yes && perfdash history import '{folder}'" in warning
+
+
+def test_a_run_is_lost_where_the_machine_failed_in_every_case_that_is_not_skipped():
+    passes = good("a", 2.0, "faster")
+    lost, skipped = replace(passes, status=Status.INFRA_ERROR), replace(passes, status=Status.SKIPPED)
+    assert lost_to_the_machine([lost, lost, skipped]) == 2
+    assert lost_to_the_machine([lost, passes]) == 0
+    assert lost_to_the_machine([skipped]) == 0
+    assert lost_to_the_machine([]) == 0

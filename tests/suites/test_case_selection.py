@@ -168,6 +168,17 @@ def test_several_suites(write):
     assert [(p.case.suite, p.case.model) for p in planned] == [("mine", "a_small"), ("timm", "lcnet_050")]
 
 
+def test_patterns_select_among_the_suites_and_keep_models_named_by_file(write, tmp_path):
+    (tmp_path / "net.py").write_text("")
+    suites = [load_suite(write(GOOD)), own_models([f"{tmp_path}/net.py:make"])]
+    planned = select(suites, RunSettings(models=("a*",)))
+    assert [p.case.model for p in planned] == ["a_small", "net.make"]
+    with pytest.raises(UsageError, match=r"--models 'net\*' matches no model of mine; `perfdash list mine`"):
+        select(suites, RunSettings(models=("net*",)))
+    with pytest.raises(UsageError, match=r"--models 'net\*' selects models of suites, and this run has none"):
+        select(suites[1:], RunSettings(models=("net*",)))
+
+
 def test_own_models_of_one_name_are_told_apart(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -20,6 +20,7 @@ from perfdash.suites.configuration import (
 )
 from perfdash.suites.suite_file import own_models
 from perfdash.topology import PhysicalCore
+from perfdash.worker import registry
 
 FREEZING = '{"inductor_config":{"freezing":true}}'
 
@@ -92,6 +93,58 @@ def test_what_cannot_be_done_is_skipped_with_the_reason(model, tmp_path):
     assert cases(model, tmp_path, configuration=[path])["mine"].skip_reason == (
         "this perfdash has no back end to-come, which configuration mine needs"
     )
+
+
+def test_back_ends_that_do_not_read_a_configuration_s_options_are_skipped_under_it(model, tmp_path):
+    """They measured the default once more, as `freezing` and with its tolerance."""
+
+    def planned(**flags):
+        chosen = select([looser], resolve(flags, environ={}, folder=tmp_path)[0])
+        return {(each.case.backend, each.case.configuration): each for each in chosen}
+
+    (only,) = model.models
+    looser = model.model_copy(update={"models": [only.model_copy(update={"tolerance_freezing": 0.08})]})
+    backends = ["torchscript,onnxruntime,aot-eager,inductor"]
+    both = planned(configuration=["default,freezing,dynamic"], backend=backends)
+    skipped = {key: each.skip_reason for key, each in both.items() if each.skip_reason}
+    assert set(skipped) == {
+        ("torchscript", "freezing"), ("onnxruntime", "freezing"), ("aot-eager", "freezing"),
+        ("torchscript", "dynamic"), ("onnxruntime", "dynamic"),
+    }  # fmt: skip
+    assert skipped["torchscript", "freezing"] == (
+        "back end torchscript does not read inductor_config, which configuration freezing sets"
+    )
+    assert both["inductor", "freezing"].tolerance == 0.08
+    assert both["inductor", "freezing"].case.settings == FREEZING
+    assert {each.tolerance for key, each in both.items() if key != ("inductor", "freezing")} == {1e-3}
+    by_options = planned(inductor_config=["freezing=1"], backend=["torchscript,inductor"])
+    assert {key: bool(each.skip_reason) for key, each in by_options.items()} == {
+        ("torchscript", "freezing"): True, ("inductor", "freezing"): False,
+    }  # fmt: skip
+    # Options that equal no configuration are part of the testbed: no series is called by them.
+    others = planned(inductor_config=["freezing=1", "cpp_wrapper=1"], backend=["torchscript,inductor"])
+    assert not any(each.skip_reason for each in others.values())
+    assert {key[0]: each.tolerance for key, each in others.items()} == {"torchscript": 1e-3, "inductor": 0.08}
+
+
+def test_a_back_end_of_one_s_own_reads_all_options_unless_it_says_which(model, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def prepare(module, inputs, job): ...\n")
+    assert not cases(model, tmp_path, configuration=["freezing"], backend=[str(file)])["freezing"].skip_reason
+    file.write_text('OPTIONS = ("dynamic",)\n' + file.read_text())
+    assert cases(model, tmp_path, configuration=["freezing"], backend=[str(file)])["freezing"].skip_reason
+    assert not cases(model, tmp_path, configuration=["dynamic"], backend=[str(file)])["dynamic"].skip_reason
+
+
+def test_eager_is_measured_under_any_configuration(model, tmp_path):
+    """As a bisection of eager's latency does, for an alert of a case that has one."""
+    planned = cases(model, tmp_path, configuration=["freezing,dynamic"], backend=["eager"])
+    assert [each.skip_reason for each in planned.values()] == [None, None]
+
+
+@pytest.mark.parametrize("name", registry.names("backends"))
+def test_every_back_end_of_perfdash_says_which_options_it_reads(name):
+    assert set(registry.backend_facts(name).OPTIONS) <= {"compile_mode", "dynamic", "inductor_config"}
 
 
 def test_an_edited_configuration_starts_a_new_series(model, tmp_path):

@@ -7,6 +7,8 @@ returned counts as compilation. Optional:
 - PACKAGES, EXTRA: what it imports beside torch, and the extra of perfdash that installs it; EXTRA_ON_GPU: the
   extra for a GPU, where it differs;
 - DTYPES, DEVICES: the supported ones, all by default; SCENARIOS: inference by default;
+- OPTIONS: which of compile_mode, dynamic and inductor_config it reads, all by default; a case that a
+  configuration gives another one is skipped;
 - LOSSY = True: integers are intended, and the outputs are judged by their distance to eager's;
 - CAPTURES = False: it does not go through dynamo, so that graphs and breaks have no meaning;
 - complaints(job): messages about the job's options that this torch does not support;

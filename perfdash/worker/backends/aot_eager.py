@@ -7,6 +7,7 @@ from typing import Any
 from perfdash.records import Job
 
 SCENARIOS = ("inference", "training", "generation", "sizes")
+OPTIONS = ("dynamic",)
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

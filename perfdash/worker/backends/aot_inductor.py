@@ -17,6 +17,7 @@ from perfdash.worker.backends import export, inductor
 
 SCENARIOS = ("inference", "sizes")
 DTYPES = ("float32", "bfloat16", "float16")
+OPTIONS = inductor.OPTIONS
 CAPTURES = False
 OPAQUE_ON_GPU = True  # the package takes its weights' memory from CUDA itself
 vector_isa = inductor.vector_isa

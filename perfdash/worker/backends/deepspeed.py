@@ -11,6 +11,7 @@ PACKAGES = ("deepspeed",)
 EXTRA = "deepspeed"
 DEVICES = ("cuda",)
 DTYPES = ("float32", "float16", "bfloat16")
+OPTIONS = ()
 SCENARIOS = ("inference", "generation")
 CAPTURES = False
 

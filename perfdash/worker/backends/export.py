@@ -14,6 +14,7 @@ from perfdash.records import Job
 
 SCENARIOS = ("inference", "sizes")
 DTYPES = ("float32", "bfloat16", "float16")
+OPTIONS = ("dynamic",)
 CAPTURES = False
 
 

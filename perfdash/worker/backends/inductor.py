@@ -7,6 +7,7 @@ from typing import Any, Optional
 from perfdash.records import Job
 
 SCENARIOS = ("inference", "training", "generation", "sizes")
+OPTIONS = ("compile_mode", "dynamic", "inductor_config")
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
@@ -38,11 +39,12 @@ def complaints(job: Job) -> list[str]:
     import torch
     import torch._inductor.config as inductor_config
 
-    messages = [
-        f"inductor has no configuration key {key!r} in torch {torch.__version__}"
-        for key in job.inductor_config
-        if not _has(inductor_config, key)
-    ]
+    messages = []
+    for key, value in job.inductor_config.items():
+        if not _has(inductor_config, key):
+            messages.append(f"inductor has no configuration key {key!r} in torch {torch.__version__}")
+        elif wanted := _other_kind(_get(inductor_config, key), value):
+            messages.append(f"inductor's configuration key {key!r} is {wanted}, not {value!r}")
     modes = ["default", *torch._inductor.list_mode_options()]
     if job.compile_mode is not None and job.compile_mode not in modes:
         messages.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
@@ -70,10 +72,29 @@ def vector_isa(job: Job, find_out: bool) -> Optional[str]:
 
 
 def _set(config: Any, key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for name in path:
+    path, _, last = key.rpartition(".")
+    setattr(_get(config, path) if path else config, last, value)
+
+
+def _get(config: Any, key: str) -> Any:
+    for name in key.split("."):
         config = getattr(config, name)
-    setattr(config, last, value)
+    return config
+
+
+def _other_kind(present: Any, value: Any) -> Optional[str]:
+    """What a value must be, by the present one; None where it is, or nothing is known.
+
+    torch checks no type, and any text is true: freezing="off" turned freezing on.
+    """
+    if value is None:
+        return None
+    if isinstance(present, bool):
+        return None if isinstance(value, bool) or value in (0, 1) else "true or false"
+    if isinstance(present, (int, float)):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return None if is_number else "a number"
+    return None
 
 
 def _has(config: Any, key: str) -> bool:

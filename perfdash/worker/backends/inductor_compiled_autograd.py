@@ -12,6 +12,7 @@ from perfdash.records import Job
 from perfdash.worker.backends import inductor
 
 SCENARIOS = ("training",)
+OPTIONS = inductor.OPTIONS
 complaints = inductor.complaints
 vector_isa = inductor.vector_isa
 

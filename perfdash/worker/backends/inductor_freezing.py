@@ -11,6 +11,7 @@ from perfdash.records import Job
 from perfdash.worker.backends import inductor
 
 DEVICES = ("cpu",)
+OPTIONS = inductor.OPTIONS
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

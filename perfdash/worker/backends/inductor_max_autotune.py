@@ -15,6 +15,7 @@ from perfdash.worker.backends import inductor, inductor_freezing
 
 # Not generation: on CUDA its graphs would read a cache that they have overwritten.
 SCENARIOS = ("inference", "training")
+OPTIONS = inductor.OPTIONS
 _MODE = "max-autotune"
 vector_isa = inductor.vector_isa
 

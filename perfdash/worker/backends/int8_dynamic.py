@@ -14,6 +14,7 @@ from typing import Any, Iterator
 from perfdash.records import Job, Status
 
 DTYPES = ("float32",)
+OPTIONS = ()
 DEVICES = ("cpu",)
 LOSSY = True
 CAPTURES = False

@@ -12,6 +12,7 @@ PACKAGES = ("torchao",)
 EXTRA = "torchao"
 DTYPES = ("float32",)
 DEVICES = ("cpu",)
+OPTIONS = inductor_freezing.OPTIONS
 LOSSY = True
 complaints = inductor_freezing.complaints
 vector_isa = inductor_freezing.vector_isa

@@ -10,6 +10,7 @@ from perfdash.records import Job, Status
 PACKAGES = ("torchao",)
 EXTRA = "torchao"
 DTYPES = ("float32", "bfloat16", "float16")
+OPTIONS = ()
 SCENARIOS = ("inference", "generation")
 LOSSY = True
 CAPTURES = False

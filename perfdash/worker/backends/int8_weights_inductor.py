@@ -11,6 +11,7 @@ PACKAGES = int8_weights.PACKAGES
 EXTRA = int8_weights.EXTRA
 DTYPES = int8_weights.DTYPES
 SCENARIOS = int8_weights.SCENARIOS
+OPTIONS = inductor.OPTIONS
 LOSSY = True
 complaints = inductor.complaints
 vector_isa = inductor.vector_isa

@@ -11,6 +11,7 @@ from perfdash.records import Job, Status
 PACKAGES = ("bitsandbytes",)
 EXTRA = "llm-int8"
 DTYPES = ("float32", "bfloat16", "float16")
+OPTIONS = ()
 SCENARIOS = ("inference", "generation")
 LOSSY = True
 CAPTURES = False

@@ -14,6 +14,7 @@ DEVICES = ("cpu", "cuda")
 # No bfloat16: numpy, through which onnxruntime takes and gives its tensors, has none, and its CPU
 # provider has kernels for a few operators only. complaints() has more about float16.
 DTYPES = ("float32", "float16")
+OPTIONS = ()
 CAPTURES = False
 
 

@@ -15,6 +15,7 @@ PACKAGES = onnxruntime.PACKAGES
 EXTRA = onnxruntime.EXTRA
 DEVICES = ("cpu",)
 DTYPES = ("float32",)
+OPTIONS = ()
 LOSSY = True
 CAPTURES = False
 # The kernels of its CPU provider, as the optimised graph names them.

@@ -13,6 +13,7 @@ EXTRA = "onnxruntime-gpu"
 DEVICES = ("cuda",)
 OPAQUE_ON_GPU = True
 DTYPES = onnxruntime.DTYPES
+OPTIONS = ()
 CAPTURES = False
 notes = onnxruntime.notes
 

@@ -12,6 +12,7 @@ from perfdash.records import Job
 PACKAGES = ("openvino",)
 EXTRA = "openvino"
 DTYPES = ("float32", "bfloat16")
+OPTIONS = ()
 DEVICES = ("cpu",)
 CAPTURES = False
 

@@ -11,6 +11,7 @@ EXTRA = "tensorrt"
 DEVICES = ("cuda",)
 OPAQUE_ON_GPU = True
 DTYPES = ("float32", "float16", "bfloat16")
+OPTIONS = ("dynamic",)
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

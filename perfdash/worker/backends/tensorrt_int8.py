@@ -15,6 +15,7 @@ EXTRA = "tensorrt-int8"
 DEVICES = ("cuda",)
 OPAQUE_ON_GPU = True
 DTYPES = ("float32",)
+OPTIONS = ()
 LOSSY = True
 CAPTURES = False
 

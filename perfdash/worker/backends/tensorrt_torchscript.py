@@ -15,6 +15,7 @@ EXTRA = "tensorrt"
 DEVICES = ("cuda",)
 OPAQUE_ON_GPU = True
 DTYPES = ("float32", "float16")
+OPTIONS = ()
 CAPTURES = False
 
 

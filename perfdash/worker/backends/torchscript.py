@@ -10,6 +10,7 @@ from perfdash.records import Job
 # Convolutions keep their weights packed, under a kind of their own.
 _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
 DTYPES = ("float32", "bfloat16", "float16")
+OPTIONS = ()
 CAPTURES = False
 
 
