@@ -202,6 +202,16 @@ def test_constant_series_do_not_spoil_the_noise_of_others():
     assert not verdicts.candidate[100:].any()
 
 
+def test_series_quieter_than_the_floor_do_not_spoil_the_tails_of_others():
+    rng = np.random.default_rng(50)
+    values = 5 + np.vstack([rng.normal(0, 1e-5, (190, 121)), rng.normal(0, 0.03, (10, 121))])
+    nights = [judge(values[:, max(0, end - 70) : end]) for end in range(62, 121)]
+    # 29 where quiet and noisy series share their tails.
+    assert sum(night.alarm[190:].sum() for night in nights) <= 1
+    p = np.array([night.p[190:] for night in nights])
+    assert np.mean(p <= 0.01) <= 0.02
+
+
 def test_few_nights_and_missing_nights():
     values = host(11, series=200, nights=12)
     values[0, :9] = np.nan  # two nights before tonight
