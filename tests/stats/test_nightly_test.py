@@ -328,6 +328,29 @@ def test_what_a_series_does_after_the_hosts_step_is_its_own():
     assert verdicts.change[[0, 39]] == pytest.approx([0.1, -0.1], abs=0.03)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("moved", [25, 17])
+def test_a_night_of_fewer_series_after_the_hosts_step_has_that_step(seed, moved):
+    values = np.random.default_rng(seed).normal(0, 0.01, (25, 57))
+    values[:moved, 50:] += 0.08
+    values[15:, 55:] = np.nan
+    values[14, -2:] += 0.1
+    first, second = judge(values[:, :-1]), judge(values)
+    assert not (first.alarm | first.suspect)[:14].any()
+    assert np.flatnonzero(second.alarm).tolist() == [14]
+    assert second.shift.change == pytest.approx(0.08, abs=0.01)
+    assert (first.shift.nights, second.shift.nights) == (6, 7)
+
+
+def test_a_night_of_fewer_series_after_the_host_came_back_has_no_step():
+    values = np.random.default_rng(3).normal(0, 0.01, (25, 57))
+    values[:, 50:55] += 0.08
+    values[15:, 55:] = np.nan
+    verdicts = judge(values)
+    assert verdicts.shift.change == 0
+    assert not verdicts.alarm.any()
+
+
 def test_no_series_is_reported_when_half_of_them_moved():
     values = host(25, series=40, nights=61, sd=0.01)
     values[:20, -1] += 0.08
