@@ -63,8 +63,9 @@ def machine_levels(
 
     `machines` (T,): the machine of each night. `start` (S,): the first night that counts. The reference of a
     series is the machine with most of its nights. A machine's offset in a series is drawn towards its median
-    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975); with fewer than 20 series
-    it is the series' own. A machine without nights before is not comparable; nor, with fewer than 20 series,
+    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975). The median is over the
+    series of all reference machines, whose differences are removed first. With fewer than 20 series it is
+    the series' own. A machine without nights before is not comparable; nor, with fewer than 20 series,
     one with a single night. Where the names of machines change every night (containers), or no machine has
     three nights, all nights count as of one machine.
     """
@@ -85,8 +86,14 @@ def machine_levels(
     medians = np.stack([row_medians(known[:, of_night == m]) for m in range(len(names))], axis=1)
     sd = _spread(known - medians[:, of_night])
     reference = np.argmax(nights, axis=1)
+    common = int(np.argmax(np.bincount(reference, weights=nights.any(axis=1), minlength=len(names))))
+    reference = np.where(nights.any(axis=1), reference, common)
     rows = np.arange(count)
     level, most = medians[rows, reference], nights[rows, reference]
+    beside = _beside(medians, nights, common)[reference]
+    # Series whose reference machine has few series in common with the usual one are drawn by themselves.
+    group = np.where(np.isfinite(beside), common, reference)
+    beside = np.nan_to_num(beside)
     offset = np.full((count, len(names)), np.nan)
     variance = np.zeros((count, len(names)))
     for machine in range(len(names)):
@@ -96,7 +103,12 @@ def machine_levels(
         worse = np.where(nights[:, machine] > 2, _OF_MEDIAN, 1.0)
         error = sd**2 * (worse / np.maximum(nights[:, machine], 1) + _OF_MEDIAN / np.maximum(most, 1))
         tells = (nights[:, machine] > 0) & (most >= _REFERENCE) & ~own
-        offset[:, machine], variance[:, machine] = _drawn(raw, error, tells, nights[:, machine] >= _FEWEST)
+        several = nights[:, machine] >= _FEWEST
+        for part in np.unique(group):
+            of = group == part
+            offset[of, machine], variance[of, machine] = _drawn(
+                raw[of], beside[of], error[of], tells[of], several[of]
+            )
         offset[own, machine], variance[own, machine] = 0.0, 0.0
     recent = np.unique(of_night[-_WINDOW:])
     last = variance[:, recent].max(axis=1)
@@ -114,18 +126,34 @@ def _earlier(values: Array) -> Array:
     return np.where(np.cumsum(present, axis=1) <= used[:, None], values, np.nan)
 
 
+def _beside(medians: Array, nights: NDArray[np.intp], common: int) -> Array:
+    """The level of each machine over the machine `common`, the median over their series; NaN for too few.
+
+    `medians`, `nights` (S, machines): the level of each series on each machine, and the nights that tell it.
+    """
+    both = (nights >= _REFERENCE) & (nights[:, [common]] >= _REFERENCE)
+    level = row_medians(np.where(both, medians - medians[:, [common]], np.nan).T)
+    level = np.where(both.sum(axis=0) >= HOST, level, np.nan)
+    level[common] = 0.0
+    return level
+
+
 def _drawn(
-    raw: Array, error: Array, tells: NDArray[np.bool_], several: NDArray[np.bool_]
+    raw: Array, beside: Array, error: Array, tells: NDArray[np.bool_], several: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """The offsets of one machine in each series, and their variances."""
+    """The offsets of one machine in each series, and their variances.
+
+    `beside`: the level of each series' reference machine over one that all have in common.
+    """
     if tells.sum() < HOST:
         own = tells & several
         return np.where(own, raw, np.nan), np.where(own, error, 0.0)
-    middle = float(np.median(raw[tells]))
-    spread = (_MAD * float(np.median(np.abs(raw[tells] - middle)))) ** 2
+    common = raw + beside
+    middle = float(np.median(common[tells]))
+    spread = (_MAD * float(np.median(np.abs(common[tells] - middle)))) ** 2
     between = max(0.0, spread - float(np.median(error[tells])))
     share = between / (between + np.where(tells, error, np.inf)) if between else np.zeros(len(raw))
-    offset = middle + share * np.where(tells, raw - middle, 0.0)
+    offset = middle + share * np.where(tells, common - middle, 0.0) - beside
     return offset, np.where(tells, share * np.where(tells, error, 0.0), between)
 
 
