@@ -290,6 +290,7 @@ def _of_metric(
     for place in np.flatnonzero(night.candidate):
         row = int(rows[place])
         nights = np.flatnonzero(np.isfinite(values[row]))
+        nights = nights[nights >= first[place]]
         baseline = float(night.baseline[place])
         recent = values[row, nights[-int(night.window[place]) :]] - baseline
         window, change = _begun(recent, float(night.change[place]))
@@ -329,7 +330,8 @@ def _of_metric(
 def _moved(raw: Array, window: int, change: float, minimum: float) -> bool:
     """Whether a series moved also without the correction for the host's shift.
 
-    A series that stood still while the host shifted did not change.
+    A series that stood still while the host shifted did not change. `raw`: its logs since the last accepted
+    change, because older nights show another level.
     """
     if window >= len(raw):
         return True

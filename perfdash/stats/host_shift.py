@@ -58,8 +58,9 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
     """Estimate the host's shifts from `values` (S, T): logs, NaN = missing.
 
     `old` (S, T): the nights from which levels and spreads are estimated. The shift of a night is the place of
-    the group with more than half of the series; 0 for a night with fewer than HOST series. The members of a
-    group are estimated also from up to ten nights on either side whose groups are as far apart.
+    the group with more than half of the series. The members of a group are estimated also from up to ten
+    nights on either side whose groups are as far apart. A night with fewer than HOST series has the shifts of
+    the last night with enough, if its series are no farther from their levels without them, otherwise 0.
     """
     own = np.zeros_like(values)
     groups = None
@@ -89,7 +90,27 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         own[:, moved] = np.where(most & far, groups.far, stayed)
         followed[:, moved] = most & far
         group[:, moved] = ~most & (share + 2 * doubt > 0.5) & far
+        few, source = _lasting(away, own, enough, moved)
+        night[few] = night[source]
+        for part in (own, followed, group):
+            part[:, few] = part[:, source]
     return HostShift(night, own, followed, group)
+
+
+def _lasting(
+    away: Array, own: Array, enough: Flags, moved: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The nights with few series on which an earlier shift lasts, and the night of that shift for each.
+
+    Few series do not show a shift of the host, but they show whether the one before is over: then they are
+    nearer to their levels without it.
+    """
+    last = np.maximum.accumulate(np.where(enough, np.arange(len(enough)), 0))
+    few = np.flatnonzero(~enough & np.isin(last, moved))
+    source = last[few]
+    distance, before = (row_medians(np.abs(part).T) for part in (away[:, few], away[:, few] - own[:, source]))
+    lasts = before <= distance
+    return few[lasts], source[lasts]
 
 
 def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Flags, windows: int) -> Shift:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from perfdash.stats.host_shift import HOST
 from perfdash.stats.intervals import Array
@@ -21,6 +22,9 @@ _OF_MEDIAN = np.pi / 2  # variance of a median over that of a mean
 _MAD = 1.4826
 _FEWEST = 2  # nights of a machine that tell its level of a series by themselves
 _REFERENCE = 3  # nights of the machine with most of them
+_WELL = 10  # nights on each of two machines in turn, from which a series may be unlike the others
+_UNLIKE, _FAR = 0.02, 0.1  # share of such series on a machine, and the standard deviation of their offsets
+_LEAST = 1e-18  # variance of an offset of series without noise
 _WINDOW = 10  # nights whose machines the last night's test may rest on
 # Machines of one night among the latest nights, from which on their names say nothing: containers.
 _NAMELESS, _LATELY = 3, 5
@@ -63,10 +67,12 @@ def machine_levels(
 
     `machines` (T,): the machine of each night. `start` (S,): the first night that counts. The reference of a
     series is the machine with most of its nights. A machine's offset in a series is drawn towards its median
-    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975); with fewer than 20 series
-    it is the series' own. A machine without nights before is not comparable; nor, with fewer than 20 series,
-    one with a single night. Where the names of machines change every night (containers), or no machine has
-    three nights, all nights count as of one machine.
+    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975). The median is over the
+    series of all reference machines, whose differences are removed first. A series that is clearly
+    unlike the others keeps its own offset, once the machines measured in turn for ten nights each. With fewer
+    than 20 series each has its own. A machine without nights before is not comparable; nor, with fewer than
+    20 series, one with a single night. Where the names of machines change every night (containers), or no
+    machine has three nights, all nights count as of one machine.
     """
     names = list(dict.fromkeys(machines))
     count, width = values.shape
@@ -85,8 +91,15 @@ def machine_levels(
     medians = np.stack([row_medians(known[:, of_night == m]) for m in range(len(names))], axis=1)
     sd = _spread(known - medians[:, of_night])
     reference = np.argmax(nights, axis=1)
+    common = int(np.argmax(np.bincount(reference, weights=nights.any(axis=1), minlength=len(names))))
+    reference = np.where(nights.any(axis=1), reference, common)
     rows = np.arange(count)
     level, most = medians[rows, reference], nights[rows, reference]
+    beside = _beside(medians, nights, common)[reference]
+    # Series whose reference machine has few series in common with the usual one are drawn by themselves.
+    group = np.where(np.isfinite(beside), common, reference)
+    beside = np.nan_to_num(beside)
+    on_reference = np.isfinite(known) & (of_night == reference[:, None])
     offset = np.full((count, len(names)), np.nan)
     variance = np.zeros((count, len(names)))
     for machine in range(len(names)):
@@ -96,7 +109,13 @@ def machine_levels(
         worse = np.where(nights[:, machine] > 2, _OF_MEDIAN, 1.0)
         error = sd**2 * (worse / np.maximum(nights[:, machine], 1) + _OF_MEDIAN / np.maximum(most, 1))
         tells = (nights[:, machine] > 0) & (most >= _REFERENCE) & ~own
-        offset[:, machine], variance[:, machine] = _drawn(raw, error, tells, nights[:, machine] >= _FEWEST)
+        several = nights[:, machine] >= _FEWEST
+        well = _in_turn(np.isfinite(known) & (of_night == machine), on_reference) >= _WELL
+        for part in np.unique(group):
+            of = group == part
+            offset[of, machine], variance[of, machine] = _drawn(
+                raw[of], beside[of], error[of], tells[of], several[of], well[of]
+            )
         offset[own, machine], variance[own, machine] = 0.0, 0.0
     recent = np.unique(of_night[-_WINDOW:])
     last = variance[:, recent].max(axis=1)
@@ -114,19 +133,65 @@ def _earlier(values: Array) -> Array:
     return np.where(np.cumsum(present, axis=1) <= used[:, None], values, np.nan)
 
 
+def _in_turn(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The nights (S,) on which two machines measured in turn, of the one with fewer.
+
+    `one`, `other` (S, T): the nights of each. Where one machine took over from the other for good, what
+    changed in a series since then may be a change of the series as well.
+    """
+
+    def during(nights: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        begun, goes_on = (np.maximum.accumulate(part, axis=1) for part in (nights, nights[:, ::-1]))
+        return np.asarray(begun & goes_on[:, ::-1])
+
+    return np.minimum((one & during(other)).sum(axis=1), (other & during(one)).sum(axis=1))
+
+
+def _beside(medians: Array, nights: NDArray[np.intp], common: int) -> Array:
+    """The level of each machine over the machine `common`, the median over their series; NaN for too few.
+
+    `medians`, `nights` (S, machines): the level of each series on each machine, and the nights that tell it.
+    """
+    both = (nights >= _REFERENCE) & (nights[:, [common]] >= _REFERENCE)
+    level = row_medians(np.where(both, medians - medians[:, [common]], np.nan).T)
+    level = np.where(both.sum(axis=0) >= HOST, level, np.nan)
+    level[common] = 0.0
+    return level
+
+
 def _drawn(
-    raw: Array, error: Array, tells: NDArray[np.bool_], several: NDArray[np.bool_]
+    raw: Array,
+    beside: Array,
+    error: Array,
+    tells: NDArray[np.bool_],
+    several: NDArray[np.bool_],
+    well: NDArray[np.bool_],
 ) -> tuple[Array, Array]:
-    """The offsets of one machine in each series, and their variances."""
+    """The offsets of one machine in each series, and their variances.
+
+    `beside`: the level of each series' reference machine over one that all have in common. Where an offset is
+    known `well`, a series may be one of the few that are unlike the others: it keeps its own offset then.
+    Mean and variance are those of a contaminated normal distribution (Box and Tiao 1968, Biometrika 55, 119).
+    """
     if tells.sum() < HOST:
         own = tells & several
         return np.where(own, raw, np.nan), np.where(own, error, 0.0)
-    middle = float(np.median(raw[tells]))
-    spread = (_MAD * float(np.median(np.abs(raw[tells] - middle)))) ** 2
+    common = raw + beside
+    middle = float(np.median(common[tells]))
+    spread = (_MAD * float(np.median(np.abs(common[tells] - middle)))) ** 2
     between = max(0.0, spread - float(np.median(error[tells])))
-    share = between / (between + np.where(tells, error, np.inf)) if between else np.zeros(len(raw))
-    offset = middle + share * np.where(tells, raw - middle, 0.0)
-    return offset, np.where(tells, share * np.where(tells, error, 0.0), between)
+    apart, error = np.where(tells, common - middle, 0.0), np.where(tells, np.maximum(error, _LEAST), 1.0)
+    alike, unlike = (prior / (prior + error) for prior in (between, between + _FAR**2))
+    odds = np.log(_UNLIKE / (1 - _UNLIKE)) + _log_normal(apart, between + _FAR**2 + error)
+    chance = np.where(tells & well, special.expit(odds - _log_normal(apart, between + error)), 0.0)
+    share = alike + chance * (unlike - alike)
+    variance = share * error + chance * (1 - chance) * ((unlike - alike) * apart) ** 2
+    return middle + share * apart - beside, np.where(tells, variance, between)
+
+
+def _log_normal(x: Array, variance: Array) -> Array:
+    """The log density of normal values of mean 0, but for a constant."""
+    return -0.5 * (x**2 / variance + np.log(variance))
 
 
 def _spread(away: Array) -> Array:

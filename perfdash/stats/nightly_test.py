@@ -132,7 +132,7 @@ def judge(
     discovered = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
     alarm = discovered & (best.p <= MOST_P)
     lasting = relevant & (best.p <= SUSPECT_P)
-    far = _usual_reach(_pooled_news(noise, ~noise.constant, CLIP), candidates)
+    far = _usual_reach(_pooled_news(noise, ~noise.quiet, CLIP), candidates)
     alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
     if age <= 2:
         alone &= ~quiet
@@ -196,11 +196,7 @@ def sensitivity(
     noise = noise_level(
         np.where(present, values - host_shift(values, present, floor).own, np.nan), floor=floor
     )
-    clips, of_varying, of_constant = (
-        _clips(noise),
-        _tails(noise, ~noise.constant),
-        _tails(noise, noise.constant),
-    )
+    clips, of_noisy, of_quiet = _clips(noise), _tails(noise, ~noise.quiet), _tails(noise, noise.quiet)
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
@@ -208,10 +204,10 @@ def sensitivity(
         weights = _window_weights(np.ones((len(values), length + 1), dtype=bool), noise)
         error, independent = weights.error, weights.independent
         clip = clips[length - 1]
-        varying, constant = of_varying[clip], of_constant[clip]
+        noisy, quiet = of_noisy[clip], of_quiet[clip]
         for deviations in np.arange(clip, 0, -_GRID):  # from the largest down: p grows
             score = as_normal(deviations / error, noise.df)
-            p = np.where(noise.constant, constant.p(score, independent), varying.p(score, independent))
+            p = np.where(noise.quiet, quiet.p(score, independent), noisy.p(score, independent))
             found = (_searched(p, most, _neighbours(noise)) <= MOST_P) & (most >= length) & (noise.count >= 3)
             least[found, place] = deviations * noise.sd[found]
     return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
@@ -260,11 +256,7 @@ def _windows(
     # The night before the longest window that there is room for.
     scores = np.pad(scores, ((0, 0), (1, 0)), constant_values=np.nan)
     present = np.isfinite(scores)
-    clips, of_varying, of_constant = (
-        _clips(noise),
-        _tails(noise, ~noise.constant),
-        _tails(noise, noise.constant),
-    )
+    clips, of_noisy, of_quiet = _clips(noise), _tails(noise, ~noise.quiet), _tails(noise, noise.quiet)
     tests: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
         clip = clips[length - 1]
@@ -275,9 +267,9 @@ def _windows(
         weights = _window_weights(has, noise)
         mean = np.where(has, part * weights.weights, 0.0).sum(axis=1)
         score = as_normal(mean / weights.error, noise.df)
-        p = of_varying[clip].p(score, weights.independent)
-        if noise.constant.any():
-            p = np.where(noise.constant, of_constant[clip].p(score, weights.independent), p)
+        p = of_noisy[clip].p(score, weights.independent)
+        if noise.quiet.any():
+            p = np.where(noise.quiet, of_quiet[clip].p(score, weights.independent), p)
         change = row_medians(np.where(has[:, 1:], net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
         tests.append(_WindowTest(score + none, p + none, change + none, count))
@@ -335,8 +327,11 @@ def _window_weights(has: Flags, noise: NoiseLevel) -> _WindowWeights:
 
 
 def _clips(noise: NoiseLevel) -> list[float]:
-    """Deviations at which the nights of a window are clipped, for windows of 1 to WINDOWS nights."""
-    pooled = _pooled(noise, ~noise.constant)
+    """Deviations at which the nights of a window are clipped, for windows of 1 to WINDOWS nights.
+
+    The residuals of quiet series, in units of the floor, are near 0 and would hide the outliers of others.
+    """
+    pooled = _pooled(noise, ~noise.quiet)
     has_outliers = len(pooled) > 0 and float(np.mean(np.abs(pooled) > OUTLYING)) > FREQUENT
     return [LONG_CLIP if has_outliers and length >= LONG else CLIP for length in range(1, WINDOWS + 1)]
 
@@ -414,12 +409,12 @@ def _usual_reach(residuals: Array, share: float) -> float:
 def _repeat(change: Array, noise: NoiseLevel) -> Array:
     """The probability (S,) that one more night without a change deviates half as far the same way.
 
-    The share of the host's nights that do, counting one more; where nights are autocorrelated, by the normal
-    distribution given a night with the whole change.
+    The share of the host's nights that do, counting one more: of the nights of its quiet series, or of the
+    others. Where nights are autocorrelated, by the normal distribution given a night with the whole change.
     """
     deviations = np.abs(change) / noise.sd
     result = np.ones_like(deviations)
-    for rows in (noise.constant, ~noise.constant):
+    for rows in (noise.quiet, ~noise.quiet):
         pool = np.sort(_pooled(noise, rows))
         half = deviations[rows] / 2
         upward = len(pool) - np.searchsorted(pool, half)

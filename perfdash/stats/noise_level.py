@@ -36,8 +36,9 @@ class NoiseLevel:
     level, sd, df, count: (S,); `df` is of the squared sd, `count` the number of values. correlation
     (S, L - 1): that of nights 1..L - 1 apart. inflation (S, L): variance of the mean of 1..L consecutive
     nights over that of independent nights. residuals (S, T): (value - level) / sd, NaN where missing.
-    constant (S,): the spread is 0. machines (S,): variance of the level for want of nights on the last
-    nights' machines, relative to the squared sd.
+    constant (S,): the spread is 0. quiet (S,): it is at most the floor; constant rows are quiet.
+    machines (S,): variance of the level for want of nights on the last nights' machines, relative to the
+    squared sd.
     """
 
     level: Array
@@ -48,6 +49,7 @@ class NoiseLevel:
     inflation: Array
     residuals: Array
     constant: Flags
+    quiet: Flags
     machines: Array | float = 0.0
 
     @property
@@ -120,11 +122,12 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     df = _effective_df(unit, present & ~constant[:, None], left, correlation)
     varying = ~constant & (count > spent)
     moderated, df = _moderate(variance, df, varying)
+    quiet = constant | (moderated <= floor**2)
     sd = np.sqrt(np.maximum(moderated, floor**2))
     # A constant series gets the floor as its spread, with more degrees of freedom the longer it is.
     sd, df = np.where(constant, floor, sd), np.where(constant, np.maximum(count - 1.0, 1.0), df)
     residuals = np.where(present, residual / sd[:, None], np.nan)
-    return NoiseLevel(level, sd, df, count, correlation, inflation, residuals, constant)
+    return NoiseLevel(level, sd, df, count, correlation, inflation, residuals, constant, quiet)
 
 
 def _level(values: Array, present: Flags, count: Counts) -> tuple[Array, Array]:

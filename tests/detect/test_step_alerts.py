@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from perfdash.detect.findings import Finding, with_parts
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.findings import Finding, judge, with_parts
+from perfdash.detect.nightly_judging import judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.metrics import PARTS
 from perfdash.report.alert_text import what
 from tests.detect.simulated import farm
@@ -79,6 +80,33 @@ def test_a_slower_host_is_no_change_of_parts(quick):
 
     moved = alerts_after(quick, farm(36, change=change))
     assert [(alert.kind, alert.metric) for alert in moved] == [("host", "backend_ms")]
+
+
+@pytest.mark.parametrize(("old", "forward"), [(1.25, 1.15), (0.8, 0.87)])
+def test_a_part_that_changes_after_an_accepted_step_is_not_compared_with_the_level_before_it(
+    quick, old, forward
+):
+    def change(night, name, values):
+        whole = values["backend_ms"] * (old if name == "model03" and night < 50 else 1.0)
+        changes = name == "model03" and night >= 67
+        parts = {
+            "forward_ms": 0.5 * whole * (forward if changes else 1.0),
+            "backward_ms": 0.5 * whole * (2 - forward if changes else 1.0),
+        }
+        return values | parts | {"backend_ms": whole}
+
+    take_in(quick, farm(70, change=change))
+    with quick.read() as connection:
+        night = read_night(connection, list_runs(connection)[-1])
+    accepted = {(4, name): 50 for name in ("backend_ms", "forward_ms", "backward_ms")}
+    findings = [found for found in judge(night, accepted) if found.case_id == 4]
+    assert {(found.metric, found.alarm) for found in findings} == {
+        ("forward_ms", True),
+        ("backward_ms", True),
+    }
+    (of_forward,) = (found for found in findings if found.metric == "forward_ms")
+    assert of_forward.change == pytest.approx(math.log(forward), abs=0.02)
+    assert of_forward.bad == 67
 
 
 def finding(metric, *, alarm=True, kind="metric", case=1, change=0.2):

@@ -75,6 +75,72 @@ def test_a_slower_series_is_not_taken_for_the_machine():
     assert machine_levels(values, machines).offset[1:, -1] == pytest.approx(COMMON, abs=5 * OWN)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("new_nights", [2, 3])
+def test_series_of_another_reference_machine_are_drawn_towards_their_own_offset(seed, new_nights):
+    """Two machines in turn, b 5 % slower, and b the reference of two series; c, as fast as a, joins."""
+    draw = np.random.default_rng(seed)
+    machines = ["a", "b"] * 20 + ["c"] * new_nights
+    values = draw.uniform(0, 5, (40, 1)) + SD * draw.normal(size=(40, len(machines)))
+    of_night = np.array(machines)
+    values[:, of_night == "b"] += 0.05
+    values[:2, np.flatnonzero(of_night == "a")[:5]] = np.nan
+    levels = machine_levels(values, machines)
+    c = levels.machines.index("c")
+    assert [levels.reference_of(row) for row in range(4)] == ["b", "b", "a", "a"]
+    assert levels.levels[:2, c] == pytest.approx(-0.05, abs=0.015)
+    assert levels.levels[2:, c] == pytest.approx(0, abs=0.02)
+    assert not judge(values - levels.offset, machines=levels.variance).alarm.any()
+
+
+def test_series_whose_reference_machines_share_no_series_are_drawn_by_themselves():
+    draw = np.random.default_rng(5)
+    machines = ["a", "b"] * 20 + ["c"] * 2
+    values = draw.uniform(0, 5, (60, 1)) + SD * draw.normal(size=(60, len(machines)))
+    of_night = np.array(machines)
+    values[:, of_night == "b"] += 0.05
+    values[:30, of_night == "b"] = np.nan
+    values[30:, of_night == "a"] = np.nan
+    levels = machine_levels(values, machines)
+    c = levels.machines.index("c")
+    assert levels.levels[:30, c] == pytest.approx(0, abs=0.02)
+    assert levels.levels[30:, c] == pytest.approx(-0.05, abs=0.02)
+    assert np.isnan(levels.levels[:30, levels.machines.index("b")]).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_one_series_does_on_one_machine_is_kept_once_it_is_known_well(seed):
+    draw = np.random.default_rng(seed)
+    machines = ["a", "b"] * 41 + ["a"]
+    values = SD * draw.normal(size=(40, len(machines)))
+    values[0, np.array(machines) == "b"] += 0.10
+    levels = machine_levels(values, machines)
+    assert levels.levels[0, 1] == pytest.approx(0.10, abs=0.02)
+    assert levels.levels[1:, 1] == pytest.approx(0, abs=0.01)
+    calm = judge((values - levels.offset)[:, -70:], machines=levels.variance)
+    assert calm.sd[0] < 0.015
+    assert not calm.alarm.any()
+    values[0, -3:] += 0.08
+    levels = machine_levels(values, machines)
+    assert judge((values - levels.offset)[:, -70:], machines=levels.variance).alarm[0]
+
+
+def test_what_a_series_does_since_another_machine_took_over_may_be_its_own():
+    values = 0.01 * np.random.default_rng(6).normal(size=(40, 80))
+    values[0, 40:] += 0.1
+    levels = machine_levels(values, ["old"] * 40 + ["new"] * 40)
+    assert levels.levels[0, 1] == pytest.approx(0, abs=0.03)
+
+
+def test_a_constant_series_keeps_what_another_machine_does_to_it():
+    machines = ["a", "b"] * 30
+    values = np.zeros((30, 60))
+    values[0, 1::2] = 0.05
+    levels = machine_levels(values, machines)
+    assert levels.levels[:, 1] == pytest.approx(np.where(np.arange(30) == 0, 0.05, 0.0), abs=1e-9)
+    assert levels.variance == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("nights", [3, 4, 8])
 def test_a_new_machine_raises_no_false_alarm_and_what_is_to_be_measured_again(nights):
     false, found, steps = 0, 0, 0

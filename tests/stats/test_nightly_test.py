@@ -202,6 +202,16 @@ def test_constant_series_do_not_spoil_the_noise_of_others():
     assert not verdicts.candidate[100:].any()
 
 
+def test_series_quieter_than_the_floor_do_not_spoil_the_tails_of_others():
+    rng = np.random.default_rng(50)
+    values = 5 + np.vstack([rng.normal(0, 1e-5, (190, 121)), rng.normal(0, 0.03, (10, 121))])
+    nights = [judge(values[:, max(0, end - 70) : end]) for end in range(62, 121)]
+    # 29 where quiet and noisy series share their tails.
+    assert sum(night.alarm[190:].sum() for night in nights) <= 1
+    p = np.array([night.p[190:] for night in nights])
+    assert np.mean(p <= 0.01) <= 0.02
+
+
 def test_few_nights_and_missing_nights():
     values = host(11, series=200, nights=12)
     values[0, :9] = np.nan  # two nights before tonight
@@ -316,6 +326,29 @@ def test_what_a_series_does_after_the_hosts_step_is_its_own():
     verdicts = judge(values)
     assert verdicts.alarm[[0, 39]].all()
     assert verdicts.change[[0, 39]] == pytest.approx([0.1, -0.1], abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("moved", [25, 17])
+def test_a_night_of_fewer_series_after_the_hosts_step_has_that_step(seed, moved):
+    values = np.random.default_rng(seed).normal(0, 0.01, (25, 57))
+    values[:moved, 50:] += 0.08
+    values[15:, 55:] = np.nan
+    values[14, -2:] += 0.1
+    first, second = judge(values[:, :-1]), judge(values)
+    assert not (first.alarm | first.suspect)[:14].any()
+    assert np.flatnonzero(second.alarm).tolist() == [14]
+    assert second.shift.change == pytest.approx(0.08, abs=0.01)
+    assert (first.shift.nights, second.shift.nights) == (6, 7)
+
+
+def test_a_night_of_fewer_series_after_the_host_came_back_has_no_step():
+    values = np.random.default_rng(3).normal(0, 0.01, (25, 57))
+    values[:, 50:55] += 0.08
+    values[15:, 55:] = np.nan
+    verdicts = judge(values)
+    assert verdicts.shift.change == 0
+    assert not verdicts.alarm.any()
 
 
 def test_no_series_is_reported_when_half_of_them_moved():
