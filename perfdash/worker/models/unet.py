@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from perfdash.worker.weights import set_norm_statistics
+
 CLASSES = 2
 WIDTHS = (64, 128, 256, 512)
+CROP = 160  # pixels; a whole photograph would take ten seconds for its statistics
 
 
 def twice(size: int, middle: int, width: int) -> nn.Sequential:
@@ -59,5 +62,11 @@ class UNet(nn.Module):
 
 
 def build(batch_size: int, height: int = 640, width: int = 959) -> tuple[nn.Module, tuple[Tensor]]:
-    """Build the network with random photographs of half the Carvana set's size."""
-    return UNet(), (torch.rand(batch_size, 3, height, width),)
+    """Build the network with random photographs of half the Carvana set's size.
+
+    Height or width is at least 32: normalisation has no statistics of a single pixel.
+    """
+    module = UNet()
+    images = torch.rand(batch_size, 3, height, width)
+    set_norm_statistics(module, images[:1, :, :CROP, :CROP])
+    return module, (images,)

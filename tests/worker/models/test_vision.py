@@ -57,7 +57,7 @@ SMALL = {
     "efficientdet": {"size": 256},
     "learning_to_paint": {},
     "stargan": {"size": 16},
-    "super_slomo": {"size": 32},
+    "super_slomo": {"size": 64},
     "unet": {"height": 32, "width": 47},
     "yolov3": {"height": 96, "width": 128},
 }
@@ -114,6 +114,25 @@ def test_a_seed_settles_the_output_and_inputs_matter(name, small):
         if a.ndim:  # the loss is of the whole batch
             torch.testing.assert_close(c.flip(0), a, rtol=1e-3, atol=1e-3)
             assert (a[0] - a[1]).abs().max() > 1e-3 * a.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("unet", "bottom"),
+        ("unet", "down.3"),
+        ("super_slomo", "flow.down.5"),
+        ("super_slomo", "refine.down.5"),
+        ("super_slomo", "features"),
+    ],
+)
+def test_the_output_depends_on_deep_layers(name, path, small):
+    module, inputs, before = small(name)
+    module = copy.deepcopy(module)
+    module.get_submodule(path).register_forward_hook(lambda layer, given, output: torch.zeros_like(output))
+    after = tensors(run(module, inputs))
+    changes = [float((b - a).abs().max() / a.abs().max()) for a, b in zip(before, after, strict=True)]
+    assert max(changes) > 1e-3  # ten times the tolerance of float32
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
