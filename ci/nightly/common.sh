@@ -40,6 +40,7 @@ nightly_parameters=(
 : "${START_COMMAND:=}" "${START_MINUTES:=15}" "${STOP_COMMAND:=}" "${STOP_MINUTES:=10}"
 : "${CELL_MINUTES:=}" # without it a cell of Jenkins has 600, one at a desk no limit
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
+: "${RESUME_ARGUMENTS:=}" # options of perfdash run that were given with --resume
 
 venv="${PERFDASH_VENV:-.venv}"
 
