@@ -37,13 +37,10 @@ measure() {
   if [ -n "$folder" ]; then
     words+=(--resume "$folder" --out "$OUT")
   else
-    declare -a more=()
-    arguments_of "$RUN_ARGUMENTS"
-    words+=(--suite "$SUITES" --dtype "$DTYPES" --threads "$THREADS" --device "${DEVICES%%,*}")
-    if [ -n "$MODELS" ]; then words+=(--models "$MODELS"); fi
-    if [ "$QUICK" = yes ]; then words+=(--quick); fi
-    words+=("${more[@]}" --out "$OUT" --python "$(cat "$PERFDASH_NIGHTLY/python-change")"
-      --base-python "$(cat "$PERFDASH_NIGHTLY/python-base")")
+    declare -a plan=() more=()
+    plan_words
+    words+=("${plan[@]}" --threads "$THREADS" --device "${DEVICES%%,*}" "${more[@]}"
+      --python "$(cat "$PERFDASH_NIGHTLY/python-change")" --base-python "$(cat "$PERFDASH_NIGHTLY/python-base")")
   fi
   perfdash compare-builds "${words[@]}" || code=$?
   exit "$code"

@@ -8,6 +8,8 @@
 #   ci/nightly.sh --resume last|FOLDER            the stages that are left, and those that failed
 #   ci/nightly.sh --resume ... --from STAGE       from this stage on, once more
 #   ci/nightly.sh --resume ... --only STAGE       this stage alone, once more
+#   ci/nightly.sh --resume ... --retry timeout    the cases that ended so, once more; --timeout 7200 and what else
+#                                                 perfdash run --resume may change go with it
 #
 # Exit codes: 0 all went well; 1 a gate (FAIL_ON) failed; 2 wrong usage; 3 a stage failed; 130 interrupted.
 here="$PWD"
@@ -79,9 +81,16 @@ if [ -n "$from$only" ] && [ -z "$resume" ]; then resume=last; fi
 
 # Parameters: an option before a resumed night's settings, those before the environment, that before the default.
 for pair in "${given[@]}"; do declare "$pair"; done
+RESUME_ARGUMENTS=""
 if [ "${#passed[@]}" != 0 ]; then
-  RUN_ARGUMENTS="$(quoted "${passed[@]}")"
-  given+=("RUN_ARGUMENTS=")
+  case "$resume:$from$only" in
+    :* | *:setup | *:torch | *:host | *:measure) # all is measured in new runs
+      RUN_ARGUMENTS="$(quoted "${passed[@]}")"
+      given+=("RUN_ARGUMENTS=")
+      ;;
+    *:) RESUME_ARGUMENTS="$(quoted "${passed[@]}")" ;;
+    *) complain 2 "${passed[0]} is for what is measured, and $from$only measures nothing: leave one of them out" ;;
+  esac
 fi
 resolve_paths
 if [ -n "$resume" ]; then
@@ -100,12 +109,16 @@ if [ -n "$resume" ]; then
   # shellcheck disable=SC1091
   . "$night/settings"
   for pair in "${kept[@]}"; do declare "$pair"; done
+  if [ "$RESUME_ARGUMENTS" = "$RUN_ARGUMENTS" ]; then RESUME_ARGUMENTS=""; fi # the command of the night once more
 fi
 check_parameters
+if [ -n "$RESUME_ARGUMENTS" ] && [[ "$RESUME_ARGUMENTS" != *"'--retry"* ]] && [ -e "$night/measure.done" ]; then
+  complain 2 "all cases of $night have a result: with these options give --retry STATUS, or leave them out"
+fi
 check_paths
 nightly_environment() {
   # shellcheck disable=SC2163 # the names in it
-  export "${nightly_parameters[@]}"
+  export "${nightly_parameters[@]}" RESUME_ARGUMENTS
   if [ -n "${PERFDASH_DB:-}" ]; then export PERFDASH_DB; fi
 }
 if [ "$dry" = yes ]; then
@@ -138,6 +151,7 @@ rm -f "$night/.settings"
 mv "$night/.settings" "$night/settings"
 export PERFDASH_NIGHTLY="$night"
 say "Nightly $(basename "$night") in $night"
+if [[ "$RESUME_ARGUMENTS" = *"'--retry"* ]]; then rm -f "$night/measure.done" "$night/cells/"*.done; fi
 
 job=""
 interrupted=no

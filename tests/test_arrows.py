@@ -84,6 +84,7 @@ ALLOWED = {
         "methods",
         "records",
         "redaction",
+        "run_options",
         "settings",
         "stats",
         "suites",

@@ -1,7 +1,8 @@
 """Check the options that a nightly gives to `perfdash run`, `check_run_options.py PARAMETERS -- WORDS`.
 
-Standard library only: it runs before perfdash is set up. PARAMETERS are those of the nightly, in one word; a
-misspelt one is named in the message. Exit code 2: an option is wrong.
+`check_run_options.py PARAMETERS --resume WORDS`: those that a resumed nightly gives to its runs. Standard
+library only: it runs before perfdash is set up. PARAMETERS are those of the nightly, in one word; a misspelt
+one is named in the message. Exit code 2: an option is wrong.
 """
 
 from __future__ import annotations
@@ -14,25 +15,30 @@ from typing import Any, Literal, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from perfdash.run_options import run_options, without_none
+from perfdash.run_options import CHANGED_BY_RESUME, run_options, without_none
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What cli/run.py declares itself, and whether a value follows.
 _OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--debug": bool}
 
 
-def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
+def complaint(parameters: Sequence[str], words: Sequence[str], resumed: bool = False) -> str:
     """What is wrong with the first wrong word, and what to do; empty if all are right."""
     options: dict[str, Any] = {
         f"--{name.replace('_', '-')}": str if option.duration else without_none(kind)
         for name, (kind, option, _) in run_options().items()
     }
     options |= _OWN
+    changed = {"--retry", *(f"--{name.replace('_', '-')}" for name in CHANGED_BY_RESUME)}
     waiting = iter(words)
     for word in waiting:
         name, joined, value = word.partition("=")
         if name not in options:
             return _unknown(name, parameters, list(options))
+        if name == "--retry" and not resumed:
+            return "--retry needs --resume: it measures cases of an earlier night again"
+        if resumed and name not in changed:
+            return f"{name}: a resumed night keeps it; leave it out, or measure all again by --from measure"
         if options[name] is bool:
             if joined:
                 return f"{name} takes no value: leave out ={value}"
@@ -72,8 +78,8 @@ def _unknown(name: str, parameters: Sequence[str], options: list[str]) -> str:
 
 
 def main() -> None:
-    parameters, _, *words = sys.argv[1:]
-    if wrong := complaint(parameters.split(), words):
+    parameters, mode, *words = sys.argv[1:]
+    if wrong := complaint(parameters.split(), words, resumed=mode == "--resume"):
         print(wrong)
         sys.exit(2)
 

@@ -30,7 +30,7 @@ nightly_parameters=(
 
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
 : "${TORCH_WITH=torchvision timm transformers}"
-: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=float32}" "${CONFIGURATIONS:=}"
+: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=}" "${CONFIGURATIONS:=}"
 : "${DEVICES:=cpu}" "${THREADS:=1}" "${SHARDS:=1}" "${SHARD:=}" "${QUICK:=no}" "${BASE_RUNS:=1}"
 : "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}" "${CONFIRM_MINUTES:=45}"
 : "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
@@ -40,6 +40,7 @@ nightly_parameters=(
 : "${START_COMMAND:=}" "${START_MINUTES:=15}" "${STOP_COMMAND:=}" "${STOP_MINUTES:=10}"
 : "${CELL_MINUTES:=}" # without it a cell of Jenkins has 600, one at a desk no limit
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
+: "${RESUME_ARGUMENTS:=}" # options of perfdash run that were given with --resume
 
 venv="${PERFDASH_VENV:-.venv}"
 
@@ -142,13 +143,11 @@ quoted() { # WORDS...: a text of which arguments_of makes the same words
 
 # What is measured, for `perfdash run`: in `plan`; the user's own options in `more`.
 plan_words() {
-  local each how=(--dtype "$DTYPES")
+  local each how=()
   arguments_of "$RUN_ARGUMENTS"
-  if [ -n "$CONFIGURATIONS" ]; then
-    # A configuration may set a dtype of its own; float32 is what the others have anyway.
-    if [ "$DTYPES" = float32 ]; then how=(); fi
-    how+=(--configuration "$CONFIGURATIONS")
-  fi
+  # Without DTYPES as the suites and configurations say, else float32.
+  if [ -n "$DTYPES" ]; then how+=(--dtype "$DTYPES"); fi
+  if [ -n "$CONFIGURATIONS" ]; then how+=(--configuration "$CONFIGURATIONS"); fi
   plan=(--suite "$SUITES" "${how[@]}" --out "$OUT")
   for each in "${more[@]}"; do
     case "$each" in

@@ -9,6 +9,18 @@ check_numbers SHARDS BASE_RUNS ${CELL_MINUTES:+CELL_MINUTES}
 mkdir -p "$PERFDASH_NIGHTLY/cells" "$OUT"
 worst=0
 declare -a plan=() more=()
+arguments_of "$RESUME_ARGUMENTS"
+changed=() retry=() before=""
+for word in "${more[@]}"; do
+  case "$before $word" in
+    "--retry "*) retry+=(--retry "$word") ;;
+    *" --retry="*) retry+=("$word") ;;
+    *" --retry") ;;
+    *) changed+=("$word") ;;
+  esac
+  before="$word"
+done
+if [ "${#retry[@]}" = 0 ]; then retry=(--retry infra_error); fi # what the machine lost
 plan_words
 plan+=(--python "$(measured_python)")
 # A run keeps no secret: what --env gives is given again where it goes on.
@@ -53,9 +65,10 @@ measure() { # NAME OPTIONS...
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
     say "$name: going on with $folder"
-    perfdash_in_time run --resume "$folder" --out "$OUT" "${db[@]}" "${variables[@]}" || code=$?
+    perfdash_in_time run --resume "$folder" --out "$OUT" "${db[@]}" "${retry[@]}" "${variables[@]}" \
+      "${changed[@]}" || code=$?
   else
-    perfdash_in_time run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
+    perfdash_in_time run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" "${changed[@]}" || code=$?
     folder="$(run_of "$junit")"
   fi
   if [ -n "$folder" ] && ! grep -qsxF "$folder" "$PERFDASH_NIGHTLY/runs"; then

@@ -41,7 +41,7 @@ one_of() { # NAME ALLOWED...
 
 # The options of perfdash run. Where no Python can read them, ci/setup.sh says what is missing.
 check_run_options() {
-  local wrong code=0 each words=() more=()
+  local each words=() more=()
   arguments_of "$RUN_ARGUMENTS"
   for each in $(words_of "$SUITES"); do # a file of the user's own may be on another machine
     case "$each" in *.toml | */*) ;; *) words+=(--suite "$each") ;; esac
@@ -50,9 +50,16 @@ check_run_options() {
   for each in $(words_of "$CONFIGURATIONS"); do
     case "$each" in *.toml) ;; *) words+=(--configuration "$each") ;; esac
   done
+  refuse_wrong_options -- "${words[@]}" "${more[@]}"
+  arguments_of "$RESUME_ARGUMENTS"
+  refuse_wrong_options --resume "${more[@]}"
+}
+
+refuse_wrong_options() { # -- or --resume, WORDS...
+  local wrong code=0
   # shellcheck disable=SC2154 # of common.sh
   wrong="$(drop_secrets &&
-    plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" -- "${words[@]}" "${more[@]}" 2>/dev/null)" || code="$?"
+    plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" "$@" 2>/dev/null)" || code="$?"
   if [ "$code" = 2 ] && [ -n "$wrong" ]; then complain 2 "$wrong"; fi
 }
 

@@ -43,7 +43,10 @@ def cells_of(stage: str, parameters: Mapping[str, str], agents: Mapping[str, str
 
 
 def _measured(parameters: Mapping[str, str]) -> list[Cell]:
-    """Suite files of the user share the cell `own`, which is not cut into shards."""
+    """Suite files of the user share the cell `own`, which is not cut into shards.
+
+    Without DTYPES a cell measures the dtypes of its suite and configurations.
+    """
     suites = _words(parameters["SUITES"])
     files = [suite for suite in suites if suite.endswith(".toml") or "/" in suite]
     shards = int(parameters["SHARDS"])
@@ -51,11 +54,11 @@ def _measured(parameters: Mapping[str, str]) -> list[Cell]:
     if files:
         groups.append(("own", ",".join(files), 1))
     return [
-        _measured_cell(f"{name}-{device}-{dtype}-{part}", parameters)
+        _measured_cell("-".join(filter(None, [name, device, dtype, str(part)])), parameters)
         | {"SUITES": group, "LABEL": f"perfdash-{device}", "DEVICES": device, "DTYPES": dtype,
            "SHARD": f"{part}/{parts}" if parts > 1 else ""}
         for device in _words(parameters["DEVICES"])
-        for dtype in _words(parameters["DTYPES"])
+        for dtype in _words(parameters["DTYPES"]) or [""]
         for name, group, parts in groups
         for part in range(1, parts + 1)
     ]  # fmt: skip

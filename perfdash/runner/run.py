@@ -26,6 +26,7 @@ from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
+from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, by_slots, slots_needed, slots_of, when_free, with_slots
@@ -44,13 +45,6 @@ from perfdash.suites.case_selection import Planned, backend_names
 from perfdash.suites.suite_file import NOTEBOOK
 
 Say = Callable[[str], None]
-
-# Settings that a resume may change: where and how long it measures, not what and how.
-_MAY_CHANGE = {
-    "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
-    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "wait", "no_share", "suite", "model", "configuration",  # differences() compares their content
-}  # fmt: skip
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
 
@@ -382,7 +376,7 @@ def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
     whole = {**given.model_dump(mode="json"), **_absolute_paths(given)}
     changes = {key: value for key, value in whole.items() if origins[key] != "default"}
     then = dict(info.configuration)
-    may_change = _MAY_CHANGE
+    may_change = CHANGED_BY_RESUME
     if "executor" in changes:  # these belong to the other executor
         may_change = may_change | {"jobs"}
         for key in ("scheduler", "jobs", "cores"):

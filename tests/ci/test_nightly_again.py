@@ -129,7 +129,39 @@ def test_a_run_is_resumed_in_the_history_of_the_night(stage, first, words, optio
     stage.calls()
     stage.night("--resume", "last", *words, PERFDASH_DB=first)
     (call,) = stage.calls("run")
-    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{option}"
+    assert call == f"run --resume {stage.home}/runs/run1 --out {stage.home}/runs{option} --retry infra_error"
+
+
+def test_a_resumed_night_passes_on_what_a_resumed_run_may_change(stage):
+    mended = stage.fails("run-cuda")
+    stage.night("--devices", "cpu,cuda", "--jobs", "auto", "--env", "A=b c")
+    mended.unlink()
+    stage.calls()
+    changes = ["--timeout", "7200", "--retry=timeout,oom", "--retry", "crash"]
+    resumed = stage.night("--resume", "last", *changes)
+    assert resumed.code == 0, resumed.out
+    calls = [call.partition(" --out ")[0::2] for call in stage.calls("run")]
+    assert [call[0] for call in calls] == [
+        f"run --resume {stage.home}/runs/run1", f"run --resume {stage.home}/runs/run2",
+    ]  # fmt: skip
+    tail = f"{stage.home}/runs --retry=timeout,oom --retry crash --env A=b c --timeout 7200"
+    assert {call[1] for call in calls} == {tail}
+    assert r"RUN_ARGUMENTS=\'--jobs\'\ \'auto\'" in resumed.text("settings"), "those of the night are kept"
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["--retry", "timeout"], "--retry needs --resume"),
+    (["--resume", "last", "--jobs", "2"], "--jobs: a resumed night keeps it"),
+    (["--resume", "last", "--timeout", "7200"], "have a result: with these options give --retry STATUS"),
+    (["--resume", "last", "--from", "report", "--retry", "oom"], "and report measures nothing"),
+    (["--resume", "last", "--from", "measure", "--retry", "oom"], "--retry needs --resume"),
+])  # fmt: skip
+def test_options_that_would_have_no_effect_are_refused(stage, words, why):
+    stage.night()
+    stage.calls()
+    done = stage.night(*words)
+    assert (done.code, why in done.out) == (2, True), done.out
+    assert not stage.calls()
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

@@ -57,7 +57,7 @@ def test_as_it_was_before_there_were_nights(stage):
     assert done.code == 0, done.out
     calls = stage.calls()
     (run,) = [call for call in calls if call.startswith("run")]
-    assert "--suite torchbench,huggingface,timm --dtype float32" in run
+    assert "--suite torchbench,huggingface,timm --out" in run
     assert run.endswith("--jobs auto --env A=b c --fail-on=accuracy")
     assert " --quick " in run
     assert not [call for call in calls if call.startswith(("post", "site", "notify", "nightly", "confirm"))]

@@ -74,6 +74,60 @@ def test_a_night_with_configurations_expects_no_case_of_the_default_one(stage):
     assert "--expect" not in call
 
 
+@pytest.mark.parametrize(("more", "words"), [
+    ({"SUITES": "techniques"}, "--suite techniques --out"),
+    ({"SUITES": "techniques", "CONFIGURATIONS": "default"}, "techniques --configuration default --out"),
+    ({"DTYPES": "float32", "CONFIGURATIONS": "default"}, "--dtype float32 --configuration default --out"),
+    ({"DTYPES": "float32,amp"}, "--dtype float32,amp --out"),
+])  # fmt: skip
+def test_a_dtype_is_passed_on_where_one_was_given_whatever_the_configurations(stage, more, words):
+    """--dtype replaces the ways of a suite such as techniques."""
+    assert script(stage, "nightly/measure.sh", **more).returncode == 0
+    (call,) = stage.calls("run")
+    assert words in call
+    assert ("--dtype" in call) == ("DTYPES" in more)
+
+
+def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
+    (stage.home / "mine.toml").write_text(
+        "name = 'mine'\nloader = 'timm'\n[[ways]]\nbackend = 'inductor'\ndtypes = ['amp', 'bfloat16']\n"
+        '[[models]]\nname = "resnet18"\n'
+    )
+    more = {"EVERY": "24h", "SUITES": f"{stage.home}/mine.toml,other,timm", "THREADS": "1,socket"}
+    assert script(stage, "nightly/heartbeat.sh", "begin", **more).returncode == 0
+    (call,) = stage.calls("nightly begin")
+    assert call.partition(" --expect ")[2].split(" --expect ") == [
+        "mine cpu amp 1", "mine cpu bfloat16 1", "other cpu float32 1", "timm cpu float32 1",
+        "mine cpu amp", "mine cpu bfloat16", "other cpu float32", "timm cpu float32",
+    ]  # fmt: skip
+    assert script(stage, "nightly/heartbeat.sh", "begin", **more, DTYPES="float16").returncode == 0
+    (call,) = stage.calls("nightly begin")
+    assert "--expect mine cpu float16 1 --expect other cpu float16 1 --expect timm cpu float16 1" in call
+
+
+def test_a_comparison_measures_what_a_night_would(stage):
+    night = stage.home / "night"
+    night.mkdir()
+    for side in ("base", "change"):
+        (night / f"python-{side}").write_text(f"/{side}")
+    both = "--python /change --base-python /base"
+    more = {
+        "SUITES": "timm",
+        "MODELS": "a*",
+        "CONFIGURATIONS": "default,socket",
+        "RUN_ARGUMENTS": "--jobs 2",
+    }
+    assert script(stage, "compare.sh", "measure", **more).returncode == 0
+    assert stage.calls("compare-builds") == [
+        f"compare-builds --pairs 8 --suite timm --configuration default,socket --out {night}/out --models a* "
+        f"--threads 1 --device cpu --jobs 2 {both}"
+    ]
+    assert script(stage, "compare.sh", "measure", RUN_ARGUMENTS="--model net.py:make").returncode == 0
+    assert stage.calls("compare-builds") == [
+        f"compare-builds --pairs 8 --out {night}/out --threads 1 --device cpu --model net.py:make {both}"
+    ]
+
+
 def test_what_installs_packages_gets_no_secret(stage):
     """Neither ci/torch_build.sh nor ci/setup.sh, whatever the stage around them gets."""
     (stage.venv / "bin" / "python").unlink()

@@ -23,6 +23,7 @@ PARAMETERS = {
     ({"SUITES": "my/suite,b.toml"}, ["own-cpu-float32-1"]),
     ({"DEVICES": "cpu,cuda", "DTYPES": "amp float16"},
      ["timm-cpu-amp-1", "timm-cpu-float16-1", "timm-cuda-amp-1", "timm-cuda-float16-1"]),
+    ({"DTYPES": "", "SHARDS": "2"}, ["timm-cpu-1", "timm-cpu-2"]),
     ({"SUITES": ""}, []),
 ])  # fmt: skip
 def test_a_cell_for_each_suite_device_dtype_and_shard(more, names):
