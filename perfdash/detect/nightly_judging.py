@@ -154,7 +154,8 @@ def _configuration(case: Case) -> tuple[str, str, bool]:
     return case.configuration, case.settings, case.dynamic
 
 
-# Nights that are read to judge one: the test uses 70, and runs of a few models may lie between them.
+# Runs that are read to judge one: the nightly test uses the last 70, whatever they measured; statuses, counts
+# and the later nights of alerts are looked up in all of them.
 JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
 
 
