@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 
 import numpy as np
 import sqlalchemy as sa
@@ -24,7 +23,13 @@ from perfdash.detect.findings import (
     on_one_machine,
     with_parts,
 )
-from perfdash.detect.nights import NEARBY_RUNS, has_enough_cases, is_a_night
+from perfdash.detect.nights import (
+    NEARBY_RUNS,
+    has_enough_cases,
+    is_a_night,
+    is_first_of_its_week,
+    is_of_the_week,
+)
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
@@ -119,11 +124,12 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     night = read_night(connection, run)
     if not is_a_night(night):
         return Judged(run, night, [], unlike=len(night.runs) > 1)
+    is_first = is_first_of_its_week(night)
     night, start, selection, alerts = _prepared(connection, run, night, rules)
     night, machines = on_one_machine(night, start, steps=alert_states.certain_steps(alerts))
     findings = with_parts(judge(night, start, selection.minimum_changes(), machines), alerts)
     findings = _of_measured_configurations(connection, night, findings)
-    if _first_of_its_week(night.runs):
+    if is_first:
         findings += drifts(night, start, machines)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
     findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
@@ -148,7 +154,8 @@ def _configuration(case: Case) -> tuple[str, str, bool]:
     return case.configuration, case.settings, case.dynamic
 
 
-# Nights that are read to judge one: the test uses 70, and runs of a few models may lie between them.
+# Runs that are read to judge one: the nightly test uses the last 70, whatever they measured; statuses, counts
+# and the later nights of alerts are looked up in all of them.
 JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
 
 
@@ -172,8 +179,10 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
             connection, testbed_id=run.testbed_id, until=run.started, latest=NEARBY_RUNS, with_excluded=False
         )
         runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
-    elif not _first_of_its_week([*runs, run]):
-        runs = runs[-JUDGED_NIGHTS:]
+    else:
+        week = [earlier for earlier in runs if is_of_the_week(earlier, run)]
+        if not is_first_of_its_week(panel(connection, [*week, run], ())):
+            runs = runs[-JUDGED_NIGHTS:]
     # The runs that last saw a shift of the host: it may be that of another setting.
     read = {earlier.id for earlier in runs}
     live = alert_store.load(connection, testbed_id=run.testbed_id, states=LIVE)
@@ -255,11 +264,6 @@ def _selection(
     levels = [AcceptedLevel.of(act.details) for act in made]
     cases = cases_by_id(connection, night.case_ids) if rules or levels else {}
     return SeriesSelection(rules, levels, cases)
-
-
-def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
-    weeks = [date.fromisoformat(run.started[:10]).toordinal() // 7 for run in runs[-2:]]
-    return len(weeks) == 2 and weeks[0] != weeks[1]
 
 
 def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:

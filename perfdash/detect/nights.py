@@ -61,6 +61,24 @@ def is_a_night(panel: Panel) -> bool:
     return bool(comparable(panel)[-NEARBY_RUNS:].any())
 
 
+def is_first_of_its_week(panel: Panel) -> bool:
+    """Whether the last run is the first night of its week (from Sunday on) with these cases.
+
+    An earlier run of the week counts if each of the two has half of the other's cases, so neither a manual
+    run of a few models nor a run of another setting does.
+    """
+    measured = panel.statuses != ""
+    shared = (measured[:, :-1] & measured[:, -1:]).sum(axis=0)
+    alike = comparable(panel) & has_enough_cases(shared, measured[:, -1].sum())
+    week = [is_of_the_week(run, panel.runs[-1]) for run in panel.runs[:-1]]
+    return not bool((alike & np.array(week, dtype=bool)).any())
+
+
+def is_of_the_week(run: RunLine, other: RunLine) -> bool:
+    """Whether two runs began in one week, from Sunday to Saturday."""
+    return _day(run).toordinal() // 7 == _day(other).toordinal() // 7
+
+
 def is_complete_beside(cases: int, nearby: Sequence[int]) -> bool:
     """Whether a run has half of the median case count of runs nearby; False without any."""
     return bool(nearby and has_enough_cases(cases, statistics.median(nearby)))

@@ -24,6 +24,7 @@ from perfdash.site.site_folder import ArrayCache
 from perfdash.site.testbed_history import FORMAT, TestbedHistory, as_logs, epoch
 from perfdash.stats.changepoints import ChangePoint, change_points, weak_changes
 from perfdash.stats.intervals import Array
+from perfdash.stats.machine_levels import numbers_of_machines
 
 _TORCH = "torch: "
 # Where torch is another one on more nights than this fraction, that is how it is measured: no event.
@@ -62,10 +63,12 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
     row = history.row[number]
     passed = history.passed[row, nights]
     runs = [history.recent[night] for night in nights]
+    machines = numbers_of_machines([run.host for run in runs])
     events = []
     for name, metric in JUDGED.items():
         values = np.exp(as_logs(history.values[name][row, nights], passed))
-        for change in _of_each_method(values, history.codes_of(name, nights), metric.threshold):
+        methods = history.codes_of(name, nights)
+        for change in _of_each_method(values, methods, machines, metric.threshold):
             first, good, bad = runs[change.index], runs[max(0, change.low - 1)], runs[change.high]
             text = (
                 f"{metric.title} {change.change:+.1%} ({with_unit(name, change.before)} to "
@@ -77,12 +80,36 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
     return events
 
 
-def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[ChangePoint]:
-    """Find change points among the nights of each method, never across two methods."""
+def _of_each_method(
+    values: Array, methods: NDArray[np.int32], machines: NDArray[np.intp], minimum: float
+) -> Iterator[ChangePoint]:
+    """Find change points among the nights of each method and machine, never across two.
+
+    Machines of a class have unlike levels. If the nights of several machines show one change, it is that of
+    the machine that shows it best.
+    """
     for method in np.unique(methods).tolist():
-        of_method = np.where(methods == method, values, np.nan)
-        for search in (change_points, weak_changes):
-            yield from search(of_method, min_change=minimum, persistence=_PERSISTENCE)
+        found = [
+            (machine, change)
+            for machine in np.unique(machines[methods == method]).tolist()
+            for search in (change_points, weak_changes)
+            for change in search(
+                np.where((methods == method) & (machines == machine), values, np.nan),
+                min_change=minimum,
+                persistence=_PERSISTENCE,
+            )
+        ]
+        chosen: list[tuple[int, ChangePoint]] = []
+        for machine, change in sorted(found, key=lambda pair: (pair[1].weak, -pair[1].confidence)):
+            if not any(other != machine and _is_one(change, seen) for other, seen in chosen):
+                chosen.append((machine, change))
+        yield from sorted((change for _, change in chosen), key=lambda change: (change.weak, change.index))
+
+
+def _is_one(change: ChangePoint, other: ChangePoint) -> bool:
+    """Whether two changes have one direction and may have happened on one night."""
+    one_way = (change.after > change.before) == (other.after > other.before)
+    return one_way and change.low <= other.high and other.low <= change.high
 
 
 def method_changes(runs: Sequence[RunLine]) -> list[ChartEvent]:

@@ -118,6 +118,7 @@ def weak_changes(
     """
     given = np.asarray(values, dtype=float)
     at = np.flatnonzero(np.isfinite(given))
+    ratio = ratio and is_ratio(given)  # of the whole series, so that all its changes have one scale
     strong = change_points(given, ratio=ratio, min_change=min_change, persistence=persistence, rho=rho)
     if len(at) <= WEAK_WINDOW:
         return []

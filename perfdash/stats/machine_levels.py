@@ -60,6 +60,20 @@ class MachineLevels:
         return float(self.levels[row, place]), float(self.variances[row, place])
 
 
+def numbers_of_machines(machines: Sequence[str]) -> NDArray[np.intp]:
+    """The number of each night's machine, in order of their first nights.
+
+    All 0 where the names change every night (containers), or no machine has three nights: then all nights
+    count as of one machine.
+    """
+    names = list(dict.fromkeys(machines))
+    of_night = np.array([names.index(machine) for machine in machines], dtype=np.intp)
+    runs = np.bincount(of_night)
+    lately = of_night[-_LATELY:]
+    nameless = len(np.unique(lately[runs[lately] == 1])) >= _NAMELESS
+    return np.zeros_like(of_night) if nameless or runs.max(initial=0) < _REFERENCE else of_night
+
+
 def machine_levels(
     values: Array, machines: Sequence[str], start: NDArray[np.int64] | None = None
 ) -> MachineLevels:
@@ -71,15 +85,12 @@ def machine_levels(
     series of all reference machines, whose differences are removed first. A series that is clearly
     unlike the others keeps its own offset, once the machines measured in turn for ten nights each. With fewer
     than 20 series each has its own. A machine without nights before is not comparable; nor, with fewer than
-    20 series, one with a single night. Where the names of machines change every night (containers), or no
-    machine has three nights, all nights count as of one machine.
+    20 series, one with a single night. `numbers_of_machines` decides which nights are of one machine.
     """
     names = list(dict.fromkeys(machines))
     count, width = values.shape
-    of_night = np.array([names.index(machine) for machine in machines])
-    runs = np.bincount(of_night, minlength=len(names))
-    nameless = len(np.unique(of_night[-_LATELY:][runs[of_night[-_LATELY:]] == 1])) >= _NAMELESS
-    if len(names) < 2 or nameless or runs.max() < _REFERENCE:
+    of_night = numbers_of_machines(machines)
+    if not of_night.any():
         return MachineLevels(np.zeros(values.shape), np.zeros(count))
     known = np.array(values, dtype=float)
     known[:, -1] = np.nan

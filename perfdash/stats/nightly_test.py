@@ -370,11 +370,12 @@ def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
         return np.sqrt(variance)
     present = old & np.isfinite(within)
     usual = np.where(present, within, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1)
-    usual = np.where(present.any(axis=1), usual, np.inf)[:, None]
+    usual = np.where(present.any(axis=1), usual, np.nan)[:, None]
     # The spread between past nights includes their usual variance within a night; a noisier night adds the
     # excess. A spread below the usual variance within a night is smaller by chance, so the latter is used.
-    more = np.nan_to_num(np.maximum(0.0, within - np.minimum(usual, variance)))
-    deviation: Array = np.sqrt(np.maximum(variance, np.where(np.isfinite(usual), usual, 0.0)) + more)
+    known = np.isfinite(usual)
+    more = np.nan_to_num(np.maximum(0.0, within - np.where(known, usual, variance)))
+    deviation: Array = np.sqrt(np.maximum(variance, np.where(known, usual, 0.0)) + more)
     return deviation
 
 

@@ -6,7 +6,7 @@ from datetime import date
 import numpy as np
 import pytest
 
-from perfdash.detect import alert_states, later_nights
+from perfdash.detect import alert_states, later_nights, nightly_judging
 from perfdash.detect.comparison import noise_before
 from perfdash.detect.findings import NetLogs
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
@@ -232,6 +232,41 @@ def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
     take_in(quick, farm(100, models=24, noise=0.005, change=change))
     judge_new(quick, latest=8)
     assert [alert[:4] for alert in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
+
+
+def test_a_run_of_two_models_before_the_first_night_of_a_week_does_not_replace_the_drift_test(quick):
+    def change(night, name, values):
+        if name == "model06":
+            values["backend_ms"] *= 1 + 0.0005 * night
+        return values
+
+    runs = farm(100, models=24, noise=0.005, change=change)
+    *_, sunday = (one for one in runs if date.fromisoformat(one.run.started[:10]).isoweekday() == 7)
+    started = sunday.run.started.replace("T01", "T00")
+    desk = replace(sunday.run, name="desk", uid="desk", started=started, expected=2)
+    take_in(quick, [*runs, replace(sunday, run=desk, rows=sunday.rows[:2])])
+    judge_new(quick, latest=10)
+    assert [alert[:4] for alert in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
+
+
+def test_drifts_are_tested_once_a_week_and_setting_while_a_shift_of_the_host_is_open(quick, monkeypatch):
+    def change(night, name, values):
+        by = 1.1 if night >= 28 else 1.0
+        return values | {metric: by * values[metric] for metric in ("eager_ms", "backend_ms")}
+
+    tested = []
+    monkeypatch.setattr(nightly_judging, "drifts", lambda night, *rest: tested.append(night.runs[-1]) or [])
+    nights = farm(44, change=change)
+    take_in(quick, [of_setting(night, threads) for night in nights for threads in (1, 2)])
+    judge_new(quick, latest=36)
+    assert {alert[1] for alert in alerts(quick)} == {"host"}
+    sundays = [night.run.started[:10] for night in nights[-18:]]
+    sundays = [day for day in sundays if date.fromisoformat(day).isoweekday() == 7]
+    assert len(sundays) >= 2
+    assert [run.name for run in tested] == [
+        f"{night.run.name}_{threads}" for night in nights for threads in (1, 2)
+        if night.run.started[:10] in sundays
+    ]  # fmt: skip
 
 
 def test_a_desk_run_of_a_few_models_is_no_night(quick):

@@ -300,6 +300,20 @@ def test_a_step_that_only_a_window_shows_is_weak():
     assert strong <= 8
 
 
+def test_weak_changes_are_on_the_scale_of_the_whole_series():
+    """A single 0 makes the changes of the series differences, also those of windows without it."""
+    rng = np.random.default_rng(0)
+    weak = []
+    for _ in range(10):
+        values = 100 + 2 * rng.normal(size=300) + np.where((np.arange(300) // 40) % 2, 3.0, 0.0)
+        values[10] = 0.0
+        weak += weak_changes(values)
+    assert weak
+    for change in weak:
+        assert not change.ratio
+        assert change.change == pytest.approx(change.after - change.before)
+
+
 def test_weak_changes_in_noise_are_few_and_short_series_have_none():
     rng = np.random.default_rng(9)
     assert sum(len(weak_changes(stepped(rng.normal(0, 0.03, NIGHTS)))) for _ in range(100)) <= 10

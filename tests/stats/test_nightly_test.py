@@ -428,6 +428,21 @@ def test_a_night_noisy_within_counts_less():
     assert unknown.score == pytest.approx(judge(values).score)
 
 
+def test_an_ordinary_night_is_no_wider_than_its_usual_variance_within():
+    values = host(15, sd=0.004)
+    noise = noise_level(values, floor=0.002)
+    within = np.full(values.shape, 0.01**2)
+    within[0, -1] = 0.03**2
+    old = np.arange(values.shape[1]) < 60
+    deviation = nightly_test._deviation(noise, within, np.broadcast_to(old, values.shape))
+    assert deviation[1:] == pytest.approx(0.01)
+    assert deviation[0, -1] == pytest.approx(0.03), "the excess over the usual variance is added"
+    unknown = np.full(values.shape, np.nan)
+    assert nightly_test._deviation(noise, unknown, np.broadcast_to(old, values.shape)) == pytest.approx(
+        np.repeat(noise.sd[:, None], 70, axis=1)
+    )
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.floats(0.01, 0.5))
 def test_discoveries_are_scipys(p, rate):
     adjusted = stats.false_discovery_control(p)
