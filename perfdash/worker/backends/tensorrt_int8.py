@@ -56,7 +56,11 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
                 exported = export_static(quantized, tensors, "engines are built for one size")
                 step = "torch_tensorrt"
                 compiled = torch_tensorrt.dynamo.compile(
-                    exported.program, inputs=list(tensors), enabled_precisions={torch.int8}, min_block_size=1
+                    exported.program,
+                    inputs=list(tensors),
+                    enabled_precisions={torch.int8},
+                    min_block_size=1,
+                    disable_tf32=not job.tf32,  # as eager's
                 )
     except ExportRefused:
         raise

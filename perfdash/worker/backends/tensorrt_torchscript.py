@@ -43,7 +43,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
             inputs=[torch_tensorrt.Input(tuple(tensor.shape), dtype=tensor.dtype) for tensor in tensors],
             enabled_precisions={getattr(torch, job.case.dtype)},
             truncate_long_and_double=True,
-            disable_tf32=True,  # eager's float32 is float32
+            disable_tf32=not job.tf32,  # as eager's
         )
     except Exception as error:  # tracing runs the model's own code, which raises anything
         raise RuntimeError(f"{step} refused this model: {root_cause(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -103,6 +104,15 @@ def test_tensorrt_int8_is_calibrated_before_it_is_exported(tensorrt):
         assert torch.allclose(model(*inputs), module(*inputs), atol=1e-6)
     assert backend.notes(model)[0] == "2 TensorRT engines"
     assert backend.notes(model)[1].startswith("calibrated on 16 batches of 4")
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-torchscript", "tensorrt-int8"])
+def test_engines_have_the_tf32_setting_of_eager(tensorrt, name, tf32):
+    with_tf32 = replace(job(name, device="cuda"), tf32=tf32)
+    registry.find("backends", name).prepare(modules.Lstm().eval(), (torch.randn(4, 8, 8),), with_tf32)
+    settings = tensorrt[-1].get("options", tensorrt[-1])
+    assert settings["disable_tf32"] is not tf32
 
 
 def test_tensorrt_fails_where_an_engine_cannot_be_built(tensorrt):
