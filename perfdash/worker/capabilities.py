@@ -55,14 +55,23 @@ def _read_loaded_files(job: Job, kept: Optional[str]) -> None:
 
 def complaints(job: Job) -> list[str]:
     """The job's options, device and dtype that this torch does not support, each as a message."""
+    about_dtype = device.dtype_complaint(job.case.device, job.case.dtype)
+    return [*_complaints_before_load(job), *([about_dtype] if about_dtype else [])]
+
+
+def _complaints_before_load(job: Job) -> list[str]:
+    """The complaints for which CUDA need not start: a loader may fork, and CUDA is unusable in a fork."""
     backend = registry.backend(job.backend)
     of_backend: list[str] = getattr(backend, "complaints", lambda job: [])(job)
-    about_dtype = device.complaint(job.case.device, job.case.dtype)
-    return [*of_backend, *([about_dtype] if about_dtype else [])]
+    about_environment = device.environment_complaint(job.case.device)
+    return [*of_backend, *([about_environment] if about_environment else [])]
 
 
 def refuse(job: Job) -> None:
-    """Raise Unmeasurable for a case whose back end is not installed, or does not support its options."""
+    """Raise Unmeasurable for a case whose back end is not installed, or does not support its options.
+
+    Does not start CUDA. open_device refuses a dtype.
+    """
     backend = registry.backend(job.backend)
     missing = [name for name in getattr(backend, "PACKAGES", ()) if importlib.util.find_spec(name) is None]
     if missing:
@@ -73,8 +82,16 @@ def refuse(job: Job) -> None:
             f"back end {job.case.backend} needs {', '.join(missing)}: install them beside torch in the "
             f"interpreter that is measured (they are in the extra `{extra}` of perfdash's pyproject.toml)",
         )
-    if messages := complaints(job):
+    if messages := _complaints_before_load(job):
         raise failures.Unmeasurable(Status.SKIPPED, "; ".join(messages))
+
+
+def open_device(job: Job) -> device.Cpu | device.Cuda:
+    """Open the case's device. Raises Unmeasurable if it is missing or does not support the case's dtype."""
+    opened = device.open_device(job.case.device, job.case.threads, job.tf32)
+    if message := device.dtype_complaint(job.case.device, job.case.dtype):
+        raise failures.Unmeasurable(Status.SKIPPED, message)
+    return opened
 
 
 def prepare_backend(job: Job) -> None:

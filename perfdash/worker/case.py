@@ -29,7 +29,6 @@ from perfdash.worker import (
     compilation,
     compile_phases,
     compiler_caches,
-    device,
     failing_subgraph,
     failures,
     hardware_counters,
@@ -253,7 +252,7 @@ class CaseProcess:
             weights.load_into(module, job.weights)
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
-        self.device = device.open_device(job.case.device, job.case.threads, job.tf32)
+        self.device = capabilities.open_device(job)
         self.eager_side = eager_side(module, inputs, job, self.device.torch_device)
         if not job.role.startswith("try_"):  # there the copies would take the memory that is looked for
             self.eager_side.save_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))

@@ -329,11 +329,16 @@ def _device_files() -> int:
     return len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)])
 
 
-def complaint(kind: str, dtype: str) -> Optional[str]:
-    """Why a dtype or the environment does not do on a device, else None; tries a small product."""
+def environment_complaint(kind: str) -> Optional[str]:
+    """Return why the environment does not do for a device, before use_tf32 changes it; else None."""
     overrides = [name for name in TF32_OVERRIDES if kind == "cuda" and name in os.environ]
     if overrides:
         return f"{overrides[0]} overrides the TF32 setting of some libraries alone: give --tf32 instead"
+    return None
+
+
+def dtype_complaint(kind: str, dtype: str) -> Optional[str]:
+    """Return why a dtype does not do on a device, else None. Tries a small product, which starts CUDA."""
     if dtype not in ("bfloat16", "float16") or (kind == "cuda" and not torch.cuda.is_available()):
         return None
     try:

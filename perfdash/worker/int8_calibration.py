@@ -27,7 +27,9 @@ def calibration_batches(inputs: Any, job: Job) -> tuple[list[Any], str]:
     if job.data:
         kind = registry.find("datasets", job.data)
         if hasattr(kind, "calibration"):
-            return list(kind.calibration(job, count)), f"calibrated on {size}, training data ({job.data})"
+            device = next(pytree.tensors_in(inputs)).device
+            batches = pytree.map_tensors(list(kind.calibration(job, count)), lambda tensor: tensor.to(device))
+            return batches, f"calibrated on {size}, training data ({job.data})"
     generator = torch.Generator().manual_seed(job.seed)
     batches = [pytree.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
     restriction = ", not on your data" if job.data_path else ""

@@ -80,8 +80,10 @@ def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
             _write(exported.program, model.path, len(tensors), flat)
         except Exception as error:  # the exporter raises any type
             raise RuntimeError(f"torch.onnx.export cannot convert this model: {root_cause(error)}") from error
+    facts = asdict(model)
+    del facts["checked_s"]  # only of this process
     with open(done, "w") as file:
-        json.dump(asdict(model), file)
+        json.dump(facts, file)
     return model
 
 

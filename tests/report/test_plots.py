@@ -157,6 +157,24 @@ def test_eager_beside_several_back_ends_is_their_median():
     assert list(axis.lines[0].get_ydata()) == [2.0, 6.0]
 
 
+@pytest.mark.parametrize("kind", ["latency", "throughput", "memory"])
+def test_eager_of_another_dtype_is_named_with_it(kind):
+    cases = [(size, name) for size in (1, 2) for name in ("eager", "inductor")]
+    rows = [row(batch_size=size, backend=name, dtype="bfloat16") for size, name in cases]
+    for low_precision in rows:
+        low_precision.details["conditions"] = {"baseline_dtype": "float32"}
+    (legend,) = figure_of(kind, rows).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["eager float32", "inductor", "eager"]
+
+
+@pytest.mark.parametrize(("backend", "eager"), [("inductor", "eager"), ("eager", "eager float32")])
+def test_eager_is_in_a_legend_once(backend, eager):
+    rows = [row(batch_size=size, backend=backend) for size in (1, 2)]
+    for kind in ("latency", "memory"):
+        (legend,) = figure_of(kind, rows).legends
+        assert [text.get_text() for text in legend.get_texts()] == [eager, backend]
+
+
 def test_settings_have_pictures_of_their_own():
     rows = [row(), row(dtype="bfloat16"), row(dtype="amp", amp_dtype="bfloat16"), row(threads=4),
             row(suite="my|suite"), row(suite="my/suite"), row(dynamic=True)]  # fmt: skip

@@ -176,3 +176,19 @@ class Remembers(torch.nn.Module):
         self.inner.calls += 1
         self.history = torch.cat([self.history, x])
         return x + self.inner.calls + self.history.sum()
+
+
+class Engine(torch.nn.Module):
+    """A TensorRT engine's module."""
+
+
+class WithEngines(torch.nn.Module):
+    """A converted module: the original beside so many engines."""
+
+    def __init__(self, module, engines):
+        super().__init__()
+        self.module = module
+        self.engines = torch.nn.ModuleList(Engine() for _ in range(engines))
+
+    def forward(self, *inputs):
+        return self.module(*inputs)

@@ -144,3 +144,42 @@ def test_eager_that_differs_by_atomics_is_judged(gpu, tmp_path, monkeypatch):
     assert "differs by" in events["eager"]["atomics"]
     assert events["accuracy"]["status"] == "pass"
     assert "deterministic algorithms" in events["accuracy"]["detail"]
+
+
+def test_cuda_starts_after_the_model_is_loaded(gpu, tmp_path, monkeypatch, linear):
+    order, product = [], torch.mm
+    load = registry.find("loaders", "python")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: order.append("available") or True)
+    monkeypatch.setattr(
+        torch, "ones", lambda *size, device, **more: order.append(device) or torch.zeros(8, 8)
+    )
+    monkeypatch.setattr(torch, "mm", lambda a, b: order.append("product") or product(a, b))
+    monkeypatch.setattr(load, "load", lambda job: order.append("load") or (linear, (torch.zeros(4, 8),)))
+    monkeypatch.setattr(device, "open_device", lambda kind, threads, tf32: order.append("open") or gpu)
+    case = Case("s", "m", device="cuda", dtype="float16", backend="eager")
+    events = []
+    worker_case.run_case(
+        Job(case, "python", "", scratch=str(tmp_path), role="load"),
+        lambda event, **facts: events.append(event),
+    )
+    assert "loaded" in events
+    assert order == ["load", "open", "available", "cuda", "product"]
+
+
+def test_a_dtype_that_the_gpu_lacks_is_skipped(gpu, tmp_path, monkeypatch, linear):
+    def refuse(left, right):
+        raise RuntimeError("not implemented for 'BFloat16'")
+
+    load = registry.find("loaders", "python")
+    monkeypatch.setattr(load, "load", lambda job: (linear, (torch.zeros(4, 8),)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "ones", lambda *size, device, **more: torch.zeros(8, 8))
+    monkeypatch.setattr(torch, "mm", refuse)
+    events = {}
+    case = Case("s", "m", device="cuda", dtype="bfloat16", backend="eager")
+    worker_case.run_case(
+        Job(case, "python", "", scratch=str(tmp_path), role="load"),
+        lambda event, **facts: events.update({event: facts}),
+    )
+    assert events["failed"]["status"] == "skipped"
+    assert "bfloat16 is not available on cuda" in events["failed"]["message"]

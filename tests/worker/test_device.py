@@ -40,8 +40,8 @@ def test_one_tf32_setting_holds_for_products_convolutions_and_other_libraries(pr
 
 def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert "give --tf32 instead" in device.complaint("cuda", "float32")
-    assert device.complaint("cpu", "float32") is None
+    assert "give --tf32 instead" in device.environment_complaint("cuda")
+    assert device.environment_complaint("cpu") is None
 
 
 TRACE = [

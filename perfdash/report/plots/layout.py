@@ -25,6 +25,7 @@ from perfdash.report.plots.drawing import (
     heading,
     shown,
 )
+from perfdash.report.techniques.technique_results import baseline_of
 
 _SMALLEST, _LARGEST = 1e-12, 1e15  # what an axis can hold; what lies beyond is written out
 
@@ -73,6 +74,21 @@ def by_setting(rows: Iterable[Row]) -> dict[PlotSetting, list[Row]]:
 def backends_of(rows: Iterable[Row]) -> list[str]:
     """The back ends of the rows: inductor first, then by name."""
     return sorted({row.case.backend for row in rows}, key=lambda name: (name != "inductor", name))
+
+
+def eager_label(rows: Sequence[Row]) -> str:
+    """Name the eager side in the legend of one setting's plot.
+
+    The name has the dtype if that is not the setting's, or if eager is one of the back ends too.
+    """
+    baselines = {baseline_of(row): row for row in rows}
+    has_own_dtype = all(
+        (baseline.dtype, baseline.amp_dtype) == (row.case.dtype, row.case.amp_dtype)
+        for baseline, row in baselines.items()
+    )
+    if has_own_dtype and "eager" not in backends_of(rows):
+        return "eager"
+    return ", ".join(sorted(baseline.label for baseline in baselines))
 
 
 @dataclass(frozen=True)

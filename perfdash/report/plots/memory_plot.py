@@ -16,6 +16,7 @@ from perfdash.report.plots.layout import (
     by_setting,
     colour_of,
     draw_missing,
+    eager_label,
     heights,
     key,
     legend,
@@ -49,8 +50,9 @@ def memory(rows: Iterable[Row]) -> Iterator[Picture]:
             part: Sequence[ModelRow],
             backends: Sequence[str] = backends,
             reach: tuple[float, float] = (min(peaks) / 1.2, max(peaks) * 1.2),
+            eager_name: str = eager_label(group),
         ) -> None:
-            _draw(figure, axis, part, backends, reach)
+            _draw(figure, axis, part, backends, reach, eager_name)
 
         title = f"Peak memory: {setting.title}"
         yield from pages(f"memory_{setting.word}", title, lines, model_rows, backends, draw)
@@ -72,7 +74,12 @@ def _mean(backend: str, rows: Sequence[Row]) -> str:
 
 
 def _draw(
-    figure: Figure, axis: Axes, part: Sequence[ModelRow], backends: Sequence[str], reach: tuple[float, float]
+    figure: Figure,
+    axis: Axes,
+    part: Sequence[ModelRow],
+    backends: Sequence[str],
+    reach: tuple[float, float],
+    eager_name: str,
 ) -> None:
     log_scale(axis, "x", *reach)
     axis.set_xlabel("peak memory, MB (less is better; logarithmic)")
@@ -95,7 +102,7 @@ def _draw(
     legend(
         figure,
         [
-            key("eager", BLACK, "o", markerfacecolor="white"),
+            key(shown(eager_name), BLACK, "o", markerfacecolor="white"),
             *(key(shown(name), colour_of(name, backends), marker_of(name, backends)) for name in backends),
         ],
     )

@@ -12,7 +12,16 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from perfdash.history.results import Row
 from perfdash.report.plots.drawing import BLACK, GREY, WIDTH, Picture, heading, log_scale, number, shown
-from perfdash.report.plots.layout import backends_of, by_setting, colour_of, marker_of, passed, value, why_not
+from perfdash.report.plots.layout import (
+    backends_of,
+    by_setting,
+    colour_of,
+    eager_label,
+    marker_of,
+    passed,
+    value,
+    why_not,
+)
 
 PER_PAGE = 24  # panels
 _COLUMNS = 3
@@ -50,12 +59,12 @@ def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[P
             title = f"{what} by batch size: {setting.title}{rest}"
             heading(figure, title, [f"{unit}, both axes logarithmic; bars: 95 % intervals"])
             marks = [
-                ("eager", BLACK, "o"),
+                (eager_label(group), BLACK, "o"),
                 *((b, colour_of(b, backends), marker_of(b, backends)) for b in backends),
             ]
             entries = [
                 Line2D([], [], color=colour, marker=marker, markersize=4.5, label=shown(label),
-                       markerfacecolor="white" if label == "eager" else colour)
+                       markerfacecolor="white" if colour == BLACK else colour)
                 for label, colour, marker in marks
             ]  # fmt: skip
             figure.legend(handles=entries, loc="outside lower left", ncols=5, fontsize=7.5)

@@ -76,6 +76,7 @@ class OnnxModule:
 
         from perfdash.worker.failures import Unmeasurable
 
+        self.path = path
         self._made_of = (path, providers, shapes, outputs, job)
         first = providers[0] if isinstance(providers[0], str) else providers[0][0]
         if first not in onnxruntime.get_available_providers():

@@ -15,12 +15,12 @@ OPAQUE_ON_GPU = True
 DTYPES = onnxruntime.DTYPES
 OPTIONS = ()
 CAPTURES = False
-notes = onnxruntime.notes
+_ENGINES = "engines"  # the folder beside the model
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """The exported model in a session. Its engine is kept in the case's folder, for the other processes."""
-    cache = os.path.join(job.scratch, "onnx", "engines")
+    cache = os.path.join(job.scratch, "onnx", _ENGINES)
     tensorrt = {
         "trt_engine_cache_enable": True,
         "trt_engine_cache_path": cache,
@@ -28,3 +28,16 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     }
     providers = [("TensorrtExecutionProvider", tensorrt), onnxruntime.cuda_provider(job)]
     return onnxruntime.open_exported(module, inputs, job, providers)
+
+
+def notes(model: Any) -> list[str]:
+    """Return the number of engines, and onnxruntime's notes. Raises Unmeasurable if there are no engines.
+
+    With a dynamic batch the engines are built at the first call, not with the session.
+    """
+    from perfdash.worker.tensorrt_engines import engine_note
+
+    folder = os.path.join(os.path.dirname(model.run.path), _ENGINES)
+    files = os.listdir(folder) if os.path.isdir(folder) else []
+    engines = sum(name.endswith(".engine") for name in files)
+    return [engine_note(engines, "ONNX Runtime's CUDA provider"), *onnxruntime.notes(model)]

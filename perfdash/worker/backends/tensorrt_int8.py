@@ -24,7 +24,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """A quantised copy as engines, for the shapes of the inputs only.
 
     Calibrated as every static INT8 here (worker/int8_calibration). Raises RuntimeError that says which step
-    refused the model.
+    refused the model, Unmeasurable if no engine was built.
     """
     import modelopt.torch.quantization as quantization
     import torch
@@ -40,6 +40,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
         root_cause,
         shapes_of,
     )
+    from perfdash.worker.tensorrt_engines import engine_note, engines_among
 
     signature, flat, tensors = flattened(copy.deepcopy(module), inputs)
     batches, remark = calibration_batches(inputs, job)
@@ -56,16 +57,21 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
                 exported = export_static(quantized, tensors, "engines are built for one size")
                 step = "torch_tensorrt"
                 compiled = torch_tensorrt.dynamo.compile(
-                    exported.program, inputs=list(tensors), enabled_precisions={torch.int8}, min_block_size=1
+                    exported.program,
+                    inputs=list(tensors),
+                    enabled_precisions={torch.int8},
+                    min_block_size=1,
+                    disable_tf32=not job.tf32,  # as eager's
                 )
     except ExportRefused:
         raise
     except Exception as error:  # both raise any type
         raise RuntimeError(f"{step} refused this model: {root_cause(error)}") from error
-    remarks = [remark, f"engines for batch size {job.case.batch_size} only"]
+    engines = engine_note(engines_among(compiled.modules()))
+    remarks = [engines, remark, f"engines for batch size {job.case.batch_size} only"]
     return ConvertedModel(signature, compiled, remarks, shapes_of(tensors))
 
 
 def notes(model: Any) -> list[str]:
-    """What it was calibrated on, and that the shapes are fixed."""
+    """The number of engines, what it was calibrated on, and that the shapes are fixed."""
     return list(model.notes)

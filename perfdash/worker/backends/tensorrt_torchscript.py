@@ -22,13 +22,14 @@ CAPTURES = False
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """The traced module with engines in the case's dtype, for the shapes of the inputs only.
 
-    Raises RuntimeError that says which step refused it. Integers of 64 bits and doubles are truncated:
-    TensorRT has neither.
+    Raises RuntimeError that says which step refused it, Unmeasurable if no engine was built. Integers of 64
+    bits and doubles are truncated: TensorRT has neither.
     """
     import torch
     import torch_tensorrt
 
     from perfdash.worker.model_export import ConvertedModel, flattened, root_cause, shapes_of
+    from perfdash.worker.tensorrt_engines import engine_note
 
     signature, flat, tensors = flattened(module, inputs)
     step = "torch.jit.trace"
@@ -43,14 +44,15 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
             inputs=[torch_tensorrt.Input(tuple(tensor.shape), dtype=tensor.dtype) for tensor in tensors],
             enabled_precisions={getattr(torch, job.case.dtype)},
             truncate_long_and_double=True,
-            disable_tf32=True,  # eager's float32 is float32
+            disable_tf32=not job.tf32,  # as eager's
         )
     except Exception as error:  # tracing runs the model's own code, which raises anything
         raise RuntimeError(f"{step} refused this model: {root_cause(error)}") from error
-    remark = f"engines for batch size {job.case.batch_size} only"
-    return ConvertedModel(signature, compiled, [remark], shapes_of(tensors))
+    engines = engine_note(str(compiled.inlined_graph).count("tensorrt::execute_engine("))
+    remarks = [engines, f"engines for batch size {job.case.batch_size} only"]
+    return ConvertedModel(signature, compiled, remarks, shapes_of(tensors))
 
 
 def notes(model: Any) -> list[str]:
-    """That the shapes are fixed."""
+    """The number of engines, and that the shapes are fixed."""
     return list(model.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -22,18 +23,39 @@ def job(backend: str, **more) -> Job:
     return Job(case=Case("s", "m", batch_size=4, backend=backend, **more), loader="python", target="a.py:b")
 
 
+class Script:
+    """A traced module whose graph calls so many engines."""
+
+    def __init__(self, script, engines) -> None:
+        self._script = script
+        self.inlined_graph = "%4 : Tensor[] = tensorrt::execute_engine(%3, %1)\n" * engines
+
+    def __call__(self, *tensors):
+        return self._script(*tensors)
+
+
+class Calls(list):
+    """The arguments that the stand-ins got; `engines`: how many engines they build for a model."""
+
+    engines = 2
+
+
 @pytest.fixture
-def tensorrt(monkeypatch) -> list:
+def tensorrt(monkeypatch) -> Calls:
     """A torch_tensorrt and a modelopt that keep their arguments and convert nothing."""
-    calls: list = []
+    calls = Calls()
 
     def compile_script(script, **settings):
         calls.append(settings)
-        return script
+        return Script(script, calls.engines)
 
     def compile_program(program, **settings):
         calls.append(settings)
-        return program.module()
+        return modules.WithEngines(program.module(), calls.engines)
+
+    def compile_module(module, **settings):
+        calls.append(settings)
+        return modules.WithEngines(module, calls.engines).forward
 
     def quantize(model, configuration, forward_loop):
         forward_loop(model)
@@ -42,7 +64,11 @@ def tensorrt(monkeypatch) -> list:
 
     library = ModuleType("torch_tensorrt")
     library.Input = lambda shape, dtype: (shape, dtype)
-    library.compile, library.dynamo = compile_script, SimpleNamespace(compile=compile_program)
+    runtime = SimpleNamespace(TorchTensorRTModule=modules.Engine)
+    library.compile = compile_script
+    library.dynamo = SimpleNamespace(compile=compile_program, runtime=runtime)
+    monkeypatch.setitem(sys.modules, "torch_tensorrt.dynamo", library.dynamo)
+    monkeypatch.setattr("torch.compile", compile_module)
     names = ("modelopt", "modelopt.torch", "modelopt.torch.quantization", "modelopt.torch.quantization.utils")
     parts = {name: ModuleType(name) for name in names}
     quantization = parts["modelopt.torch.quantization"]
@@ -63,7 +89,7 @@ def test_tensorrt_through_torchscript_gets_shapes_and_dtype(tensorrt):
     assert tensorrt[0]["enabled_precisions"] == {torch.float32}
     with torch.no_grad():
         assert torch.equal(model(**inputs)["out"].logits, module(**inputs)["out"].logits)
-    assert backend.notes(model) == ["engines for batch size 4 only"]
+    assert backend.notes(model) == ["2 TensorRT engines", "engines for batch size 4 only"]
     with pytest.raises(ValueError, match="converted for"):
         model(x=torch.randn(8, 16), scale=torch.tensor([2.0]))
 
@@ -76,7 +102,47 @@ def test_tensorrt_int8_is_calibrated_before_it_is_exported(tensorrt):
     assert tensorrt[1]["enabled_precisions"] == {torch.int8}
     with torch.no_grad():
         assert torch.allclose(model(*inputs), module(*inputs), atol=1e-6)
-    assert backend.notes(model)[0].startswith("calibrated on 16 batches of 4")
+    assert backend.notes(model)[0] == "2 TensorRT engines"
+    assert backend.notes(model)[1].startswith("calibrated on 16 batches of 4")
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-torchscript", "tensorrt-int8"])
+def test_engines_have_the_tf32_setting_of_eager(tensorrt, name, tf32):
+    with_tf32 = replace(job(name, device="cuda"), tf32=tf32)
+    registry.find("backends", name).prepare(modules.Lstm().eval(), (torch.randn(4, 8, 8),), with_tf32)
+    settings = tensorrt[-1].get("options", tensorrt[-1])
+    assert settings["disable_tf32"] is not tf32
+
+
+def test_tensorrt_fails_where_an_engine_cannot_be_built(tensorrt):
+    backend = registry.find("backends", "tensorrt")
+    model = backend.prepare(modules.Lstm().eval(), (), job("tensorrt", device="cuda"))
+    assert tensorrt[0]["options"]["pass_through_build_failures"] is True
+    assert backend.notes(model) == ["2 TensorRT engines"]
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-torchscript", "tensorrt-int8"])
+def test_a_model_without_engines_is_skipped(tensorrt, name):
+    tensorrt.engines = 0
+    backend = registry.find("backends", name)
+    with pytest.raises(Unmeasurable, match="no engine for this model: what ran would be eager") as caught:
+        backend.notes(
+            backend.prepare(modules.Lstm().eval(), (torch.randn(4, 8, 8),), job(name, device="cuda"))
+        )
+    assert caught.value.status is Status.SKIPPED
+
+
+def test_engines_of_onnxruntime_are_files_beside_the_model(tmp_path):
+    backend = registry.find("backends", "onnxruntime-tensorrt")
+    model = SimpleNamespace(run=SimpleNamespace(path=str(tmp_path / "model.onnx")), notes=["fixed"])
+    with pytest.raises(Unmeasurable, match="would be ONNX Runtime's CUDA provider") as caught:
+        backend.notes(model)
+    assert caught.value.status is Status.SKIPPED
+    (tmp_path / "engines").mkdir()
+    (tmp_path / "engines" / "TRTKernel_graph_0_0.engine").touch()
+    (tmp_path / "engines" / "TRTKernel_graph_0_0.profile").touch()
+    assert backend.notes(model) == ["1 TensorRT engine", "fixed"]
 
 
 @pytest.mark.parametrize("backend", ["tensorrt-torchscript", "tensorrt-int8"])
