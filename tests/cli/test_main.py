@@ -28,6 +28,14 @@ def test_debug_does_not_change_the_exit_code(called, monkeypatch, error, code, d
     assert ("Traceback" in result.err) == (bool(debug) and error is not KeyboardInterrupt)
 
 
+def test_debug_within_a_command_of_the_user_s_own_stays_there(called, monkeypatch):
+    calls = []
+    monkeypatch.setattr("perfdash.cli.command", lambda: lambda args, **_: calls.append(args))
+    own = ["--", "python", "bench.py", "--debug"]
+    called("--debug", "bisect", "--good", "a", *own)
+    assert calls == [["bisect", "--good", "a", *own]]
+
+
 def test_a_reader_that_has_gone_away_does_not_change_the_exit_code(monkeypatch, capsys):
     """`perfdash list | head -0`"""
     read, write = os.pipe()
@@ -47,3 +55,17 @@ def test_what_a_command_prints_holds_no_secret(called):
     assert result.code == 0
     assert SECRET not in result.out
     assert "/tmp/***" in result.out
+
+
+def test_check_leaves_a_configuration_of_perfdash_toml_out(called, tmp_path, monkeypatch):
+    """It would name another back end than eager, which nobody gave."""
+    checked = []
+
+    def check_models(settings, *_):
+        checked.append(settings)
+        return []
+
+    monkeypatch.setattr("perfdash.runner.model_check.check_models", check_models)
+    (tmp_path / "perfdash.toml").write_text('[run]\nconfiguration = "max-autotune"\n')
+    assert called("check", "--suite", "timm").code == 0
+    assert (checked[0].backend, checked[0].configuration) == (("eager",), ())
