@@ -9,6 +9,7 @@ import pytest
 
 from perfdash.cli import main
 from perfdash.errors import MachineError, UsageError
+from perfdash.runner.doctor import MachineFinding
 
 SECRET = "ghx-0123456789abcdef"
 
@@ -69,3 +70,16 @@ def test_check_leaves_a_configuration_of_perfdash_toml_out(called, tmp_path, mon
     (tmp_path / "perfdash.toml").write_text('[run]\nconfiguration = "max-autotune"\n')
     assert called("check", "--suite", "timm").code == 0
     assert (checked[0].backend, checked[0].configuration) == (("eager",), ())
+
+
+@pytest.mark.parametrize(("words", "python"), [([], "/mine/python"), (["--python", "/other"], "/other")])
+def test_doctor_examines_the_interpreter_that_a_run_measures(called, monkeypatch, words, python):
+    examined = []
+
+    def examine(interpreter):
+        examined.append(interpreter)
+        return [MachineFinding("ok", "torch", "2.15")]
+
+    monkeypatch.setattr("perfdash.runner.doctor.examine", examine)
+    assert called("doctor", *words, env={"PERFDASH_PYTHON": "/mine/python"}).code == 0
+    assert examined == [python]
