@@ -154,13 +154,14 @@ def run(*, resume: str | os.PathLike[str] | None = None, progress: bool = True, 
     return measure_run(prepared, _watcher(progress), _warn)
 
 
-def measure(model: Factory, backend: str = "inductor", *, progress: bool = True, **settings: Any) -> Result:
+def measure(model: Factory, backend: str | None = None, *, progress: bool = True, **settings: Any) -> Result:
     """Measure one model of your own: "net.py:make", or the function make itself.
 
     The function takes a batch size and returns (module, inputs), inputs a tuple or a dict. It is called in
     processes of its own. One of a notebook, a prompt or within another function goes there by cloudpickle;
     that run cannot be resumed. The run is an experiment and stays out of the history, unless
-    no_history=False. Other settings as in run(), but those that choose models.
+    no_history=False. Without `backend` it is inductor, or what the configuration says. Other settings as in
+    run(), but those that choose models.
     """
     from perfdash.report.gates import check_settings
     from perfdash.runner import run as runs
@@ -170,7 +171,9 @@ def measure(model: Factory, backend: str = "inductor", *, progress: bool = True,
     if chosen := sorted(_OF_SUITES & settings.keys()):
         raise UsageError(f"measure() is for one model, and {chosen[0]} chooses among several: use run()")
     target = target_of(model)
-    flags = _flags({"no_history": True, **settings, "backend": [backend]})
+    flags = _flags({"no_history": True, **settings})
+    if backend is not None or not resolve(flags)[0].configuration:
+        flags["backend"] = [backend or "inductor"]
     resolved = resolve(flags)[0]
     # Suites of perfdash.toml and of variables are not meant.
     none = {name: RunSettings.model_fields[name].default for name in _OF_SUITES}

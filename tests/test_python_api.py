@@ -246,6 +246,14 @@ class Prepared(Exception):
             "run --model net.py:make --no-history --batch-size 8 --backend eager",
         ),
         (
+            lambda: perfdash.measure("net.py:make", configuration="max-autotune"),
+            "run --model net.py:make --no-history --configuration max-autotune",
+        ),
+        (
+            lambda: perfdash.measure("net.py:make"),
+            "run --model net.py:make --no-history --backend inductor",
+        ),
+        (
             lambda: perfdash.measure(lambda size: size, "eager"),
             "run --model 'lambda of a notebook' --no-history --backend eager",
         ),

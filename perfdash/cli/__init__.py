@@ -148,8 +148,10 @@ def _usage_message(error: Any) -> str:
 
 def _called() -> int:
     """Run the command of `sys.argv`, print what went wrong, and return the exit code."""
-    debug = "--debug" in sys.argv
-    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)  # a command of the user's own follows
+    debug = "--debug" in words[:end]
+    arguments = [*(word for word in words[:end] if word != "--debug"), *words[end:]]
     try:
         code = command()(args=arguments, prog_name="perfdash", standalone_mode=False)
     except PerfdashError as error:

@@ -47,7 +47,8 @@ def check(
     from perfdash.settings import resolve
 
     settings, origins = resolve({**flags, "backend": ["eager"]})
-    settings = settings.model_copy(update={"executor": "local", "scheduler": None})
+    # Nothing is compiled: a configuration would name another back end, or check a model once more.
+    settings = settings.model_copy(update={"executor": "local", "scheduler": None, "configuration": ()})
     if origins["jobs"] == "default":
         settings = settings.model_copy(update={"jobs": "auto"})
     count = 0

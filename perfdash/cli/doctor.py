@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +10,12 @@ from perfdash.cli.shared_options import AsJson, Db, Out
 
 
 def doctor(
-    python: Annotated[str | None, typer.Option(help="Check the torch of this interpreter.")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="Check the torch of this interpreter.  [default: the one that `perfdash run` measures]"
+        ),
+    ] = None,
     nightly: Annotated[
         bool,
         typer.Option(
@@ -40,11 +44,12 @@ def doctor(
 
     from perfdash.files import dumps
     from perfdash.runner import doctor as examination
+    from perfdash.settings import resolve
 
     if job is not None:
         raise UsageError("--job names a nightly, so it needs --nightly")
 
-    findings = examination.examine(python or sys.executable)
+    findings = examination.examine(resolve({"python": python})[0].python)
     width = max(len(finding.subject) for finding in findings)
     if as_json:
         typer.echo(dumps([asdict(finding) for finding in findings], indent=1))

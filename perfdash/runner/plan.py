@@ -17,7 +17,7 @@ from perfdash.errors import UsageError
 from perfdash.records import Case, to_json
 from perfdash.redaction import mask_variables
 from perfdash.runner import schedule
-from perfdash.runner.cores import slots_of
+from perfdash.runner.cores import by_slots, slots_of
 from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
@@ -115,7 +115,6 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     measured = set()
     if settings.costs:
         measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
-    slots = len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
     parts = schedule.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []
@@ -133,8 +132,7 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
         )
     shards, ends = [], []
     for number, part in enumerate(parts, start=1):
-        costs = [plan.costs[index] for index in part]
-        hours = schedule.makespan(costs, schedule.assign(costs, slots)) / 3600
+        hours = _seconds(settings, plan, part) / 3600
         ends.append(round(hours, 2))
         shards.append(
             {
@@ -147,12 +145,25 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     return {
         "cases": cases,
         "shards": shards,
-        "slots": slots,
+        "slots": _slot_count(settings),
         "hours": {
             "work": round(sum(plan.costs) / 3600, 2),
             "until_the_last_shard_ends": max(ends),
         },
     }
+
+
+def _seconds(settings: RunSettings, plan: Plan, part: Sequence[int]) -> float:
+    """How long some cases take: those of each kind of slot side by side, one kind after another."""
+    seconds = 0.0
+    for group, places in by_slots(settings, [plan.cases[index] for index in part]):
+        costs = [plan.costs[part[place]] for place in places]
+        seconds += schedule.makespan(costs, schedule.assign(costs, _slot_count(group)))
+    return seconds
+
+
+def _slot_count(settings: RunSettings) -> int:
+    return len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import pytest
 
 from perfdash.cli import main
 from perfdash.errors import MachineError, UsageError
+from perfdash.runner.doctor import MachineFinding
 
 SECRET = "ghx-0123456789abcdef"
 
@@ -26,6 +27,14 @@ def test_debug_does_not_change_the_exit_code(called, monkeypatch, error, code, d
     assert result.code == code
     assert SECRET not in result.err
     assert ("Traceback" in result.err) == (bool(debug) and error is not KeyboardInterrupt)
+
+
+def test_debug_within_a_command_of_the_user_s_own_stays_there(called, monkeypatch):
+    calls = []
+    monkeypatch.setattr("perfdash.cli.command", lambda: lambda args, **_: calls.append(args))
+    own = ["--", "python", "bench.py", "--debug"]
+    called("--debug", "bisect", "--good", "a", *own)
+    assert calls == [["bisect", "--good", "a", *own]]
 
 
 def test_a_reader_that_has_gone_away_does_not_change_the_exit_code(monkeypatch, capsys):
@@ -47,3 +56,30 @@ def test_what_a_command_prints_holds_no_secret(called):
     assert result.code == 0
     assert SECRET not in result.out
     assert "/tmp/***" in result.out
+
+
+def test_check_leaves_a_configuration_of_perfdash_toml_out(called, tmp_path, monkeypatch):
+    """It would name another back end than eager, which nobody gave."""
+    checked = []
+
+    def check_models(settings, *_):
+        checked.append(settings)
+        return []
+
+    monkeypatch.setattr("perfdash.runner.model_check.check_models", check_models)
+    (tmp_path / "perfdash.toml").write_text('[run]\nconfiguration = "max-autotune"\n')
+    assert called("check", "--suite", "timm").code == 0
+    assert (checked[0].backend, checked[0].configuration) == (("eager",), ())
+
+
+@pytest.mark.parametrize(("words", "python"), [([], "/mine/python"), (["--python", "/other"], "/other")])
+def test_doctor_examines_the_interpreter_that_a_run_measures(called, monkeypatch, words, python):
+    examined = []
+
+    def examine(interpreter):
+        examined.append(interpreter)
+        return [MachineFinding("ok", "torch", "2.15")]
+
+    monkeypatch.setattr("perfdash.runner.doctor.examine", examine)
+    assert called("doctor", *words, env={"PERFDASH_PYTHON": "/mine/python"}).code == 0
+    assert examined == [python]

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
-from perfdash.runner.plan import cut, differences, parse_shard, plan_from_json
+from perfdash.runner.plan import cut, differences, forecast, parse_shard, plan_from_json
+from perfdash.settings import RunSettings
 from tests.runner.planned import CASES, COSTS, case
 
 
@@ -99,3 +100,12 @@ def test_a_checkout_counts_by_its_files_and_not_by_its_place(tmp_path):
 def test_a_stated_size_may_be_put_right():
     old, new = (cut([case("m", parameters=number)], [], None).to_json() for number in (1, 2))
     assert not differences(old, new)
+
+
+def test_the_forecast_takes_cases_of_other_threads_one_at_a_time():
+    """--jobs is for the run's own threads; those of configuration socket have the machine for themselves."""
+    own = [case("a"), case("b")]
+    wider = [replace(each, case=replace(each.case, threads=2)) for each in own]
+    plan = cut([*own, *wider], [3600.0] * 4, None)
+    hours = forecast(RunSettings(jobs=2), plan)["hours"]
+    assert hours == {"work": 4.0, "until_the_last_shard_ends": 3.0}
