@@ -10,7 +10,7 @@ import torch
 from perfdash.records import Job
 from perfdash.worker import pytree, registry
 
-_SAMPLES = 64  # at any batch size, so that the quantised model does not depend on it
+_SAMPLES = 64  # or the next multiple of the batch size: exported models may accept whole batches only
 _NOISE = 0.1  # as a share of the tensor's standard deviation
 
 
@@ -20,7 +20,8 @@ def calibration_batches(inputs: Any, job: Job) -> tuple[list[Any], str]:
     They are training data if the case's labelled data have any, never the scored samples. Otherwise they
     are drawn around the case's inputs with the job's seed: floating tensors get noise, token ids are
     shuffled within their row. The inputs themselves are not used, because the distance to eager is judged
-    on them.
+    on them. Integer tensors whose rows only rise or only fall stay as they are, because a model may
+    require this order: offsets, positions, lengths, masks of padding.
     """
     count = max(1, math.ceil(_SAMPLES / max(1, job.case.batch_size)))
     size = f"{count} batch{'es' * (count > 1)} of {job.case.batch_size}"
@@ -42,5 +43,8 @@ def _around(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         noise = torch.randn(tensor.shape, generator=generator).to(tensor)
         return tensor + _NOISE * spread * noise
     if tensor.dim() == 0 or tensor.dtype == torch.bool:
+        return tensor
+    steps = tensor.long().diff(dim=-1)
+    if bool((steps >= 0).all() or (steps <= 0).all()):
         return tensor
     return tensor[..., torch.randperm(tensor.shape[-1], generator=generator)]
