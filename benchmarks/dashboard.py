@@ -154,7 +154,8 @@ def page(lines: Sequence[Line]) -> str:
         "thread, `inductor` against `eager`, random weights. *There* is the public Inductor CPU dashboard "
         "(Xeon Platinum 8375C, 2023). Another processor and another torch, so the numbers are not expected "
         "to be alike: models that pass there should pass here. `+-` is half the width of the 95 % interval. "
-        f"Where wall time and CPU time give speedups more than {CLOCKS_DISAGREE:.0%} apart, both are shown.",
+        f"Where wall time and CPU time give speedups more than {CLOCKS_DISAGREE:.0%} apart, both are shown. "
+        "Compilation latency is wall time: programs beside it lengthen it.",
         "",
         *about(measured, letters),
         "",
