@@ -155,10 +155,7 @@ def _in_turn(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.int
         begun, goes_on = (np.maximum.accumulate(part, axis=1) for part in (nights, nights[:, ::-1]))
         return np.asarray(begun & goes_on[:, ::-1])
 
-    nights: NDArray[np.intp] = np.minimum(
-        (one & during(other)).sum(axis=1), (other & during(one)).sum(axis=1)
-    )
-    return nights
+    return np.asarray(np.minimum((one & during(other)).sum(axis=1), (other & during(one)).sum(axis=1)))
 
 
 def _beside(medians: Array, nights: NDArray[np.intp], common: int) -> Array:
