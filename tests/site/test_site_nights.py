@@ -13,8 +13,8 @@ from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
+from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
-from perfdash.site.testbed_history import testbeds_with_runs
 from tests.detect.simulated import farm
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
@@ -165,5 +165,5 @@ def test_a_lost_improvement_is_one_failure(store):
     take_in(store, farm(33, 6, statuses=statuses))
     judge_new(store)
     with store.read() as connection:
-        views, _ = open_causes(connection, testbeds_with_runs(connection))
+        views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
     assert [view.cause.group for view in views] == [NEW_FAILURE]
