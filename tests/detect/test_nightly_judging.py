@@ -9,6 +9,7 @@ import pytest
 from perfdash.detect import alert_states, nightly_judging
 from perfdash.detect.comparison import noise_before
 from perfdash.detect.findings import NetLogs
+from perfdash.detect.later_nights import later_nights
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -477,7 +478,7 @@ def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(q
     with quick.read() as connection:
         alert = next(a for a in kept.load(connection, states=kept.STATES) if a.metric == "backend_ms")
         night = read_night(connection, list_runs(connection)[-1])
-        later = alert_states._later_nights(alert, night, NetLogs(night, [alert]))
+        later = later_nights(alert, night, NetLogs(night, [alert]))
     assert len(later) == 1
 
 
