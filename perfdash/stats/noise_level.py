@@ -112,7 +112,11 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     safe = np.where(constant, 1.0, np.sqrt(np.maximum(plain, 1e-300)))
     unit = clipped / safe[:, None]
     unit[constant] = 0.0
-    correlation = _autocorrelation(unit, present, count, lags)
+    # Quiet series, whose noise is of another kind (rounding), tell nothing of the autocorrelation of others.
+    fine = ~constant & (plain <= floor**2)
+    correlation = np.zeros((len(values), lags - 1))
+    for rows in (fine, ~fine):
+        correlation[rows] = _autocorrelation(unit[rows], present[rows], count[rows], lags)
     weights = np.clip(1 - np.arange(1, lags)[None, :] / np.arange(1, lags + 1)[:, None], 0, None)
     inflation = np.maximum(1.0, 1 + 2 * correlation @ weights.T)
     # Degrees of freedom: the fitted level uses one night if they are independent, more if they are not.

@@ -212,6 +212,13 @@ def test_series_quieter_than_the_floor_do_not_spoil_the_tails_of_others():
     assert np.mean(p <= 0.01) <= 0.02
 
 
+def test_series_quieter_than_the_floor_do_not_hide_the_autocorrelation_of_others():
+    quiet = np.random.default_rng(51).normal(0, 1e-4, (190, 60))
+    noise = noise_level(np.vstack([quiet, 0.03 * wandering(52, 10, nights=60)]), floor=0.002)
+    assert noise.inflation[190:, 1].mean() == pytest.approx(1.5, abs=0.15)
+    assert noise.inflation[:190, 1].mean() == pytest.approx(1.0, abs=0.05)
+
+
 def test_few_nights_and_missing_nights():
     values = host(11, series=200, nights=12)
     values[0, :9] = np.nan  # two nights before tonight
