@@ -14,7 +14,7 @@ worker_case = lazy("perfdash.worker.case")
 
 
 def played(monkeypatch, **raising):
-    """A case of scenario `sizes` whose work after the timing raises the error that the test gives; and its events."""
+    """A case of scenario `sizes` whose work after the timing raises the given error; and its events."""
 
     def work(name):
         if name in raising:
