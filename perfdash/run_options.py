@@ -223,13 +223,13 @@ class RunOptions(CaseSelection):
     no_history: Annotated[bool, Option("Keep the run out of the history, for experiments.")] = False
 
 
-# The options of `perfdash run` under the headings of its help.
 # Options that --resume may change: where and how long a run measures, not what and how.
 CHANGED_BY_RESUME = frozenset({
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
     "wait", "no_share", "suite", "model", "configuration",  # runner/run.py compares their content
 })  # fmt: skip
+# The options of `perfdash run` under the headings of its help.
 HEADINGS = {
     "Models": ("suite", "model", "models", "batch_size", "quick", "torchbench", "weights", "data"),
     "How they are compiled and run": (
