@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.runner.alternating_builds import read_pairs
-from tests.cli.two_builds import MODELS, interpreter
+from tests.cli.two_builds import FAST_MS, MODELS, SLOW_MS, interpreter
 from tests.conftest import perfdash
 
 COMPARE = ["compare-builds", "--model", f"{MODELS}:busy", "--backend", "aot_eager"]
@@ -36,7 +36,7 @@ def test_what_is_missing_or_does_not_fit_is_refused_before_anything_is_measured(
 def compared(tmp_path_factory):
     """Ended after one pair by --minutes, then resumed: (home, folder, what the two commands printed)."""
     home = tmp_path_factory.mktemp("compared")
-    fast, slow = interpreter(home / "fast", 2.0), interpreter(home / "slow", 2.5)
+    fast, slow = interpreter(home / "fast", FAST_MS), interpreter(home / "slow", SLOW_MS)
     words = ["--base-python", fast, "--python", slow, "--pairs", "4"]
     first = perfdash(*COMPARE, *words, "--minutes", "0.1", "--json", cwd=home, quickly=True)
     assert first.code == 0, first.err
@@ -77,7 +77,7 @@ def test_the_slower_build_is_worse_in_text_json_junit_and_report(compared):
     (case,) = json.loads(done.out)["cases"]
     latency = case["metrics"]["backend_ms"]
     assert latency["significant"]
-    assert 1.15 < latency["ratio"] < 1.35
+    assert 1.5 < latency["ratio"] < 4
     assert latency["pairs"] >= 3
     assert ET.parse(home / "junit.xml").getroot().find(".//failure") is not None
     done = perfdash("report", str(folder), "--baseline", base, "--format", "markdown", cwd=home, quickly=True)

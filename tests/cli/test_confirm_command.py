@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.history.store import open_store
-from tests.cli.two_builds import MODELS, interpreter
+from tests.cli.two_builds import FAST_MS, MODELS, SLOW_MS, interpreter
 from tests.conftest import perfdash
 
 pytestmark = pytest.mark.slow
@@ -43,10 +43,10 @@ def earlier_nights(folder: Path, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory):
-    """A history of nights at 2 ms, and last night's run at 2.5 ms."""
+    """A history of nights under the fast build, and last night's run under the slow one."""
     home = tmp_path_factory.mktemp("confirm")
-    fast = interpreter(home / "fast", 2.0)
-    slow = interpreter(home / "slow", 2.5)
+    fast = interpreter(home / "fast", FAST_MS)
+    slow = interpreter(home / "slow", SLOW_MS)
     ran = perfdash(*RUN, "--python", fast, "--no-history", cwd=home, quickly=True)
     assert ran.code == 0, ran.err
     first = ran.folder
@@ -97,13 +97,12 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     decisions = {decision["metric"]: decision for decision in json.loads(done.out)["decisions"]}
     of_compiled = decisions["backend_ms"]
     assert of_compiled["decision"] == "confirmed"
-    # The night's own figure is of one pass, on a machine that may have been busy then.
-    assert 1.1 < of_compiled["suspected_ratio"] < 1.6
+    assert 1.5 < of_compiled["suspected_ratio"] < 4
     alerts = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
     after = {alert["metric"]: alert for alert in alerts}
     assert after["backend_ms"]["state"] == "confirmed", before
     again = after["backend_ms"]["details"]["remeasured"]
-    assert 1.18 < again["ratio"] < 1.32
+    assert 1.5 < again["ratio"] < 4
     assert 1.0 < again["low"] < again["ratio"] < again["high"]
     lines = (Path(home) / run / "confirm.jsonl").read_text().splitlines()
     assert {json.loads(line)["side"] for line in lines} == {"old", "new"}
