@@ -128,6 +128,17 @@ def test_a_comparison_measures_what_a_night_would(stage):
     ]
 
 
+@pytest.mark.parametrize("given", ["", "4"])
+def test_a_bisection_of_an_alert_takes_from_it_what_nobody_gave(stage: Stage, given: str) -> None:
+    """An option that is passed comes before the alert's own; Jenkins sets empty parameters, too."""
+    done = script(stage, "bisect.sh", ALERT="12", THREADS=given, SUITE="", MODEL="", METRIC="", RECIPE="")
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    threads = f"--threads {given} " if given else ""
+    python = f"{stage.venv}/bin/python"
+    assert call == f"bisect --out {stage.home}/runs --alert 12 {threads}--python {python}"
+
+
 def test_what_installs_packages_gets_no_secret(stage):
     """Neither ci/torch_build.sh nor ci/setup.sh, whatever the stage around them gets."""
     (stage.venv / "bin" / "python").unlink()
