@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
+from perfdash.files import dumps
+from perfdash.records import Status, to_json
 from tests.ci.stage import Stage
+from tests.report.results import failed
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +54,10 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     assert not list((stage.home / "environments").glob("good-*"))
 
 
+def write(path, *results):
+    path.write_text("".join(dumps(to_json(result)) + "\n" for result in results))
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known):
     good = a_good_build_before(stage) if known else stage.home / "environments" / "good-nightly"
@@ -57,12 +65,16 @@ def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known)
     (stage.home / "night").mkdir()
     (stage.home / "night" / "run").write_text(f"{stage.home}\n")
     results = stage.home / "results.jsonl"
-    results.write_text('{"status":"infra_error"}\n{"status":"skipped"}\n')
+    lost = failed("lost", Status.INFRA_ERROR, "compile", "the machine was off")
+    left_out = failed("left_out", Status.SKIPPED, None, "needs a GPU")
+    write(results, lost, left_out)
     done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
     assert (done.returncode, "Nothing was measured tonight" in done.stdout) == (0, True), done.stderr
     assert (good.read_text() if good.exists() else None) == before
     assert not stage.calls()
-    results.write_text('{"status":"infra_error"}\n{"status":"pass"}\n')
+    # Measured again, it passed: by itself as a retry, or resumed as a second record.
+    attempt = {"started": "t", "status": "infra_error", "error": None}
+    write(results, lost, replace(lost, status=Status.PASS, attempts=[attempt]))
     assert stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night")).returncode == 0
     assert good.read_text() != before
 
