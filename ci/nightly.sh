@@ -230,12 +230,13 @@ last_words() { # STAGE
 said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'; }
 
 worst=0
+gates=() # no failures: the night is complete, and its news says what is worse
 failures=()
 excerpts=() # stage and first line of each log to show
 fail() { # STAGE CODE [WHEN]
   if [ "$2" = 1 ]; then # ci/nightly/common.sh: of a script with a gate
     if [ "$worst" = 0 ]; then worst=1; fi
-    failures+=("$1: a gate failed${3:-}")
+    gates+=("$1: a gate failed${3:-}")
   else
     worst=3
     failures+=("$1 failed with exit code $2${3:-}: $(last_words "$1")")
@@ -261,7 +262,7 @@ do_stage() { # STAGE
 
 show_failures() {
   local each stage first
-  for each in "${failures[@]}"; do say "$each"; done
+  for each in "${gates[@]}" "${failures[@]}"; do say "$each"; done
   for each in "${excerpts[@]}"; do
     read -r stage first <<<"$each"
     say "Last lines of $stage ($night/$stage.log has all):"
