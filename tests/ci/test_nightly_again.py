@@ -161,19 +161,53 @@ def test_a_resumed_night_passes_on_what_a_resumed_run_may_change(stage):
     assert r"RUN_ARGUMENTS=\'--jobs\'\ \'auto\'" in resumed.text("settings"), "those of the night are kept"
 
 
+def test_what_is_measured_again_keeps_the_options_of_the_night(stage):
+    """Given twice, the later one counts; given again with the night, it is kept once."""
+    stage.night("--jobs", "auto", RUN_ARGUMENTS="--backend onnxruntime")
+    (call,) = stage.calls("run")
+    assert call.endswith(" --backend onnxruntime --jobs auto")
+    for words in (["--from", "measure"], ["--only", "measure"]):
+        again = stage.night("--resume", "last", *words, "--timeout", "7200")
+        assert again.code == 0, again.out
+        (call,) = stage.calls("run")
+        assert call.endswith(" --backend onnxruntime --jobs auto --timeout 7200")
+
+
+def test_a_resumed_night_takes_the_parameters_of_stages_that_were_not_done(stage):
+    assert stage.night(TORCH="nonsense").code == 3
+    again = stage.night("--resume", "last", "--torch", "installed", "--models", "resnet*")
+    assert again.code == 0, again.out
+    (call,) = stage.calls("run")
+    assert " --models resnet* " in call
+    repeated = stage.night("--resume", "last", "--torch", "installed", "--models", "resnet*")
+    assert repeated.code == 0, repeated.out
+    anew = stage.night("--resume", "last", "--from", "measure", "--models", "mobile*", "--quick")
+    assert anew.code == 0, anew.out
+    (call,) = stage.calls("run")
+    assert " --models mobile* --quick " in call
+
+
 @pytest.mark.parametrize(("words", "why"), [
     (["--retry", "timeout"], "--retry needs --resume"),
     (["--resume", "last", "--jobs", "2"], "--jobs: a resumed night keeps it"),
     (["--resume", "last", "--timeout", "7200"], "have a result: with these options give --retry STATUS"),
     (["--resume", "last", "--from", "report", "--retry", "oom"], "and report measures nothing"),
     (["--resume", "last", "--from", "measure", "--retry", "oom"], "--retry needs --resume"),
+    (["--resume", "last", "--models", "m*"], "--models: a resumed night keeps it; leave it out, or measure"),
+    (["--resume", "last", "--suite=timm"], "--suites: a resumed night keeps it"),
+    (["--resume", "last", "--from", "report", "--dtypes", "amp"], "--dtypes: a resumed night keeps it"),
+    (["--only", "torch", "--quick"], "--quick: a resumed night keeps it"),
+    (["--only", "torch", "--jobs", "2"], "and torch measures nothing"),
+    (["--resume", "last", "--torch", "2.9"], "or measure all again by --from torch"),
+    (["--from", "measure", "--under-test", "x"], "--under-test: a resumed night keeps it"),
 ])  # fmt: skip
 def test_options_that_would_have_no_effect_are_refused(stage, words, why):
-    stage.night()
+    settings = stage.night().text("settings")
     stage.calls()
     done = stage.night(*words)
     assert (done.code, why in done.out) == (2, True), done.out
     assert not stage.calls()
+    assert done.text("settings") == settings
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

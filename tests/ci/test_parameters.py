@@ -259,7 +259,7 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    ("--wait 2h --batch-size 1,8 --retries=3 --strict --jobs auto --dtype amp --suite timm", ""),
+    ("--wait 2h --batch-size 1,8 --retries=3 --strict --jobs auto --dtype amp --suite timm --wide", ""),
     ("--cell-minuts 30", "did you mean --cell-minutes?"),
     ("--bisect-hour=3", "did you mean --bisect-hours?"),
     ("--backendd inductor", "did you mean --backend?"),
