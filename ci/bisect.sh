@@ -4,6 +4,7 @@
 # name goes on; BISECT_HOURS at most.
 #   bisect.sh          looks for the culprit; the report also goes into PERFDASH_NIGHTLY
 #   bisect.sh post     its report as a comment of ISSUE of REPO
+threads="${THREADS:-}" # before common.sh gives its default: the threads of an alert are those of its night
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 need_night
 
@@ -41,7 +42,7 @@ if [ -n "${RESUME:-}" ]; then option --resume "$RESUME"; else
   option --recipe "${RECIPE:-}"
   option --repo "$BISECT_REPO"
   option --wheels "$TORCH_INDEX"
-  option --threads "$THREADS"
+  option --threads "$threads"
   option --python "$(measured_python)"
   declare -a more=()
   arguments_of "${BISECT_ARGUMENTS:-}"

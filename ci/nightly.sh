@@ -81,17 +81,27 @@ if [ -n "$from$only" ] && [ -z "$resume" ]; then resume=last; fi
 
 # Parameters: an option before a resumed night's settings, those before the environment, that before the default.
 for pair in "${given[@]}"; do declare "$pair"; done
-RESUME_ARGUMENTS=""
+RESUME_ARGUMENTS="" new_arguments=""
 if [ "${#passed[@]}" != 0 ]; then
-  case "$resume:$from$only" in
-    :* | *:setup | *:torch | *:host | *:measure) # all is measured in new runs
-      RUN_ARGUMENTS="$(quoted "${passed[@]}")"
-      given+=("RUN_ARGUMENTS=")
+  case "$resume:$from:$only" in
+    :* | *:setup: | *:torch: | *:host: | *:measure: | *::measure) # all is measured in new runs
+      new_arguments="$(quoted "${passed[@]}")"
       ;;
-    *:) RESUME_ARGUMENTS="$(quoted "${passed[@]}")" ;;
+    *::) RESUME_ARGUMENTS="$(quoted "${passed[@]}")" ;;
     *) complain 2 "${passed[0]} is for what is measured, and $from$only measures nothing: leave one of them out" ;;
   esac
 fi
+# A stage that is done keeps its parameters: another value would change nothing but the night's settings.
+keep_parameters() { # STAGE NAMES...
+  local pair name option
+  for pair in "${kept[@]}"; do
+    name="${pair%%=*}"
+    if [[ " ${*:2} " = *" $name "* ]] && [ "${pair#*=}" != "${!name}" ]; then
+      option="$(tr 'A-Z_' 'a-z-' <<<"$name")"
+      complain 2 "--$option: a resumed night keeps it; leave it out, or measure all again by --from $1"
+    fi
+  done
+}
 resolve_paths
 if [ -n "$resume" ]; then
   nights="$OUT/nightly"
@@ -108,8 +118,25 @@ if [ -n "$resume" ]; then
   for pair in "${given[@]}"; do name="${pair%%=*}" && kept+=("$name=${!name}"); done
   # shellcheck disable=SC1091
   . "$night/settings"
+  case "$from:$only" in
+    setup: | torch: | :torch) ;;
+    *) if [ -e "$night/torch.done" ]; then keep_parameters torch TORCH TORCH_REPO TORCH_WITH UNDER_TEST; fi ;;
+  esac
+  case "$from:$only" in
+    setup: | torch: | host: | measure: | :measure) ;;
+    *)
+      if [ -e "$night/measure.log" ]; then
+        keep_parameters measure SUITES MODELS CONFIGURATIONS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS
+      fi
+      ;;
+  esac
   for pair in "${kept[@]}"; do declare "$pair"; done
-  if [ "$RESUME_ARGUMENTS" = "$RUN_ARGUMENTS" ]; then RESUME_ARGUMENTS=""; fi # the command of the night once more
+  # The command of the night once more.
+  if [[ " $RUN_ARGUMENTS" = *" $RESUME_ARGUMENTS" ]]; then RESUME_ARGUMENTS=""; fi
+fi
+# The options of a night stay when it is measured again; of an option that is given twice the later one counts.
+if [ -n "$new_arguments" ] && [[ " $RUN_ARGUMENTS" != *" $new_arguments" ]]; then
+  RUN_ARGUMENTS+="${RUN_ARGUMENTS:+ }$new_arguments"
 fi
 check_parameters
 if [ -n "$RESUME_ARGUMENTS" ] && [[ "$RESUME_ARGUMENTS" != *"'--retry"* ]] && [ -e "$night/measure.done" ]; then
@@ -230,12 +257,13 @@ last_words() { # STAGE
 said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'; }
 
 worst=0
+gates=() # no failures: the night is complete, and its news says what is worse
 failures=()
 excerpts=() # stage and first line of each log to show
 fail() { # STAGE CODE [WHEN]
   if [ "$2" = 1 ]; then # ci/nightly/common.sh: of a script with a gate
     if [ "$worst" = 0 ]; then worst=1; fi
-    failures+=("$1: a gate failed${3:-}")
+    gates+=("$1: a gate failed${3:-}")
   else
     worst=3
     failures+=("$1 failed with exit code $2${3:-}: $(last_words "$1")")
@@ -261,7 +289,7 @@ do_stage() { # STAGE
 
 show_failures() {
   local each stage first
-  for each in "${failures[@]}"; do say "$each"; done
+  for each in "${gates[@]}" "${failures[@]}"; do say "$each"; done
   for each in "${excerpts[@]}"; do
     read -r stage first <<<"$each"
     say "Last lines of $stage ($night/$stage.log has all):"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The cells that Jenkins runs side by side, a line each: its variables, separated by tabs (--json: a JSON list).
-# perfdash/runner/night_cells.py says what a cell is.
+# perfdash/runner/night_cells.py says what a cell is. `measure` also writes the names into the file `planned`.
 #   cells.sh measure | confirm | bisect [--json]
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${NIGHT:?is the folder of the night in the workspace; the Jenkinsfile sets it}"

@@ -19,7 +19,7 @@ from perfdash.run_options import CHANGED_BY_RESUME, run_options, without_none
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What cli/run.py declares itself, and whether a value follows.
-_OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--debug": bool}
+_OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--wide": bool, "--debug": bool}
 
 
 def complaint(parameters: Sequence[str], words: Sequence[str], resumed: bool = False) -> str:

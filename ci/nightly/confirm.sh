@@ -6,15 +6,20 @@
 need_night
 python="$(measured_python)"
 if [ -z "$(told_runs)" ]; then complain 3 "nothing was measured: there is nothing to confirm"; fi
-measured_anything() { # else the machine failed, which says nothing of tonight's environment
-  local run
-  while IFS= read -r run; do
-    if [ ! -e "$run/results.jsonl" ]; then return 0; fi
-    if grep -qvE '"status": ?"(infra_error|skipped|not_tonight)"' "$run/results.jsonl"; then return 0; fi
-  done < <(told_runs)
-  return 1
-}
-if ! measured_anything; then
+# How many runs measured a case. Else the machine failed, which says nothing of tonight's environment.
+mapfile -t runs < <(told_runs)
+measured="$("$venv/bin/python" -c '
+import sys
+from pathlib import Path
+from perfdash.records import NOT_MEASURED
+from perfdash.runner.run_journal import RESULTS, read_readable
+def measured(run):
+    return not (run / RESULTS).exists() or any(
+        result.status not in NOT_MEASURED for result in read_readable(run)[0]
+    )
+print(sum(map(measured, map(Path, sys.argv[1:]))))
+' "${runs[@]}")"
+if [ "$measured" = 0 ]; then
   say "Nothing was measured tonight, so there is nothing to confirm. The last good environment stays"
   exit 0
 fi

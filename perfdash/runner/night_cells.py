@@ -5,7 +5,8 @@
     ci/nightly/cells.sh bisect       the same, only with BISECT=yes
 
 Prints a line a cell: its variables, `NAME=VALUE`, separated by tabs, as Jenkins' `withEnv` takes them; with
-`--json` a list of objects. Standard library only: Jenkins asks before perfdash is set up.
+`--json` a list of objects. The names of the cells to measure are also written into the file `planned` of the
+night. Standard library only: Jenkins asks before perfdash is set up.
 """
 
 from __future__ import annotations
@@ -127,7 +128,11 @@ def as_lines(cells: Iterable[Cell]) -> str:
 
 def main(words: Sequence[str]) -> None:
     stage, *more = words
-    cells = cells_of(stage, os.environ, agents_of(Path(os.environ["NIGHT"])))
+    night = Path(os.environ["NIGHT"])
+    cells = cells_of(stage, os.environ, agents_of(night))
+    if stage == "measure":  # ci/nightly/gather.sh looks there for cells that left nothing
+        night.mkdir(parents=True, exist_ok=True)
+        (night / "planned").write_text("".join(f"{cell['CELL']}\n" for cell in cells))
     print(f"{json.dumps(cells, indent=1)}\n" if more == ["--json"] else as_lines(cells), end="")
 
 

@@ -46,6 +46,9 @@ from perfdash.suites.suite_file import NOTEBOOK
 
 Say = Callable[[str], None]
 
+BESIDE = "history.db"
+"""The default history in run.json: beside the run's folder, wherever that is now."""
+
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
 
 
@@ -160,7 +163,9 @@ def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, R
     folder = find_run(name, here.out, without_results=True)
     info = read_info(folder)
     settings = resumed_settings(info, flags)
-    begun = info.configuration.get("db")
+    begun = info.configuration.get("db")  # None: the default, by an older perfdash
+    if begun == BESIDE:
+        begun = str(folder.absolute().parent / BESIDE)
     if origins["db"] == "--db" or (begun == MASK and origins["db"] == "PERFDASH_DB"):
         begun = None
     if begun == MASK and not settings.no_history:
@@ -454,15 +459,15 @@ def new_info(
     )
 
 
-def kept_address(settings: RunSettings) -> str | None:
-    """The address of the history as run.json keeps it: no default, no relative path, and no password."""
-    if settings.db is None or has_password(settings.db):
-        return settings.db and MASK
-    scheme = "sqlite:///" if settings.db.startswith("sqlite:///") else ""
-    if "://" in settings.db and not scheme:
-        return settings.db
-    path = os.path.abspath(settings.db.removeprefix(scheme))
-    return None if path == os.path.abspath(settings.out / "history.db") else f"{scheme}{path}"
+def kept_address(settings: RunSettings) -> str:
+    """The address of the history as run.json keeps it: no password, and no relative path but BESIDE."""
+    if has_password(settings.history):
+        return MASK
+    scheme = "sqlite:///" if settings.history.startswith("sqlite:///") else ""
+    if "://" in settings.history and not scheme:
+        return settings.history
+    path = os.path.abspath(settings.history.removeprefix(scheme))
+    return BESIDE if path == os.path.abspath(settings.out / BESIDE) else f"{scheme}{path}"
 
 
 def command_line(words: Sequence[str] | None = None) -> list[str]:

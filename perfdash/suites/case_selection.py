@@ -188,7 +188,7 @@ def _cases(
     backends = backend_names(settings, configuration)
     return [
         _plan(suite, model, settings, dtype, backend, batch_size, configuration)
-        for backend, dtype in _ways(suite, settings, backends)
+        for backend, dtype in ways(suite, settings, backends)
         for batch_size in _batch_sizes(suite, model, settings)
     ]
 
@@ -206,7 +206,7 @@ def _without_repeats(planned: Sequence[Planned]) -> list[Planned]:
     return list(first.values())
 
 
-def _ways(suite: Suite, settings: RunSettings, backends: Sequence[str]) -> list[tuple[str, str]]:
+def ways(suite: Suite, settings: RunSettings, backends: Sequence[str]) -> list[tuple[str, str]]:
     """(back end, dtype) of each way that the suite's models are run in."""
     if suite.ways and not backends and not settings.dtype:
         every = [way for way in suite.ways if settings.device in way.devices]

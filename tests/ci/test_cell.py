@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,8 @@ def folder_of_a_run(agent: Agent, name: str, device: str, **plan: str) -> Path:
 
 def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agent) -> None:
     """The list of runs is made on another machine, where the night lies elsewhere."""
+    planned = {"SUITES": "timm,own.toml", "DEVICES": "cpu,cuda", "DTYPES": "amp"}
+    assert agent.run("cells.sh", "measure", **planned)[0] == 0
     whole = folder_of_a_run(agent, "timm-cpu-amp-1", "cpu")
     shard = folder_of_a_run(agent, "own-cpu-amp-1", "cpu", shard="1/2")
     gpu = folder_of_a_run(agent, "timm-cuda-amp-1", "cuda")
@@ -195,10 +199,14 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     code, out = agent.run("cell.sh", OUT=str(agent.night / "out"), **found)
     assert code == 0, out
     assert "tonight's is the first" in out
-    # A cell that was not measured keeps the good build; a device of which nothing was measured is an error.
-    (agent.night / "cells/own-cpu-amp-1/measured").unlink()
-    agent.run("cell.sh", "prepare", **found)
-    assert (agent.night / "found-cpu" / "measure.failed").read_text() == "3 0\n"
+    # A cell that was not measured keeps the good build, also one that left nothing: its agent was lost.
+    cell, failed = agent.night / "cells/own-cpu-amp-1", agent.night / "found-cpu/measure.failed"
+    for lose in ((cell / "measured").unlink, partial(shutil.rmtree, cell)):
+        lose()
+        agent.run("cell.sh", "prepare", **found)
+        assert failed.read_text() == "3 0\n"
+        failed.unlink()
+    # A device of which nothing was measured is an error.
     (agent.night / "run").write_text(f"{gpu}\n")
     code, out = agent.run("cell.sh", "prepare", **found)
     assert (code, "no run of tonight on cpu" in out) == (3, True)
@@ -238,9 +246,10 @@ def test_what_strict_or_the_user_keeps_out_of_the_history_is_not_gathered_into_i
 def test_the_list_of_cells_that_jenkins_asks_for(agent: Agent) -> None:
     """Before perfdash is set up."""
     (agent.stage.venv / "bin" / "python").unlink()
-    more = {"DEVICES": "cpu", "DTYPES": "amp", "SHARDS": "2", "NIGHT": "runs/nightly/build-7"}
+    more = {"DEVICES": "cpu", "DTYPES": "amp", "SHARDS": "2"}
     code, out = agent.run("cells.sh", "measure", **more)
     assert code == 0, out
+    assert (agent.night / "planned").read_text() == "timm-cpu-amp-1\ntimm-cpu-amp-2\n"
     assert [line.split("\t")[0] for line in out.splitlines()] == [
         "CELL=timm-cpu-amp-1",
         "CELL=timm-cpu-amp-2",

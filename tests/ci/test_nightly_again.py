@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
+from perfdash.files import dumps
+from perfdash.records import Status, to_json
 from tests.ci.stage import Stage
+from tests.report.results import failed
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +54,10 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     assert not list((stage.home / "environments").glob("good-*"))
 
 
+def write(path, *results):
+    path.write_text("".join(dumps(to_json(result)) + "\n" for result in results))
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known):
     good = a_good_build_before(stage) if known else stage.home / "environments" / "good-nightly"
@@ -57,12 +65,16 @@ def test_a_night_that_the_machine_lost_is_neither_good_nor_doubted(stage, known)
     (stage.home / "night").mkdir()
     (stage.home / "night" / "run").write_text(f"{stage.home}\n")
     results = stage.home / "results.jsonl"
-    results.write_text('{"status":"infra_error"}\n{"status":"skipped"}\n')
+    lost = failed("lost", Status.INFRA_ERROR, "compile", "the machine was off")
+    left_out = failed("left_out", Status.SKIPPED, None, "needs a GPU")
+    write(results, lost, left_out)
     done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
     assert (done.returncode, "Nothing was measured tonight" in done.stdout) == (0, True), done.stderr
     assert (good.read_text() if good.exists() else None) == before
     assert not stage.calls()
-    results.write_text('{"status":"infra_error"}\n{"status":"pass"}\n')
+    # Measured again, it passed: by itself as a retry, or resumed as a second record.
+    attempt = {"started": "t", "status": "infra_error", "error": None}
+    write(results, lost, replace(lost, status=Status.PASS, attempts=[attempt]))
     assert stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night")).returncode == 0
     assert good.read_text() != before
 
@@ -149,19 +161,53 @@ def test_a_resumed_night_passes_on_what_a_resumed_run_may_change(stage):
     assert r"RUN_ARGUMENTS=\'--jobs\'\ \'auto\'" in resumed.text("settings"), "those of the night are kept"
 
 
+def test_what_is_measured_again_keeps_the_options_of_the_night(stage):
+    """Given twice, the later one counts; given again with the night, it is kept once."""
+    stage.night("--jobs", "auto", RUN_ARGUMENTS="--backend onnxruntime")
+    (call,) = stage.calls("run")
+    assert call.endswith(" --backend onnxruntime --jobs auto")
+    for words in (["--from", "measure"], ["--only", "measure"]):
+        again = stage.night("--resume", "last", *words, "--timeout", "7200")
+        assert again.code == 0, again.out
+        (call,) = stage.calls("run")
+        assert call.endswith(" --backend onnxruntime --jobs auto --timeout 7200")
+
+
+def test_a_resumed_night_takes_the_parameters_of_stages_that_were_not_done(stage):
+    assert stage.night(TORCH="nonsense").code == 3
+    again = stage.night("--resume", "last", "--torch", "installed", "--models", "resnet*")
+    assert again.code == 0, again.out
+    (call,) = stage.calls("run")
+    assert " --models resnet* " in call
+    repeated = stage.night("--resume", "last", "--torch", "installed", "--models", "resnet*")
+    assert repeated.code == 0, repeated.out
+    anew = stage.night("--resume", "last", "--from", "measure", "--models", "mobile*", "--quick")
+    assert anew.code == 0, anew.out
+    (call,) = stage.calls("run")
+    assert " --models mobile* --quick " in call
+
+
 @pytest.mark.parametrize(("words", "why"), [
     (["--retry", "timeout"], "--retry needs --resume"),
     (["--resume", "last", "--jobs", "2"], "--jobs: a resumed night keeps it"),
     (["--resume", "last", "--timeout", "7200"], "have a result: with these options give --retry STATUS"),
     (["--resume", "last", "--from", "report", "--retry", "oom"], "and report measures nothing"),
     (["--resume", "last", "--from", "measure", "--retry", "oom"], "--retry needs --resume"),
+    (["--resume", "last", "--models", "m*"], "--models: a resumed night keeps it; leave it out, or measure"),
+    (["--resume", "last", "--suite=timm"], "--suites: a resumed night keeps it"),
+    (["--resume", "last", "--from", "report", "--dtypes", "amp"], "--dtypes: a resumed night keeps it"),
+    (["--only", "torch", "--quick"], "--quick: a resumed night keeps it"),
+    (["--only", "torch", "--jobs", "2"], "and torch measures nothing"),
+    (["--resume", "last", "--torch", "2.9"], "or measure all again by --from torch"),
+    (["--from", "measure", "--under-test", "x"], "--under-test: a resumed night keeps it"),
 ])  # fmt: skip
 def test_options_that_would_have_no_effect_are_refused(stage, words, why):
-    stage.night()
+    settings = stage.night().text("settings")
     stage.calls()
     done = stage.night(*words)
     assert (done.code, why in done.out) == (2, True), done.out
     assert not stage.calls()
+    assert done.text("settings") == settings
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

@@ -164,11 +164,18 @@ def test_the_history_is_remembered_unless_it_holds_a_password(stage):
     assert (done.folder / "settings").stat().st_mode & 0o777 == 0o600, "options of perfdash run are in it"
 
 
-def test_a_gate_exits_with_one(stage):
+def test_a_gate_exits_with_one_and_is_no_breakage(stage):
+    """The news of the night says what is worse; nobody is told that the nightly broke."""
     stage.fails("report", 1)
-    done = stage.night(FAIL_ON="regression")
+    done = stage.night(FAIL_ON="regression", EVERY="24h", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden")
     assert done.code == 1, done.out
     assert done.stages()["report"] == "1"
+    assert "report: a gate failed" in done.out
+    calls = stage.calls()
+    assert [call.partition(" --")[0] for call in calls if call.startswith("notify")] == [
+        f"notify {stage.home}/runs/run1"
+    ]
+    assert calls[-1].startswith("nightly end --state ok --job")
 
 
 def test_a_merged_run_that_lacks_cases_is_reported(stage):

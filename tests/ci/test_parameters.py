@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 import sys
@@ -93,16 +94,56 @@ def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
         "name = 'mine'\nloader = 'timm'\n[[ways]]\nbackend = 'inductor'\ndtypes = ['amp', 'bfloat16']\n"
         '[[models]]\nname = "resnet18"\n'
     )
-    more = {"EVERY": "24h", "SUITES": f"{stage.home}/mine.toml,other,timm", "THREADS": "1,socket"}
+    more = {"EVERY": "24h", "SUITES": f"{stage.home}/mine.toml,/other.toml,timm", "THREADS": "1,socket"}
     assert script(stage, "nightly/heartbeat.sh", "begin", **more).returncode == 0
     (call,) = stage.calls("nightly begin")
     assert call.partition(" --expect ")[2].split(" --expect ") == [
-        "mine cpu amp 1", "mine cpu bfloat16 1", "other cpu float32 1", "timm cpu float32 1",
-        "mine cpu amp", "mine cpu bfloat16", "other cpu float32", "timm cpu float32",
+        "mine cpu amp 1", "mine cpu bfloat16 1", "timm cpu float32 1",
+        "mine cpu amp", "mine cpu bfloat16", "timm cpu float32",
     ]  # fmt: skip
     assert script(stage, "nightly/heartbeat.sh", "begin", **more, DTYPES="float16").returncode == 0
     (call,) = stage.calls("nightly begin")
-    assert "--expect mine cpu float16 1 --expect other cpu float16 1 --expect timm cpu float16 1" in call
+    assert "--expect mine cpu float16 1 --expect timm cpu float16 1" in call
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({}, ["mine cpu amp 1", "timm cpu float32 1"]),
+    ({"PERFDASH_DTYPE": "bfloat16"}, ["mine cpu bfloat16 1", "timm cpu bfloat16 1"]),
+    ({"PERFDASH_BACKEND": "onnxruntime"}, ["mine cpu float32 1", "timm cpu float32 1"]),
+    ({"PERFDASH_DTYPE": "bfloat16", "DTYPES": "amp"}, ["mine cpu amp 1", "timm cpu amp 1"]),
+    ({"PERFDASH_MODELS": "resnet*"}, []),
+    ({"PERFDASH_NO_HISTORY": "true"}, []),
+])  # fmt: skip
+def test_a_night_expects_what_the_settings_of_its_runs_measure(
+    stage: Stage, settings: dict[str, str], expected: list[str]
+) -> None:
+    (stage.home / "mine.toml").write_text(
+        "name = 'mine'\nloader = 'timm'\n[[ways]]\nbackend = 'inductor'\ndtypes = ['amp']\n"
+        '[[models]]\nname = "resnet18"\n'
+    )
+    more = {"EVERY": "24h", "SUITES": f"{stage.home}/mine.toml,timm", **settings}
+    done = script(stage, "nightly/heartbeat.sh", "begin", **more)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("nightly begin")
+    assert call.split(" --expect ")[1:] == expected
+
+
+def test_the_end_of_a_night_names_no_run_that_no_history_takes(stage: Stage) -> None:
+    """It would be missed there: a shard, whose rest is on other machines, or a run with --no-history."""
+    of_runs = {
+        "whole": {"plan": {"shard": None}, "configuration": {"no_history": False}},
+        "shard": {"plan": {"shard": "2/4"}, "configuration": {"no_history": False}},
+        "own": {"plan": {"shard": None}, "configuration": {"no_history": True}},
+    }
+    for name, info in of_runs.items():
+        (stage.home / name).mkdir()
+        (stage.home / name / "run.json").write_text(json.dumps(info))
+    (stage.home / "night").mkdir()
+    told = "".join(f"{stage.home}/{name}\n" for name in [*of_runs, "gone"])
+    (stage.home / "night" / "run").write_text(told)
+    assert script(stage, "nightly/heartbeat.sh", "end", "ok", EVERY="24h").returncode == 0
+    (call,) = stage.calls("nightly end")
+    assert call.split(" --run ")[1:] == [f"{stage.home}/whole", f"{stage.home}/gone"]
 
 
 def test_a_comparison_measures_what_a_night_would(stage):
@@ -126,6 +167,17 @@ def test_a_comparison_measures_what_a_night_would(stage):
     assert stage.calls("compare-builds") == [
         f"compare-builds --pairs 8 --out {night}/out --threads 1 --device cpu --model net.py:make {both}"
     ]
+
+
+@pytest.mark.parametrize("given", ["", "4"])
+def test_a_bisection_of_an_alert_takes_from_it_what_nobody_gave(stage: Stage, given: str) -> None:
+    """An option that is passed comes before the alert's own; Jenkins sets empty parameters, too."""
+    done = script(stage, "bisect.sh", ALERT="12", THREADS=given, SUITE="", MODEL="", METRIC="", RECIPE="")
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    threads = f"--threads {given} " if given else ""
+    python = f"{stage.venv}/bin/python"
+    assert call == f"bisect --out {stage.home}/runs --alert 12 {threads}--python {python}"
 
 
 def test_what_installs_packages_gets_no_secret(stage):
@@ -207,7 +259,7 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    ("--wait 2h --batch-size 1,8 --retries=3 --strict --jobs auto --dtype amp --suite timm", ""),
+    ("--wait 2h --batch-size 1,8 --retries=3 --strict --jobs auto --dtype amp --suite timm --wide", ""),
     ("--cell-minuts 30", "did you mean --cell-minutes?"),
     ("--bisect-hour=3", "did you mean --bisect-hours?"),
     ("--backendd inductor", "did you mean --backend?"),

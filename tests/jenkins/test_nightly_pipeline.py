@@ -41,6 +41,7 @@ SCENARIOS = {
     "cell hangs": night({**TIMM, "hangs": True}, params=POST),
     "cell not kept": night(full="cells/timm"),
     "gate": night(script("report", code=1), params=POST, failures=1),
+    "gate of a cell": night({**TIMM, "code": 1}, params=POST),
     "no credential": night(params={**POST, "GITHUB_CREDENTIAL": "none such"}),
     "mail refused": night({"script": "ci/nightly/end.sh tell", "code": 3}, mail_refused=True),
     "confirm fails": night({**CONFIRM, "code": 3}, params=POST),
@@ -242,10 +243,16 @@ def test_without_a_list_of_cells_nothing_runs_twice(builds: dict[str, Built]) ->
     assert built.ran("/end.sh tell")
 
 
-def test_a_regression_makes_the_build_unstable_and_is_no_breakage(builds: dict[str, Built]) -> None:
-    built = builds["gate"]
-    assert built.result == "UNSTABLE"
-    assert built.stages["Tell / Report"] == "UNSTABLE"
+@pytest.mark.parametrize(("name", "stage"), [
+    ("gate", "Tell / Report"), ("gate of a cell", f"Measure / {CELLS[0]}"),
+])  # fmt: skip
+def test_a_failed_gate_makes_the_build_unstable_and_is_no_breakage(
+    builds: dict[str, Built], name: str, stage: str
+) -> None:
+    built = builds[name]
+    assert built.result == "UNSTABLE", built.log
+    assert built.stages[stage] == "UNSTABLE"
+    assert kept(built) == list(CELLS)
     assert told(built) == "UNSTABLE"
     assert not built.of("mail")
 

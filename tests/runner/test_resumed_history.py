@@ -61,6 +61,22 @@ def test_the_default_history_is_beside_the_run_wherever_that_is_now(begun, tmp_p
     assert resumed(tmp_path / "moved" / folder.name) == str(tmp_path / "moved" / "history.db")
 
 
+@pytest.mark.parametrize("origin", ["PERFDASH_DB", "perfdash.toml"])
+def test_a_run_of_the_default_history_stays_there(begun, tmp_path, monkeypatch, origin):
+    """A history that the team has set since is no other history for this run."""
+    folder = begun()
+    if origin == "PERFDASH_DB":
+        monkeypatch.setenv(origin, "/team.db")
+    else:
+        (tmp_path / origin).write_text('[run]\ndb = "/team.db"\n')
+    assert resumed(folder) == str(tmp_path / "runs/history.db")
+    assert resumed(folder, db="/other.db") == "/other.db"
+    # A run of an older perfdash has no mark of the default.
+    run_json = folder / "run.json"
+    run_json.write_text(run_json.read_text().replace('"history.db"', "null"))
+    assert resumed(folder) == "/team.db"
+
+
 def test_an_address_with_a_password_is_given_again(begun, monkeypatch):
     folder = begun(variable=SECRET)
     with pytest.raises(UsageError, match=r"its history was given with a password.* Set PERFDASH_DB again"):
