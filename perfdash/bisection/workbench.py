@@ -163,6 +163,7 @@ class LocalWorkbench:
         number = len(bisection.stages)
         origin = {"stage": stage.number, "place": outcome.first, "way": step.way}
         rung, inside = _rung(stage), stage.more.get("inside")
+        parts: dict[str, int] = {}
         try:
             if step.way == REVERT:
                 return self._reverted(bisection, step, origin)
@@ -177,16 +178,14 @@ class LocalWorkbench:
                 revisions = source.revisions(*ends)
             elif step.way.startswith(MERGE):
                 source = open_source(self._recipes[rung], self._inside(inside))
-                revisions = source.inside(stage.revisions[outcome.first], int(step.way.split()[1]))
-                if len(revisions) < 2:
-                    raise DeadEnd("the merge has no commits of its own")
+                revisions, parts = _inside_merge(source, bisection, step)
             else:
                 inside, ends = self._pin(step, rung, inside)
                 source, builder = self._opened(rung, inside)
                 revisions = source.revisions(*ends)
         except UsageError as error:
             raise DeadEnd(str(error), again=True) from error
-        more = {"rung": rung, **({"inside": inside} if inside else {})}
+        more = {"rung": rung, **({"inside": inside} if inside else {}), **parts}
         return self._event(number, rung, source, builder, revisions, origin, more)
 
     def _reverted(self, bisection: Bisection, step: Descend, origin: Mapping[str, Any]) -> events.Event:
@@ -273,6 +272,25 @@ class LocalWorkbench:
         fixed = tuple((str(path), str(commit), Path(repo)) for path, commit, repo in recorded["fixed"])
         inside = InsidePin(pin, Path(recorded["repo"]), recorded["outer"], recorded["folder"], fixed)
         return dataclasses.replace(self._context, inside=inside)
+
+
+def _inside_merge(
+    source: Source, bisection: Bisection, step: Descend
+) -> tuple[list[Revision], dict[str, int]]:
+    """One part of a merged branch; for the journal, the number of parts, and of merges into the branch.
+
+    Raises DeadEnd.
+    """
+    top, place = step.stage, step.outcome.first
+    while top.origin and str(top.origin["way"]).startswith(MERGE):
+        top = bisection.stages[int(top.origin["stage"])]
+    known = (step.stage.revisions[place - 1].id, top.revisions[0].id)
+    number, *part = (int(word) for word in step.way.split() if word.isdigit())
+    all_parts = source.inside(step.stage.revisions[place], number, known)
+    parts = [revisions for revisions in all_parts if len(revisions) > 1]
+    if not parts:
+        raise DeadEnd("the merge has no commits of its own")
+    return parts[part[0] - 1 if part else 0], {"parts": len(parts), "merges": len(all_parts) - 1}
 
 
 def unmeasured_cores() -> tuple[int, ...]:

@@ -66,14 +66,27 @@ class GitCommits:
             )
         return [self._commit(first), *reversed(commits)]
 
-    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The merge base and the commits of a merged branch. Empty if it is not a merge."""
+    def inside(self, merge: Revision, parent: int, known: Sequence[str]) -> list[list[Revision]]:
+        """The commits that a merge brings by a parent, in parts: see Source."""
         if len(merge.parents) < parent:
             return []
-        side = self._listed("--first-parent", f"{merge.parents[0]}..{merge.parents[parent - 1]}")
+        side = self._listed("--first-parent", merge.parents[parent - 1], "--not", *known)
         if not side or not side[-1].parents:
             return []
-        return [self._commit(side[-1].parents[0]), *reversed(side)]
+        parts = [[self._commit(side[-1].parents[0])]]
+        for commit in reversed(side):
+            if self._has_merged(commit, known):
+                parts.append([commit])
+            else:
+                parts[-1].append(commit)
+        return parts[::-1]
+
+    def _has_merged(self, commit: Revision, known: Sequence[str]) -> bool:
+        """Whether a commit of a branch is a merge that brings some of the known history into it."""
+        if len(commit.parents) < 2:
+            return False
+        brought = ("rev-list", "--count", commit.id, "--not", commit.parents[0])
+        return line(*brought, cwd=self.repo) != line(*brought, *known, cwd=self.repo)
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
         """The files that each revision changes against the one before it; none for the first."""
