@@ -150,9 +150,10 @@ class Bisection:
             return [RUNG]
         if outcome.first != outcome.last:
             return []
-        ways = []
-        if self.begun.get("first_parent", True):
-            for number in range(2, len(stage.revisions[outcome.first].parents) + 1):
+        ways: list[str] = []
+        before, parents = stage.revisions[outcome.first - 1], stage.revisions[outcome.first].parents
+        for number, parent in enumerate(parents if len(parents) > 1 else (), start=1):
+            if parent != before.id:
                 ways += self._ways_into(stage, outcome.first, number)
         return [*ways, PIN] if self.begun.get("pins") else ways
 

@@ -259,7 +259,6 @@ def _begun(
         "facts": {key: facts[key] for key in ("cpu", "kernel", "governor", "turbo", "virtual", "load")},
         "rungs": len(setup.recipes),
         "pins": bool(setup.recipes[-1].pins),
-        "first_parent": request.first_parent,
         "confirm": request.confirm,
         "revert": request.revert,
         "until_sure": request.until_sure,

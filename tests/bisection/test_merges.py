@@ -189,3 +189,26 @@ def test_a_branch_with_an_old_fault_is_not_searched_for_the_new_one(repo, tmp_pa
     merged(repo, "main", "side", FAULT)
     late(repo)
     assert blamed(searched(repo, tmp_path / "b", "exit-code")) == [["merge side"]]
+
+
+@pytest.mark.parametrize("all_commits", [False, True])
+def test_a_culprit_on_a_parallel_line_is_found(repo, tmp_path, all_commits):
+    """The branch has the level of the good end: a list of both lines would show a step at its merge."""
+    on(repo, "main", ("good",))
+    repo.git("tag", "good")
+    repo.git("branch", "pr1")
+    on(repo, "main", ("b1",), ("b2", "b2=1.05"), ("b3",))
+    on(repo, "pr1", ("p1",), ("p2",), ("p3",))
+    merged(repo, "main", "pr1")
+    on(repo, "main", ("m2",))
+    assert blamed(searched(repo, tmp_path / "b", all_commits=all_commits)) == [["b2"]]
+
+
+def test_from_a_branch_that_was_merged_the_main_line_is_searched(repo, tmp_path):
+    """The line of all commits comes from the branch, so that the merge brings the main line."""
+    on(repo, "side", ("s1",), ("good",), ("s2",))
+    repo.git("tag", "good", "side~1")
+    on(repo, "main", ("m1",), ("m2", "m2=1.05"), ("m3",))
+    merged(repo, "main", "side")
+    late(repo)
+    assert blamed(searched(repo, tmp_path / "b", all_commits=True)) == [["m2"]]

@@ -59,7 +59,7 @@ class GitCommits:
         self._check_order(first, last, good, bad)
         commits = self._between(first, last)
         oldest = commits[-1]
-        if self._first_parent and first not in oldest.parents[:1]:
+        if first not in oldest.parents[:1]:
             self.notes.append(
                 f"{good} is not on the line of first parents of {bad}: between it and "
                 f"{oldest.label} more than that commit's own change lies"
@@ -113,9 +113,20 @@ class GitCommits:
         return commit
 
     def _between(self, first: str, last: str) -> list[Revision]:
-        """The commits after `first` up to `last`, newest first."""
-        lines = ("--first-parent",) if self._first_parent else ("--topo-order", "--ancestry-path")
-        return self._listed(*lines, f"{first}..{last}")
+        """The commits after `first` up to `last`, newest first.
+
+        Only of one line: in a list of parallel lines, a change on one of them would not be a single step.
+        """
+        if not self._first_parent:
+            commits = self._listed("--topo-order", "--ancestry-path", f"{first}..{last}")
+            older = [*(commit.id for commit in commits[1:]), first]
+            if all(name in commit.parents for commit, name in zip(commits, older, strict=True)):
+                return commits
+            self.notes.append(
+                "the commits from good to bad are on several lines: their first parents are searched, and "
+                "then the merge at fault, as without --all-commits"
+            )
+        return self._listed("--first-parent", f"{first}..{last}")
 
     def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
         try:
