@@ -96,7 +96,7 @@ def test_a_branch_that_merged_main_is_not_blamed_for_what_main_had(repo, tmp_pat
     bisection = searched(repo, tmp_path / "b")
     assert blamed(bisection) == [["s3"]]
     assert tops(bisection) == [("merge main", "s4")]
-    assert result_of(bisection).ranges[1].how.endswith(f", up to {bisection.stages[1].revisions[-1].label}")
+    assert result_of(bisection).ranges[1].how.endswith(f" up to {bisection.stages[1].revisions[-1].label}")
 
 
 @pytest.mark.parametrize("updated", ["in the middle", "at the end", "twice"])
@@ -188,7 +188,13 @@ def test_a_branch_with_an_old_fault_is_not_searched_for_the_new_one(repo, tmp_pa
     on(repo, "side", ("s1",), ("s2", *of_branch), ("s3",))
     merged(repo, "main", "side", FAULT)
     late(repo)
-    assert blamed(searched(repo, tmp_path / "b", "exit-code")) == [["merge side"]]
+    bisection = searched(repo, tmp_path / "b", "exit-code")
+    assert blamed(bisection) == [["merge side"]]
+    (remark,) = result_of(bisection).culprits[0].more
+    if of_branch == (FAULT,):
+        assert remark.endswith("could not be searched: both of its ends are bad")
+    else:
+        assert "another change was found" in remark
 
 
 @pytest.mark.parametrize("all_commits", [False, True])
