@@ -34,7 +34,7 @@ from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
 from perfdash.runner.alternating_builds import AlternatingBuilds
-from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of, when_free
+from perfdash.runner.cores import Locks, available_cores, compile_cores, core_names, gpus_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -67,6 +67,11 @@ class Setup:
         usual = (self.planned.cost_s or _USUAL_S) if self.planned else _USUAL_COMMAND_S
         return usual * (self.settings.processes or 1)
 
+    @property
+    def cores_to_compile(self) -> tuple[int, ...]:
+        """The cores that a case is compiled on; empty: the measured ones."""
+        return compile_cores([tuple(self.cores)], self.settings)[0] if self.planned else ()
+
     def measurer(self) -> Measurer:
         """Make the measurer; it does not hold the cores yet."""
         settings = self.settings
@@ -77,9 +82,9 @@ class Setup:
                 self.command or (), self.metric, self.cores, folder, settings.env, settings.timeout
             )
         gpus = gpus_of(settings)
-        builds = AlternatingBuilds(
-            self.cores, options_of(settings), settings.processes or 1, gpus[0] if gpus else None
-        )
+        gpu = gpus[0] if gpus else None
+        processes, options = settings.processes or 1, options_of(settings)
+        builds = AlternatingBuilds(self.cores, options, processes, gpu, self.cores_to_compile)
         return CaseMeasurer(builds, self.planned, self.metric)
 
     def harness(self) -> str:
@@ -106,6 +111,7 @@ class Setup:
             "allocator": settings.allocator,
             "weights": settings.weights,
             "threads": settings.threads,
+            "compile_cores": len(self.cores_to_compile),
             "timeout": settings.timeout,
         }
         digest = hashlib.sha256(dumps(parts, sort_keys=True).encode())
