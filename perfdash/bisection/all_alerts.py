@@ -13,7 +13,7 @@ from typing import Protocol
 from perfdash.bisection.open_alerts import AlertGroup, can_be_bisected
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import FOUND, NOT_FINISHED, BisectionResult, result_of
-from perfdash.errors import MachineError, PerfdashError
+from perfdash.errors import MachineError, PerfdashError, UsageError
 
 BISECTED, IN_PASSING, KNOWN, FAILED, SKIPPED = "bisected", "in passing", "known", "failed", "skipped"
 INTERRUPTED = "interrupted"
@@ -104,7 +104,10 @@ def _outcome(
             return replace(outcome, how=KNOWN, culprits=lines)
         for step in steps:
             if bisect.is_inside(group, step):
-                attempt = bisect(group, step)
+                try:
+                    attempt = bisect(group, step)
+                except UsageError:  # a build there cannot be measured for this alert; its own ends may be
+                    continue
                 if attempt.interrupted:
                     return replace(outcome, how=INTERRUPTED, attempt=attempt)
                 if attempt.result.word == NOT_FINISHED or explains(group, attempt.result):

@@ -129,7 +129,14 @@ def _overlap_of_versions(good: str, bad: str, first: str, last: str) -> bool:
         good_key, bad_key, first_key, last_key = (str(key) for key in keys)
         return first_key < bad_key and last_key > good_key
     versions = [key for key in keys if isinstance(key, Version)]
-    return len(versions) == 4 and versions[2] < versions[1] and versions[3] > versions[0]
+    return len(versions) == 4 and _is_later(versions[1], versions[2]) and _is_later(versions[3], versions[0])
+
+
+def _is_later(version: Version, than: Version) -> bool:
+    """Whether a version is later than another one. 2.15.0 may be any build of it, such as 2.15.0+cpu."""
+    if version.local is None or than.local is None:
+        return Version(version.public) > Version(than.public)
+    return version > than
 
 
 def _version_key(text: str) -> Version | str | None:

@@ -23,6 +23,7 @@ from perfdash.metrics import Metric
 RUNG, MERGE, PIN = "rung", "merge", "pin"
 REVERT = "revert"  # no finer range: the bad end against it with the culprit reverted
 LONG_PAUSE_S = 600.0  # after which the host may be in another state
+EXPLAINED = 0.5  # of a culprit's change, which the culprits of a finer range must show
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,33 @@ class Bisection:
             return [RUNG]
         if outcome.first != outcome.last:
             return []
-        ways = []
-        if self.begun.get("first_parent", True):
-            parents = len(stage.revisions[outcome.first].parents)
-            ways += [f"{MERGE} {number}" for number in range(2, parents + 1)]
+        ways: list[str] = []
+        before, parents = stage.revisions[outcome.first - 1], stage.revisions[outcome.first].parents
+        for number, parent in enumerate(parents if len(parents) > 1 else (), start=1):
+            if parent != before.id:
+                ways += self._ways_into(stage, outcome.first, number)
         return [*ways, PIN] if self.begun.get("pins") else ways
+
+    def _ways_into(self, stage: Stage, place: int, parent: int) -> list[str]:
+        """The parts of what a merge brings by a parent, the newest first, as far as they are known."""
+        newest = f"{MERGE} {parent}"
+        child = self.child(stage, place, newest)
+        parts = int(child.more.get("parts", 1)) if child else 1
+        return [newest, *(f"{newest} part {part}" for part in range(2, parts + 1))]
+
+    def finer(self, stage: Stage, outcome: RangeOutcome) -> Stage | None:
+        """The finer stage whose culprits explain a culprit, if there is one."""
+        children = (self.child(stage, outcome.first, way) for way in self.ways(stage, outcome))
+        return next((child for child in children if child and explains(stage, outcome, child)), None)
+
+    def is_dismissed(self, stage: Stage) -> bool:
+        """Whether a finer stage was searched and does not explain the culprit above it."""
+        if stage.origin is None or stage.done is None or stage.origin["way"] == REVERT:
+            return False
+        above, place = self.stages[int(stage.origin["stage"])], stage.origin["place"]
+        return not any(
+            explains(above, outcome, stage) for outcome in above.culprits if outcome.first == place
+        )
 
     def _step(self, stage: Stage) -> Step | None:
         if stage.done is None:
@@ -174,11 +197,8 @@ class Bisection:
                 if (outcome.first, way) not in stage.dead_ends:
                     return Descend(stage, outcome, way)
                 continue
-            step = self._step(child)
-            if step is not None:
-                return step
-            if child.culprits:
-                return None
+            if child.done is None or explains(stage, outcome, child):
+                return self._step(child)
         word = confirmation(stage, outcome).word if self.confirms else ""
         if word == "not confirmed" and _may_reopen(stage, outcome):
             return Reopen(stage, outcome)
@@ -202,9 +222,8 @@ class Bisection:
 
     def _culprits(self, stage: Stage) -> Iterator[tuple[Stage, RangeOutcome]]:
         for outcome in sorted(stage.culprits, key=lambda outcome: outcome.first):
-            children = [self.child(stage, outcome.first, way) for way in self.ways(stage, outcome)]
-            finer = [culprit for child in children if child for culprit in self._culprits(child)]
-            yield from finer or [(stage, outcome)]
+            finer = self.finer(stage, outcome)
+            yield from self._culprits(finer) if finer else [(stage, outcome)]
 
     def counts(self) -> dict[str, Any]:
         """The numbers of builds, failed builds and measurements, and the seconds of both."""
@@ -225,6 +244,20 @@ class Bisection:
             "build_s": sum(build.seconds for build in builds if not build.reused),
             "measure_s": sum(measurement.seconds for measurement in (*searching, *confirming)),
         }
+
+
+def explains(stage: Stage, outcome: RangeOutcome, finer: Stage) -> bool:
+    """Whether the culprits of a finer stage are a culprit's change: its direction, and half of its size.
+
+    Of answers: the same status before, and a same one since. A merged branch may lack changes that were made
+    before the good end, so that it shows others.
+    """
+    if stage.metric.is_answer:
+        right = stage.answers(0)[:1]
+        faults = [set(each.answers(each.question.last)) - set(right) for each in (stage, finer)]
+        return bool(finer.culprits and finer.answers(0)[:1] == right and faults[0] & faults[1])
+    step = sum(culprit.step for culprit in finer.culprits)
+    return step * outcome.step >= EXPLAINED * outcome.step**2
 
 
 def _may_reopen(stage: Stage, outcome: RangeOutcome) -> bool:

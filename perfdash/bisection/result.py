@@ -18,8 +18,9 @@ import numpy as np
 
 from perfdash.bisection.culprit_confirmation import compared_places, confirmation
 from perfdash.bisection.events import MeasuredBuild, RangeOutcome
+from perfdash.bisection.finer_stages import how_opened, remarks
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
+from perfdash.bisection.replay import PIN, REVERT, Bisection
 from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.explain.case_sides import side_of_record
@@ -265,6 +266,8 @@ def _unexplained(bisection: Bisection) -> list[str]:
     """Ranges beside a culprit in which a second change is neither found nor excluded."""
     ranges = []
     for stage in bisection.stages:
+        if bisection.is_dismissed(stage):
+            continue
         for outcome in stage.done.outcomes[1:] if stage.done else ():
             if outcome.verdict in ("cannot tell", "undecided"):
                 low, high = stage.revisions[outcome.low], stage.revisions[outcome.high]
@@ -294,13 +297,8 @@ def _refuted(bisection: Bisection) -> Iterator[RefutedRevision]:
 
 def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culprit:
     judged = confirmation(stage, outcome) if bisection.confirms else None
-    remarks = [why for (place, _), why in stage.dead_ends.items() if place == outcome.first]
     reverted = bisection.child(stage, outcome.first, REVERT)
     revert_outcome = reverted.done.outcomes[0] if reverted and reverted.done else None
-    for way in bisection.ways(stage, outcome):
-        child = bisection.child(stage, outcome.first, way)
-        if child and child.done and not child.culprits:
-            remarks.append(f"{_how(child)} it shows no such change, so it is what the commit itself does")
     return Culprit(
         recipe=stage.recipe,
         stage=stage.number,
@@ -316,7 +314,7 @@ def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culpr
         eager=_eager(stage, outcome),
         reverted=revert_outcome.verdict if revert_outcome else "",
         reverted_change=_change(reverted, revert_outcome) if reverted and revert_outcome else MetricChange(),
-        more=tuple(remarks),
+        more=tuple(remarks(bisection, stage, outcome)),
         why=_why(stage, outcome),
     )
 
@@ -423,7 +421,7 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
     return StageResult(
         number=stage.number,
         recipe=stage.recipe,
-        how=_how(stage, bisection),
+        how=how_opened(bisection, stage),
         good=stage.revisions[0],
         bad=stage.revisions[-1],
         revisions=len(stage.revisions),
@@ -457,31 +455,12 @@ def _tested(stage: Stage, place: int, build: MeasuredBuild | None) -> TestedRevi
     )
 
 
-def _how(stage: Stage, bisection: Bisection | None = None) -> str:
-    """Say how a stage was opened; empty for the first."""
-    if not stage.origin:
-        return ""
-    way = str(stage.origin["way"])
-    where = ""
-    if bisection:
-        above = bisection.stages[int(stage.origin["stage"])]
-        where = f" of {above.revisions[int(stage.origin['place'])].label}"
-    if way == RUNG:
-        return f"between the builds around {where.removeprefix(' of ')}".rstrip()
-    if way.startswith(MERGE):
-        return f"inside the merge{where}"
-    if way == REVERT:
-        return f"the change{where} taken back"
-    if way == PIN:
-        name = stage.more.get("inside", {}).get("name", "what is pinned")
-        return f"inside {name}, pinned anew by{where.removeprefix(' of')}"
-    return way
-
-
 def git_log(bisection: Bisection, ranges: tuple[StageResult, ...]) -> str:
     """A log for `git bisect replay`, of the stages over the repository's commits."""
     commits = [
-        stage for stage in bisection.stages if _is_of_commits(stage) and not _is_elsewhere(bisection, stage)
+        stage
+        for stage in bisection.stages
+        if _is_of_commits(stage) and not _is_elsewhere(bisection, stage) and not bisection.is_dismissed(stage)
     ]
     chosen = commits or bisection.stages[:1]
     lines = ["git bisect start"]

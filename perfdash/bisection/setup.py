@@ -259,7 +259,6 @@ def _begun(
         "facts": {key: facts[key] for key in ("cpu", "kernel", "governor", "turbo", "virtual", "load")},
         "rungs": len(setup.recipes),
         "pins": bool(setup.recipes[-1].pins),
-        "first_parent": request.first_parent,
         "confirm": request.confirm,
         "revert": request.revert,
         "until_sure": request.until_sure,
@@ -336,8 +335,9 @@ def _same_harness(begun: events.Event, harness: str) -> None:
     if harness != begun["harness"]:
         raise UsageError(
             f"{begun['name']} was measured by another harness ({begun['harness']} | {harness}): perfdash's "
-            "worker, the model's file or your script has changed since, so old and new measurements cannot "
-            "be compared; start a new bisection (its builds come from the cache)"
+            "worker, the model's file, your script or the number of cores to compile on has changed since, "
+            "so old and new measurements cannot be compared; start a new bisection (its builds come from the "
+            "cache)"
         )
 
 

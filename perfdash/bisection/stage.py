@@ -155,6 +155,14 @@ class Stage:
         """The readings of a place in order, without those that confirm a culprit."""
         return [measurement.reading for measurement in self.measurements if measurement.place == place]
 
+    def answers(self, place: int) -> list[str]:
+        """The statuses of a place that were answers."""
+        return [
+            measurement.reading.status
+            for measurement in self.measurements
+            if measurement.place == place and measurement.answer is not None
+        ]
+
     def end_fails(self, place: int) -> bool:
         """Whether an end that was measured before fails so often now that the session stops."""
         return place not in self.broken and self._strikes.get(place, 0) >= STRIKES_OF_AN_END
@@ -295,19 +303,11 @@ class Stage:
         reading, answer = reading_from_json(event["reading"]), None
         if self.metric.is_answer:
             last = self.question.last
-            of_bad = [*self._answers(last), *([reading.status] if place == last else [])]
-            answer = answer_of(self.metric, reading.status, self._answers(0), of_bad)
+            of_bad = [*self.answers(last), *([reading.status] if place == last else [])]
+            answer = answer_of(self.metric, reading.status, self.answers(0), of_bad)
         return RevisionMeasurement(
             place, reading, float(event.get("seconds", 0.0)), str(event.get("at", "")), answer
         )
-
-    def _answers(self, place: int) -> list[str]:
-        """The statuses of a place that were answers."""
-        return [
-            measurement.reading.status
-            for measurement in self.measurements
-            if measurement.place == place and measurement.answer is not None
-        ]
 
     def _observation(self, measurement: RevisionMeasurement) -> Measured | Answered | None:
         if self.metric.is_answer:

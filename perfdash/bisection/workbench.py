@@ -34,7 +34,7 @@ from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
 from perfdash.runner.alternating_builds import AlternatingBuilds
-from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of, when_free
+from perfdash.runner.cores import Locks, available_cores, compile_cores, core_names, gpus_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -67,6 +67,11 @@ class Setup:
         usual = (self.planned.cost_s or _USUAL_S) if self.planned else _USUAL_COMMAND_S
         return usual * (self.settings.processes or 1)
 
+    @property
+    def cores_to_compile(self) -> tuple[int, ...]:
+        """The cores that a case is compiled on; empty: the measured ones."""
+        return compile_cores([tuple(self.cores)], self.settings)[0] if self.planned else ()
+
     def measurer(self) -> Measurer:
         """Make the measurer; it does not hold the cores yet."""
         settings = self.settings
@@ -77,9 +82,9 @@ class Setup:
                 self.command or (), self.metric, self.cores, folder, settings.env, settings.timeout
             )
         gpus = gpus_of(settings)
-        builds = AlternatingBuilds(
-            self.cores, options_of(settings), settings.processes or 1, gpus[0] if gpus else None
-        )
+        gpu = gpus[0] if gpus else None
+        processes, options = settings.processes or 1, options_of(settings)
+        builds = AlternatingBuilds(self.cores, options, processes, gpu, self.cores_to_compile)
         return CaseMeasurer(builds, self.planned, self.metric)
 
     def harness(self) -> str:
@@ -106,6 +111,7 @@ class Setup:
             "allocator": settings.allocator,
             "weights": settings.weights,
             "threads": settings.threads,
+            "compile_cores": len(self.cores_to_compile),
             "timeout": settings.timeout,
         }
         digest = hashlib.sha256(dumps(parts, sort_keys=True).encode())
@@ -163,6 +169,7 @@ class LocalWorkbench:
         number = len(bisection.stages)
         origin = {"stage": stage.number, "place": outcome.first, "way": step.way}
         rung, inside = _rung(stage), stage.more.get("inside")
+        parts: dict[str, int] = {}
         try:
             if step.way == REVERT:
                 return self._reverted(bisection, step, origin)
@@ -177,16 +184,14 @@ class LocalWorkbench:
                 revisions = source.revisions(*ends)
             elif step.way.startswith(MERGE):
                 source = open_source(self._recipes[rung], self._inside(inside))
-                revisions = source.inside(stage.revisions[outcome.first], int(step.way.split()[1]))
-                if len(revisions) < 2:
-                    raise DeadEnd("the merge has no commits of its own")
+                revisions, parts = _inside_merge(source, bisection, step)
             else:
                 inside, ends = self._pin(step, rung, inside)
                 source, builder = self._opened(rung, inside)
                 revisions = source.revisions(*ends)
         except UsageError as error:
             raise DeadEnd(str(error), again=True) from error
-        more = {"rung": rung, **({"inside": inside} if inside else {})}
+        more = {"rung": rung, **({"inside": inside} if inside else {}), **parts}
         return self._event(number, rung, source, builder, revisions, origin, more)
 
     def _reverted(self, bisection: Bisection, step: Descend, origin: Mapping[str, Any]) -> events.Event:
@@ -273,6 +278,25 @@ class LocalWorkbench:
         fixed = tuple((str(path), str(commit), Path(repo)) for path, commit, repo in recorded["fixed"])
         inside = InsidePin(pin, Path(recorded["repo"]), recorded["outer"], recorded["folder"], fixed)
         return dataclasses.replace(self._context, inside=inside)
+
+
+def _inside_merge(
+    source: Source, bisection: Bisection, step: Descend
+) -> tuple[list[Revision], dict[str, int]]:
+    """One part of a merged branch; for the journal, the number of parts, and of merges into the branch.
+
+    Raises DeadEnd.
+    """
+    top, place = step.stage, step.outcome.first
+    while top.origin and str(top.origin["way"]).startswith(MERGE):
+        top = bisection.stages[int(top.origin["stage"])]
+    known = (step.stage.revisions[place - 1].id, top.revisions[0].id)
+    number, *part = (int(word) for word in step.way.split() if word.isdigit())
+    all_parts = source.inside(step.stage.revisions[place], number, known)
+    parts = [revisions for revisions in all_parts if len(revisions) > 1]
+    if not parts:
+        raise DeadEnd("the merge has no commits of its own")
+    return parts[part[0] - 1 if part else 0], {"parts": len(parts), "merges": len(all_parts) - 1}
 
 
 def unmeasured_cores() -> tuple[int, ...]:

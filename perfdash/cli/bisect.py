@@ -147,7 +147,7 @@ def bisect(
         bool,
         typer.Option(
             "--all-commits",
-            help="Search all commits at once, instead of first parents and then the merge at fault.",
+            help="Follow all commits from good to bad, not only first parents, if they are on one line.",
         ),
     ] = False,
     confirm: Annotated[

@@ -31,6 +31,7 @@ from perfdash.explain.structure_comparison import (
     ExplainedSide,
     Explanation,
     KernelChange,
+    without_line,
 )
 from perfdash.metrics import METRICS
 
@@ -208,17 +209,20 @@ def _no_effect(explanation: Explanation) -> str:
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
-    more = [item for item in explanation.of(BREAK) if item.after > item.before]
-    fewer = [item for item in explanation.of(BREAK) if item.after < item.before]
+    """How many graph breaks more or fewer, and one reason of those that are; or another reason of as many."""
+    breaks = explanation.of(BREAK)
+    more = [item for item in breaks if item.after > item.before]
+    fewer = [item for item in breaks if item.after < item.before]
+    number = sum(item.after - item.before for item in breaks)
     graphs = explanation.of(GRAPHS)
     within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
     clauses = []
-    if more:
-        number = sum(item.after - item.before for item in more)
+    if number > 0:
         clauses.append(f"{_count(number, 'more graph break')}{within} ({_break(explanation, more[0])})")
-    elif fewer:
-        number = sum(item.before - item.after for item in fewer)
-        clauses.append(f"{_count(number, 'graph break')} fewer{within} ({_break(explanation, fewer[0])})")
+    elif number < 0:
+        clauses.append(f"{_count(-number, 'graph break')} fewer{within} ({_break(explanation, fewer[0])})")
+    elif more:
+        clauses.append(f"the graph breaks for another reason ({_break(explanation, more[0])}){within}")
     elif graphs:
         clauses.append(f"{_count(graphs[0].after, 'graph')} instead of {graphs[0].before}")
     if given_up := [item for item in explanation.of(GIVEN_UP) if item.after > item.before]:
@@ -228,13 +232,9 @@ def _break_clauses(explanation: Explanation) -> list[str]:
 
 def _break(explanation: Explanation, item: Difference) -> str:
     """Why the graph breaks, and where in the user's code; a place that both sides have is no new one."""
+    sides = [explanation.after, explanation.before]
     known, other = (
-        (side.structure.get("break_places") or {}).get(item.what) or []
-        for side in (
-            (explanation.after, explanation.before)
-            if item.after > item.before
-            else (explanation.before, explanation.after)
-        )
+        _break_places(side, item.what) for side in (sides if item.after > item.before else reversed(sides))
     )
     places = [place for place in known if place not in other] or known
     return (
@@ -242,6 +242,12 @@ def _break(explanation: Explanation, item: Difference) -> str:
         if places
         else _reason(item.what)
     )
+
+
+def _break_places(side: ExplainedSide, reason: str) -> list[str]:
+    """The places in the user's code where the graph breaks for a reason without its line."""
+    by_reason = side.structure.get("break_places") or {}
+    return [place for name in by_reason if without_line(name) == reason for place in by_reason[name]]
 
 
 def _fallback_clauses(findings: Sequence[Difference]) -> list[str]:

@@ -6,6 +6,7 @@ where its fingerprint is; others are matched by their fused operators: changed, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from perfdash.detect.environment_changes import environment_changes, package_cha
 from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
+_BRANCH_LINE = re.compile(r"^(a branch that depends on data in .*):\d+(?= \()")  # see worker.compilation
 _MOST_PARTS = 8  # kernels that one kernel is split into, or merged from
 _LEAST_PHASE = 0.1  # change of a phase relative to the whole compilation, from which it is a finding
 _LEAST_PHASE_S = 0.5
@@ -135,7 +137,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_registered(old.get("registered_operators"), new.get("registered_operators")),
         *_statuses(before.status, after.status),
         *_differences(FALLBACK, old.get("fallbacks"), new.get("fallbacks")),
-        *_differences(BREAK, old.get("break_reasons"), new.get("break_reasons")),
+        *_differences(BREAK, _break_counts(old), _break_counts(new)),
         *_number(GRAPHS, "graphs", before, after),
         *_number(RECOMPILE, "recompiles", before, after),
         *_differences(FAILED_GUARD, old.get("failed_guards"), new.get("failed_guards")),
@@ -263,6 +265,22 @@ def _differences(about: str, old: Any, new: Any) -> list[Difference]:
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
+
+
+def _break_counts(structure: Mapping[str, Any]) -> Any:
+    """The graph breaks by reason, without lines: an edit above a branch moves it."""
+    reasons = structure.get("break_reasons")
+    if not isinstance(reasons, Mapping):
+        return reasons
+    counts: dict[str, int] = {}
+    for reason, count in reasons.items():
+        counts[without_line(reason)] = counts.get(without_line(reason), 0) + count
+    return counts
+
+
+def without_line(reason: str) -> str:
+    """The reason of a graph break without the line of its branch: of net.py:9 the file alone."""
+    return _BRANCH_LINE.sub(r"\1", reason)
 
 
 def _number(about: str, name: str, before: ExplainedSide, after: ExplainedSide) -> list[Difference]:

@@ -234,15 +234,21 @@ class AlternatingBuilds:
     """A slot for each build, on the same cores. Use as a context manager: it holds the cores' locks."""
 
     def __init__(
-        self, cores: Sequence[int], options: Options, processes: int = 1, gpu: str | None = None
+        self,
+        cores: Sequence[int],
+        options: Options,
+        processes: int = 1,
+        gpu: str | None = None,
+        compile_cores: Sequence[int] = (),
     ) -> None:
-        """A latency is sampled in so many processes."""
+        """A latency is sampled in so many processes. compile_cores: see Slot."""
         self._cores = tuple(cores)
         self._options = options
         self._processes = processes
         self._gpu = gpu
+        self._compile_cores = tuple(compile_cores)
         self._stop = Stop()
-        self._holder = Slot(cores, options, gpu=gpu, stop=self._stop)
+        self._holder = self._slot_of(options)
         self._slots: OrderedDict[Environment, Slot] = OrderedDict()
 
     def __enter__(self) -> AlternatingBuilds:
@@ -303,12 +309,14 @@ class AlternatingBuilds:
         """The build's slot. It needs no lock of its own: one slot works at a time."""
         slot = self._slots.pop(environment, None)
         if slot is None:
-            options = replace(self._options, python=environment.python)
-            slot = Slot(self._cores, options, gpu=self._gpu, stop=self._stop)
+            slot = self._slot_of(replace(self._options, python=environment.python))
         self._slots[environment] = slot
         while len(self._slots) > KEPT_SLOTS:
             self._slots.popitem(last=False)[1].__exit__()
         return slot
+
+    def _slot_of(self, options: Options) -> Slot:
+        return Slot(self._cores, options, gpu=self._gpu, compile_cores=self._compile_cores, stop=self._stop)
 
 
 def with_variables(planned: Planned, variables: Sequence[tuple[str, str]] | Mapping[str, str]) -> Planned:

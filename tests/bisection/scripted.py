@@ -19,14 +19,14 @@ from perfdash.bisection.workbench import question_of
 
 
 def revision(number, parents=1, prefix=""):
-    name = f"{prefix}{number:x}".rjust(40, "0")
+    name, before = f"{prefix}{number:x}".rjust(40, "0"), f"{prefix}{number - 1:x}"
     return Revision(
         id=name,
         label=f"{prefix}{number}",
         title=f"change {number}",
         author="Ann Author",
         date="2026-11-01T00:00:00+00:00",
-        parents=tuple(f"{n}{number:x}".rjust(40, "f") for n in range(parents)),
+        parents=(before.rjust(40, "0"), *(f"{n}{number:x}".rjust(40, "f") for n in range(1, parents))),
     )
 
 

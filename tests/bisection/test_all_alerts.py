@@ -102,6 +102,15 @@ def test_a_cause_that_does_not_change_there_is_bisected_by_itself():
     assert bisect.calls[1:] == [(2, "c1"), (2, None)]
 
 
+def test_a_cause_that_cannot_be_measured_there_is_bisected_by_itself():
+    answers = {(1, False): found("c1"), (2, True): UsageError("an end"), (2, False): found("c2")}
+    bisect = Scripted(answers, [(2, "c1")])
+    assert outcomes(bisect, 1, 2) == [(1, BISECTED, ""), (2, BISECTED, "")]
+    assert bisect.calls[1:] == [(2, "c1"), (2, None)]
+    full = Scripted({**answers, (2, True): MachineError("no space")}, [(2, "c1")])
+    assert outcomes(full, 1, 2) == [(1, BISECTED, ""), (2, FAILED, "no space")]
+
+
 def test_a_failure_stops_only_its_own_cause():
     bisect = Scripted(
         {

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from perfdash.bisection import workbench
 from perfdash.bisection.environments import BuiltEnvironment
 from perfdash.bisection.measurers import CommandMeasurer, command_environment
-from perfdash.bisection.metrics import OF_COMMAND
-from perfdash.bisection.sources import Revision
+from perfdash.bisection.metrics import METRICS, OF_COMMAND
+from perfdash.bisection.recipes import load_recipes
+from perfdash.bisection.request import BisectionRequest
+from perfdash.bisection.sources import BuildContext, Revision
+from perfdash.bisection.workbench import Setup
 from perfdash.errors import MachineError
+from perfdash.settings import RunSettings
+from tests.runner.planned import PLANNED
 
 
 @pytest.fixture
@@ -61,3 +69,31 @@ def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
     environment = command_environment(built, {"PYTHONPATH": "/mine", "A": "b"})
     assert environment["PYTHONPATH"] == f"{tmp_path / 'build'}:/shell:/mine"
     assert environment["A"] == "b"
+
+
+def setup_of(device, cores):
+    planned = replace(PLANNED, loader="timm", target="resnet18")
+    request = BisectionRequest("good", "bad", "pypi:timm")
+    settings = RunSettings(device=device, cores=cores)
+    recipes, context = load_recipes("pypi:timm"), BuildContext(Path(sys.executable))
+    return Setup(request, recipes, METRICS["compile"], settings, planned, None, (0,), context)
+
+
+def test_a_case_on_a_gpu_is_compiled_on_the_spare_cores(monkeypatch):
+    monkeypatch.setattr(workbench, "gpus_of", lambda settings: [])
+    made = []
+
+    def builds(cores, options, processes, gpu, compile_cores):
+        made.append(compile_cores)
+        return SimpleNamespace(stop=None)
+
+    monkeypatch.setattr(workbench, "AlternatingBuilds", builds)
+    for device, cores in (("cpu", "0-3"), ("cuda", "0-3"), ("cuda", "0")):
+        setup_of(device, cores).measurer()
+    assert made == [(), (0, 1, 2, 3), ()]
+
+
+def test_builds_compiled_on_other_cores_are_not_compared():
+    digests = [setup_of(*words).harness() for words in (("cuda", "0-3"), ("cuda", "0-2"), ("cuda", "0,4-6"))]
+    assert digests[0] != digests[1]
+    assert digests[0] == digests[2]

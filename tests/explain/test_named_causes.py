@@ -47,6 +47,36 @@ def test_a_break_has_its_place_in_the_users_code():
     )
 
 
+def branch(line):
+    return f"a branch that depends on data in net.py:{line} (generic_jump TensorVariable())"
+
+
+def breaks(by_line):
+    """Branches on data in net.py: line -> graph breaks."""
+    reasons = {branch(line): count for line, count in by_line.items()}
+    places = {branch(line): [f"net.py:{line} in forward"] for line in by_line}
+    return {**PLAIN, "break_reasons": reasons, "break_places": places, "graphs": 3}
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ({9: 2}, {10: 1}, "1 graph break fewer (net.py:9 in forward"),
+    ({9: 1}, {10: 1, 20: 1}, "1 more graph break (net.py:10 in forward and net.py:20 in forward"),
+])  # fmt: skip
+def test_a_branch_that_moved_to_another_line_is_the_same_graph_break(old, new, words):
+    reason = "a branch that depends on data in net.py (generic_jump TensorVariable())"
+    assert told(breaks(new), old=breaks(old)) == f"{words}: {reason})."
+    assert "break" not in told(breaks({10: 2}), old=breaks({9: 2}))
+
+
+def test_the_number_of_graph_breaks_is_the_difference_of_all_reasons():
+    old = {**PLAIN, "break_reasons": {"print": 3}, "graphs": 4}
+    new = {**PLAIN, "break_reasons": {"item": 2}, "graphs": 3}
+    assert told(new, old=old).startswith("1 graph break fewer, so 3 graphs instead of 4 (print)")
+    assert told(old, old=new).startswith("1 more graph break, so 4 graphs instead of 3 (print)")
+    other = {**PLAIN, "break_reasons": {"item": 3}, "graphs": 4}
+    assert told(other, old=old).startswith("The graph breaks for another reason (item)")
+
+
 @pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
 def test_breaks_of_a_case_that_was_not_compiled_are_unknown(status):
     before = side_of(

@@ -9,7 +9,8 @@ import pytest
 
 from perfdash.records import Case
 from perfdash.runner import slot as slots
-from perfdash.runner.alternating_builds import PairedSlots, with_variables
+from perfdash.runner.alternating_builds import AlternatingBuilds, Environment, PairedSlots, with_variables
+from perfdash.runner.cores import core_names
 from perfdash.runner.messages import Answer, Options, ProcessOutcome
 from perfdash.runner.slot import Slot
 from tests.runner.planned import PLANNED, Parent, events
@@ -56,6 +57,14 @@ def test_each_pair_of_slots_has_a_gpu_and_compile_cores_of_its_own(tmp_path):
         assert [slot.gpu for slot in sides] == ["GPU-a", "GPU-b"]
         assert [slot.compile_cores for slot in sides] == [(0, 2), (1, 3)]
     assert "gpu GPU-b" in paired._slots[1]["new"].lock_names
+
+
+def test_every_build_of_several_is_compiled_on_the_same_cores():
+    builds = AlternatingBuilds((0,), Options(python="python", threads=1), gpu="GPU-a", compile_cores=(0, 2))
+    assert builds._holder.lock_names == [*core_names([0, 2]), "gpu GPU-a"]
+    for name in ("old", "new"):
+        slot = builds._slot(Environment(name))
+        assert (slot.cores, slot.gpu, slot.compile_cores) == ((0,), "GPU-a", (0, 2))
 
 
 EAGER = replace(PLANNED, case=Case("s", "m", backend="eager"), skip_reason=None)

@@ -65,7 +65,8 @@ class BuiltEnvironment:
 class Builder(Protocol):
     """Builds revisions. Use as a context manager; methods may be called from several threads.
 
-    Its builds are not pruned until it is closed. If two processes want a revision, it is built once.
+    Its builds are not pruned until it is closed. If two processes want a revision, it is built once; of one
+    that a measurement may change, each bisection has a copy of its own.
     """
 
     def __enter__(self) -> Builder:

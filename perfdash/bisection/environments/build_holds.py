@@ -1,6 +1,6 @@
 """Hold builds for a bisection, so that nothing prunes them, and nobody else changes exclusive ones.
 
-It knows neither the cache nor its keys: a build is its folder, and its lock is passed in.
+It knows no cache: the lock of a build is passed in. A build that another bisection has for itself has copies.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 
 class Hold:
@@ -31,38 +30,41 @@ class BuildHolds:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._holds: dict[Path, Hold] = {}
-        self._users: dict[Path, set[object]] = {}
+        self._holds: dict[str, tuple[str, Hold]] = {}
+        self._users: dict[str, set[object]] = {}
 
-    def take(self, place: Path, user: object, lock: Callable[[], Hold]) -> Hold | None:
-        """Hold a build for a builder: the new lock, or None if the bisection has it already."""
+    def take(self, key: str, user: object, lock: Callable[[], tuple[str, Hold]]) -> tuple[str, Hold | None]:
+        """Hold a build for a builder: the copy that is held, and its new lock.
+
+        The lock is None if the bisection has it already. `lock` takes the build or a copy: its key and lock.
+        """
         with self._guard:
-            if place in self._holds:
-                self._users[place].add(user)
-                return None
-        hold = lock()
+            if key in self._holds:
+                self._users[key].add(user)
+                return self._holds[key][0], None
+        copy, hold = lock()
         with self._guard:
-            self._users.setdefault(place, set()).add(user)
-            if place in self._holds:  # another thread was faster
+            self._users.setdefault(key, set()).add(user)
+            if key in self._holds:  # another thread was faster
                 hold.release()
-                return None
-            self._holds[place] = hold
-            return hold
+                return self._holds[key][0], None
+            self._holds[key] = copy, hold
+            return copy, hold
 
-    def release(self, place: Path, user: object) -> None:
+    def release(self, key: str, user: object) -> None:
         """Release a build that a builder holds; its lock goes with its last user."""
         with self._guard:
-            self._release([place], user)
+            self._release([key], user)
 
     def release_all(self, user: object) -> None:
         """Release all builds that a builder holds."""
         with self._guard:
-            self._release([place for place, users in self._users.items() if user in users], user)
+            self._release([key for key, users in self._users.items() if user in users], user)
 
-    def _release(self, places: Sequence[Path], user: object) -> None:
-        for place in places:
-            if place in self._holds:
-                self._users[place].discard(user)
-                if not self._users[place]:
-                    del self._users[place]
-                    self._holds.pop(place).release()
+    def _release(self, keys: Sequence[str], user: object) -> None:
+        for key in keys:
+            if key in self._holds:
+                self._users[key].discard(user)
+                if not self._users[key]:
+                    del self._users[key]
+                    self._holds.pop(key)[1].release()

@@ -101,9 +101,17 @@ class Cache:
         remove(self.place(key))
         return kept
 
-    def hold(self, key: str, exclusive: bool = False, stop: threading.Event | None = None) -> Hold:
-        """Hold a build against pruning; `exclusive`: also against its other users. Raises BuildStopped."""
-        return self._lock(f"{key}.use", fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, stop)
+    def hold(self, key: str, stop: threading.Event | None = None) -> Hold:
+        """Hold a build against pruning. Raises BuildStopped."""
+        return self._lock(f"{key}.use", fcntl.LOCK_SH, stop)
+
+    def hold_alone(self, key: str) -> tuple[str, Hold]:
+        """Hold a build also against other users: the key of the first copy that nobody uses, and its lock."""
+        copy, number = key, 0
+        while (hold := self._try(f"{copy}.use", fcntl.LOCK_EX)) is None:
+            number += 1
+            copy = f"{key}.{number}"
+        return copy, hold
 
     def make(self, key: str, stop: threading.Event | None = None) -> Hold:
         """Wait for the lock of the process that builds it. Raises BuildStopped."""
@@ -351,11 +359,6 @@ class CachedBuilder(ABC):
         key = self.key(revision)
         return self.cache.is_finished(key) or self.cache.failed(key) is not None
 
-    def release(self, revision: Revision) -> None:
-        """Let a revision's builds be pruned."""
-        for fresh in (False, True):
-            self._holds.release(self.cache.place(self.key(revision, fresh)), self)
-
     def build(
         self,
         revision: Revision,
@@ -365,27 +368,30 @@ class CachedBuilder(ABC):
     ) -> BuiltEnvironment:
         """See Builder."""
         key = self.key(revision, fresh)
-        place, exclusive = self.cache.place(key), self.recipe.exclusive
+
+        def lock() -> tuple[str, Hold]:
+            return self.cache.hold_alone(key) if self.recipe.exclusive else (key, self.cache.hold(key, stop))
+
         try:
-            hold = self._holds.take(place, self, lambda: self.cache.hold(key, exclusive, stop))
-            if record := self.cache.finished(key):
+            copy, hold = self._holds.take(key, self, lock)
+            place = self.cache.place(copy)
+            if record := self.cache.finished(copy):
                 if hold:
                     try:
                         self.check_reused(revision, place, record, hold)
                     except BaseException:
-                        self._holds.release(place, self)  # so that it is checked again the next time
+                        self._holds.release(key, self)  # so that it is checked again the next time
                         raise
-                return self._built(revision, key, record, reused=True)
-            making = self.cache.make(key, stop)
+                return self._built(revision, key, place, record, reused=True)
+            making = self.cache.make(copy, stop)
             try:
-                if record := self.cache.finished(key):  # another process has built it meanwhile
-                    return self._built(revision, key, record, reused=True)
-                failed = self.cache.failed(key)
+                if record := self.cache.finished(copy):  # another process has built it meanwhile
+                    return self._built(revision, key, place, record, reused=True)
+                failed = self.cache.failed(copy)
                 if failed and not again:
                     raise Unbuildable(failed["reason"], Path(failed["log"]), remembered=True)
-                return self._built(
-                    revision, key, self._make(revision, key, making, stop, fresh), reused=False
-                )
+                record = self._make(revision, copy, making, stop, fresh)
+                return self._built(revision, key, place, record, reused=False)
             finally:
                 making.release()
         except OSError as error:
@@ -474,8 +480,12 @@ class CachedBuilder(ABC):
                     "interpreter (--python)"
                 )
 
-    def _built(self, revision: Revision, key: str, record: dict[str, Any], reused: bool) -> BuiltEnvironment:
-        place = self.cache.place(key)
+    def _built(
+        self, revision: Revision, key: str, place: Path, record: dict[str, Any], reused: bool
+    ) -> BuiltEnvironment:
+        notes = record.get("notes", ())
+        if place.name != key:
+            notes = (*notes, "it is in use by another bisection, so this one has a copy of it")
         return BuiltEnvironment(
             revision=revision,
             python=self.context.python,
@@ -488,7 +498,7 @@ class CachedBuilder(ABC):
             reused=reused,
             packages=record["packages"],
             compiled_from=record.get("compiled_from"),
-            notes=tuple(record.get("notes", ())),
+            notes=tuple(notes),
         )
 
 

@@ -71,8 +71,12 @@ class Source(Protocol):
     def revisions(self, good: str, bad: str) -> list[Revision]:
         """From good to bad, both included. Raises UsageError: unknown, equal, swapped, apart."""
 
-    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The merge base and the commits of a merged branch. Empty if it is not a merge."""
+    def inside(self, merge: Revision, parent: int, known: Sequence[str]) -> list[list[Revision]]:
+        """The commits that a merge brings by a parent, in parts, the newest part first; may be empty.
+
+        known: revisions whose history is left out: the one before the merge, and the good end. A part begins
+        with the commit before its changes: where the branch forked, or where it merged known history.
+        """
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
         """The files that each revision changes against the one before it; none for the first."""

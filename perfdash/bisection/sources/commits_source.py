@@ -59,21 +59,34 @@ class GitCommits:
         self._check_order(first, last, good, bad)
         commits = self._between(first, last)
         oldest = commits[-1]
-        if self._first_parent and first not in oldest.parents[:1]:
+        if first not in oldest.parents[:1]:
             self.notes.append(
                 f"{good} is not on the line of first parents of {bad}: between it and "
                 f"{oldest.label} more than that commit's own change lies"
             )
         return [self._commit(first), *reversed(commits)]
 
-    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The merge base and the commits of a merged branch. Empty if it is not a merge."""
+    def inside(self, merge: Revision, parent: int, known: Sequence[str]) -> list[list[Revision]]:
+        """The commits that a merge brings by a parent, in parts: see Source."""
         if len(merge.parents) < parent:
             return []
-        side = self._listed("--first-parent", f"{merge.parents[0]}..{merge.parents[parent - 1]}")
+        side = self._listed("--first-parent", merge.parents[parent - 1], "--not", *known)
         if not side or not side[-1].parents:
             return []
-        return [self._commit(side[-1].parents[0]), *reversed(side)]
+        parts = [[self._commit(side[-1].parents[0])]]
+        for commit in reversed(side):
+            if self._has_merged(commit, known):
+                parts.append([commit])
+            else:
+                parts[-1].append(commit)
+        return parts[::-1]
+
+    def _has_merged(self, commit: Revision, known: Sequence[str]) -> bool:
+        """Whether a commit of a branch is a merge that brings some of the known history into it."""
+        if len(commit.parents) < 2:
+            return False
+        brought = ("rev-list", "--count", commit.id, "--not", commit.parents[0])
+        return line(*brought, cwd=self.repo) != line(*brought, *known, cwd=self.repo)
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
         """The files that each revision changes against the one before it; none for the first."""
@@ -100,9 +113,20 @@ class GitCommits:
         return commit
 
     def _between(self, first: str, last: str) -> list[Revision]:
-        """The commits after `first` up to `last`, newest first."""
-        lines = ("--first-parent",) if self._first_parent else ("--topo-order", "--ancestry-path")
-        return self._listed(*lines, f"{first}..{last}")
+        """The commits after `first` up to `last`, newest first.
+
+        Only of one line: in a list of parallel lines, a change on one of them would not be a single step.
+        """
+        if not self._first_parent:
+            commits = self._listed("--topo-order", "--ancestry-path", f"{first}..{last}")
+            older = [*(commit.id for commit in commits[1:]), first]
+            if all(name in commit.parents for commit, name in zip(commits, older, strict=True)):
+                return commits
+            self.notes.append(
+                "the commits from good to bad are on several lines: their first parents are searched, and "
+                "then the merge at fault, as without --all-commits"
+            )
+        return self._listed("--first-parent", f"{first}..{last}")
 
     def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
         try:

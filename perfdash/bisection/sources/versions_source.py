@@ -53,7 +53,7 @@ class PackageVersions:
             between = [version for version in between if version.local == first.local]
         return [self._revision(version) for version in between]
 
-    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
+    def inside(self, merge: Revision, parent: int, known: Sequence[str]) -> list[list[Revision]]:
         """Empty: a version is not a merge."""
         return []
 

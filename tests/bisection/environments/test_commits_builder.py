@@ -133,32 +133,42 @@ def test_a_command_gets_a_worktree_of_its_own(pure, where):
         head = subprocess.run(["git", "describe", "--tags"], cwd=third.folder, capture_output=True, text=True)
         assert head.stdout.startswith("v1-2-g")
         assert first.pythonpath == ()
-        with open_builder(recipe, where) as other:  # as another bisection: waits until the first lets go
-            stop = threading.Event()
-            threading.Timer(0.3, stop.set).start()
-            with pytest.raises(BuildStopped):
-                other.build(revisions[0], stop=stop)
-            builder.release(revisions[0])
-            assert other.build(revisions[0]).reused
+
+
+def test_two_bisections_that_want_each_others_worktrees_go_on(pure, where):
+    """Each holds its ends to its end: one that waits for the other's would wait without end."""
+    recipe, where = load_recipe("command"), replace(where, repo=pure.folder)
+    _, (first, middle, last) = listed(recipe, where)
+    with open_builder(recipe, where) as other:
+        with open_builder(recipe, where) as one:
+            own = one.build(first)
+            assert other.build(last).notes == ()
+            assert one.build(middle).notes == ()
+            copies = [other.build(first), one.build(last), other.build(middle)]
+            assert not any(copy.reused for copy in copies)
+            for copy in copies:
+                assert copy.notes == ("it is in use by another bisection, so this one has a copy of it",)
+            assert copies[0].key == own.key
+            assert copies[0].folder != own.folder
+            assert other.build(first).folder == copies[0].folder
+        with open_builder(recipe, where) as third:  # the first copy that is free
+            built = third.build(first)
+            assert (built.folder, built.reused, built.notes) == (own.folder, True, ())
 
 
 def test_builders_of_one_bisection_share_its_worktrees(pure, where):
     """As the stage inside a merge, which needs the worktree of its base that the stage above has."""
     recipe, where = load_recipe("command"), replace(where, repo=pure.folder)
     revision = listed(recipe, where)[1][0]
-    holds, stop = BuildHolds(), threading.Event()
+    holds = BuildHolds()
+    with open_builder(recipe, where, holds) as outer:
+        built = outer.build(revision)
+        with open_builder(recipe, where, holds) as inner:
+            assert inner.build(revision).folder == built.folder
+        with open_builder(recipe, where) as other:  # the outer one has it still
+            assert other.build(revision).folder != built.folder
     with open_builder(recipe, where) as other:
-        with open_builder(recipe, where, holds) as outer:
-            with open_builder(recipe, where, holds) as inner:
-                outer.build(revision)
-                timer = threading.Timer(60, stop.set)
-                timer.start()
-                assert inner.build(revision, stop=stop).reused
-                timer.cancel()
-            stop.set()
-            with pytest.raises(BuildStopped):  # the outer one has it still
-                other.build(revision, stop=stop)
-        assert other.build(revision).reused
+        assert other.build(revision).folder == built.folder
 
 
 def test_built_with_a_compiler_and_overlaid(compiled, where, tmp_path):

@@ -50,19 +50,52 @@ def test_first_parents_oldest_first(repo):
     assert len(revisions[2].parents) == 2
 
 
-def test_all_commits_on_request(repo):
-    commits = titles(GitCommits(repo.folder, first_parent=False).revisions("v1", "main"))
-    assert commits[0] == "first"
-    assert sorted(commits[1:-2]) == ["s1", "s2", "second"]
-    assert commits.index("s1") < commits.index("s2")
+def test_all_commits_only_if_they_are_on_one_line(repo):
+    source = GitCommits(repo.folder, first_parent=False)
+    assert titles(source.revisions("side~1", "main"))[:3] == ["s1", "s2", "Merge branch 'side'"]
+    assert not any("several lines" in note for note in source.notes)
+    assert source.revisions("v1", "main") == GitCommits(repo.folder).revisions("v1", "main")
+    assert "several lines" in source.notes[-1]
+
+
+def test_what_a_merge_brought_by_its_first_parent(repo):
+    """Of a line that comes from the branch."""
+    source = GitCommits(repo.folder, first_parent=False)
+    _, before, merge, _ = source.revisions("side~1", "main")
+    known = (before.id, repo.git("rev-parse", "side~1"))
+    assert [titles(part) for part in source.inside(merge, 1, known)] == [["first", "second"]]
 
 
 def test_what_a_merge_brought(repo):
     source = GitCommits(repo.folder)
-    merge = source.revisions("v1", "main")[2]
-    assert titles(source.inside(merge)) == ["first", "s1", "s2"]
-    assert source.inside(source.revisions("v1", "main")[1]) == []
-    assert source.inside(merge, parent=3) == []
+    first, second, merge, _ = source.revisions("v1", "main")
+    known = (second.id, first.id)
+    assert [titles(part) for part in source.inside(merge, 2, known)] == [["first", "s1", "s2"]]
+    assert source.inside(second, 2, known) == []
+    assert source.inside(merge, 3, known) == []
+    assert source.inside(merge, 2, [*known, repo.git("rev-parse", "side")]) == []
+
+
+def test_a_branch_that_merged_main_is_searched_in_parts(repo):
+    repo.git("checkout", "--quiet", "side")
+    repo.merge("main~2")
+    repo.commit("s3", {"d.py": "1"})
+    repo.git("checkout", "--quiet", "-b", "other", "side~1")
+    repo.commit("o1", {"e.py": "1"})
+    repo.git("checkout", "--quiet", "side")
+    repo.merge("other")
+    repo.merge("main")
+    repo.git("checkout", "--quiet", "main")
+    repo.commit("m", {"f.py": "1"})
+    repo.merge("side")
+    source = GitCommits(repo.folder)
+    *_, before, merge = source.revisions("v1", "main")
+    parts = source.inside(merge, 2, (before.id, repo.git("rev-parse", "v1")))
+    # Nothing since its last merge of main, two commits between its merges of main, nothing before.
+    assert [titles(part)[1:] for part in parts] == [[], ["s3", "Merge branch 'other' into side"], []]
+    assert [part[0].parents[0] for part in parts[:2]] == [
+        repo.git("rev-parse", f"side{n}") for n in ("~1", "~4")
+    ]
 
 
 def test_what_each_touches(repo):

@@ -74,7 +74,7 @@ def test_nightlies_by_date(tmp_path, where):
     assert [revision.date for revision in revisions] == ["2026-10-30", "2026-10-31", "2026-11-02"]
     assert revisions[1].title == "torch 2.15.0.dev20261031+cpu of commit 1111111111"
     assert source.touched(revisions) == [(), (), ()]
-    assert source.inside(revisions[0]) == []
+    assert source.inside(revisions[1], 2, [revisions[0].id]) == []
     with pytest.raises(UsageError, match="the nearest: 2026-10-31 and 2026-11-02"):
         source.revisions("2026-11-01", "2026-11-02")
 

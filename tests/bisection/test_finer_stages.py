@@ -1,0 +1,89 @@
+"""What is said of a culprit whose finer stage found nothing that explains it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.bisection.engine import DeadEnd
+from perfdash.bisection.events import Done, RangeOutcome
+from perfdash.bisection.finer_stages import remarks
+from tests.bisection.scripted import Script, bisected, revision
+
+HOW = {
+    "merge 2": "inside the merge of 12",
+    "pin": "inside inner, pinned anew by 12",
+    "rung": "between the builds around 12",
+}
+UNCHANGED = {
+    "merge 2": "it shows no such change, so it is what the commit itself does",
+    "pin": "it shows no such change, so it is what the commit itself does",
+    "rung": "it shows no such change: what differs is how they were built, or their dependencies",
+}
+
+
+@pytest.fixture
+def bisect(tmp_path):
+    """A bisection that finds 12, in which each finer stage `more` (way -> for the journal) has no change."""
+
+    def run(more, parents=1, **scripted):
+        script = Script.step(20, at=12, **scripted)
+        script.revisions[12] = revision(12, parents)
+        side = [script.revisions[5], *(revision(n, prefix="b") for n in range(1, 6))]
+        script.levels.update({f"b{n}": 1.0 for n in range(6)})
+
+        def descend(bisection, step, builder):
+            if step.way not in more:
+                raise DeadEnd("nothing there")
+            origin = {"stage": step.stage.number, "place": step.outcome.first, "way": step.way}
+            return {**script.stage(len(bisection.stages), side, origin), "more": more[step.way]}
+
+        script.descend = descend
+        return bisected(script, tmp_path, rungs=2 if "rung" in more else 1, pins="pin" in more)
+
+    return run
+
+
+def told(bisection):
+    return remarks(bisection, bisection.stages[0], bisection.stages[0].culprits[0])
+
+
+MORE = {"merge 2": {}, "pin": {"inside": {"name": "inner"}}, "rung": {"rung": 1}}
+
+
+@pytest.mark.parametrize("way", MORE)
+def test_a_finer_stage_without_the_change(bisect, way):
+    bisection = bisect({way: MORE[way]}, parents=2 if way == "merge 2" else 1)
+    assert told(bisection) == [f"{HOW[way]} {UNCHANGED[way]}"]
+
+
+@pytest.mark.parametrize("way", MORE)
+@pytest.mark.parametrize(("verdict", "words"), [
+    ("undecided", "it is undecided whether the ends differ"),
+    ("cannot tell", "the ends differ, but no revision is likely enough to be the culprit"),
+])  # fmt: skip
+def test_a_finer_stage_without_an_answer(bisect, way, verdict, words):
+    bisection = bisect({way: MORE[way]}, parents=2 if way == "merge 2" else 1)
+    bisection.stages[1].search.action = Done((RangeOutcome(verdict, 0, 5),))
+    assert told(bisection) == [f"{HOW[way]} {words}"]
+
+
+@pytest.mark.parametrize("way", MORE)
+def test_a_finer_stage_with_an_end_that_cannot_be_measured(bisect, way):
+    why = "it does not compile any more"
+    bisection = bisect({way: MORE[way]}, parents=2 if way == "merge 2" else 1, unbuildable={"b5": why})
+    assert told(bisection) == [f"{HOW[way]} could not be searched: b5: {why}"]
+
+
+def test_only_the_last_part_of_a_merge_says_that_it_is_the_commit_itself(bisect):
+    parts = {"parts": 2, "merges": 1}
+    bisection = bisect({"merge 2": parts, "merge 2 part 2": parts}, parents=2)
+    unchanged = "inside the merge of 12 up to b5 it shows no such change"
+    assert told(bisection) == [
+        unchanged,
+        f"{unchanged}, so it is what the commit itself does, or a merge into its branch",
+    ]
+
+
+def test_of_three_parents_one_that_could_not_be_searched_leaves_it_open(bisect):
+    bisection = bisect({"merge 2": {}}, parents=3)
+    assert told(bisection) == ["nothing there", "inside the merge of 12 it shows no such change"]
