@@ -22,7 +22,7 @@ from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
-from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
+from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, held
 from perfdash.runner.cores import away_from, compile_cores, gpus_of, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.run_journal import read_plan
@@ -138,14 +138,9 @@ def remeasure(
                 confirmed += word == confirmation.STANDS and finding.direction > 0
                 decided(Decision(planned.case, finding, word, numbers, len(pairs)))
 
+    slots = PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
     with away_from(cores), ExitStack() as stack:
-        slots = when_free(
-            lambda: stack.enter_context(
-                PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
-            ),
-            settings.wait,
-            notify,
-        )
+        when_free(lambda: stack.enter_context(held([slots])), settings.wait, notify)
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
         if other := other_commits(judged.run, workers["new"]):
             raise UsageError(
