@@ -33,6 +33,7 @@ from perfdash.settings import RunSettings
 from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
 
+_REASONS = 5  # why cases are skipped, in a message
 BASE = "base"  # the base's run folder, inside the change's
 _KEY = "compared_with"  # of a plan in run.json: the base's interpreter, and how many pairs are allowed
 
@@ -88,7 +89,16 @@ class BuildComparison:
 def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | None) -> BuildComparison:
     """Plan a comparison and make its folders. Raises UsageError or MachineError; then no folder is left."""
     base_python = os.path.abspath(os.path.expanduser(base_python))
+    here: dict[str, Any] = {"executor": "local", "scheduler": None, "shard": None, "costs": None}
+    settings = settings.model_copy(update=here)
     plan, dynamo_names = make_plan(settings)
+    if all(planned.skip_reason for planned in plan.cases):
+        reasons = list(dict.fromkeys(str(planned.skip_reason) for planned in plan.cases))
+        more = f"; and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+        raise UsageError(
+            f"nothing to measure: all {len(plan.cases)} cases are skipped: "
+            f"{'; '.join(reasons[:_REASONS])}{more}"
+        )
     check_machine(settings, plan.cases, base_python)
     beside(options_of(settings), base_python)
     most = most_pairs or MOST_PAIRS

@@ -62,10 +62,12 @@ def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
-    """The settings of a run, changed by flags, for one case at a time and without its instances."""
+    """The settings of a run, changed by flags, for one case at a time on this machine, without instances."""
     recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
-    alone: dict[str, Any] = {"jobs": 1, "cores": None, "instances": None, "fail_on": ()}
+    alone: dict[str, Any] = {
+        "executor": "local", "scheduler": None, "jobs": 1, "cores": None, "instances": None, "fail_on": (),
+    }  # fmt: skip
     return on_one_socket(RunSettings(**{**recorded, **alone, **given}))
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 
+from perfdash.errors import UsageError
 from perfdash.records import Case, RunInfo
 from perfdash.runner import build_comparison, cores
 from perfdash.runner.alternating_builds import BuildPair
@@ -103,6 +104,39 @@ def test_the_cores_are_held_from_the_first_round_to_the_last(comparison):
     free = Locks.try_take(Slots.made[0].lock_names)
     assert free is not None
     free.close()
+
+
+@pytest.fixture
+def refused_without_folder(tmp_path, monkeypatch):
+    """new_comparison(), of whose plan the cases are given; nothing of this machine is asked."""
+    monkeypatch.setattr(build_comparison, "check_machine", lambda *_: None)
+
+    def compare(*cases, **settings):
+        asked = []
+        plan = cut(cases, [1.0] * len(cases), None)
+        monkeypatch.setattr(build_comparison, "make_plan", lambda given: asked.append(given) or (plan, {}))
+        ran = RunSettings(suite=["timm"], out=tmp_path / "runs", **settings)
+        made = build_comparison.new_comparison(ran, sys.executable, None)
+        assert made.settings == asked[0]
+        return made
+
+    return compare
+
+
+def test_a_comparison_is_of_this_machine_whatever_the_settings_of_runs_are(refused_without_folder):
+    made = refused_without_folder(case("m"), executor="dask", scheduler="tcp://h:1", shard="1/4")
+    settings = made.settings
+    assert (settings.executor, settings.scheduler, settings.shard) == ("local", None, None)
+    assert {info.configuration["executor"] for info in made.infos.values()} == {"local"}
+    for journal in made.journals.values():
+        journal.close()
+
+
+def test_a_comparison_without_any_case_says_why_and_leaves_no_folder(refused_without_folder, tmp_path):
+    cases = [replace(case(name), skip_reason=f"{name} does not run here") for name in ("a", "b")]
+    with pytest.raises(UsageError, match=r"all 2 cases are skipped: a does not run here; b does not"):
+        refused_without_folder(*cases)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
