@@ -14,7 +14,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.explain.profile_comparison import Pair
 from perfdash.files import write
 from perfdash.records import Case
-from perfdash.runner.alternating_builds import PairedSlots, with_variables
+from perfdash.runner.alternating_builds import PairedSlots, held, with_variables
 from perfdash.runner.case_status import status_of
 from perfdash.runner.code_files import model_of_folder
 from perfdash.runner.compatibility import check_machine
@@ -169,14 +169,9 @@ def profile(
     cores, gpus = slots_of(new.settings)[:1], gpus_of(new.settings)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     profiles: list[Pair] = []
+    slots = PairedSlots(cores, old.options, new.options, folder, gpus, compile_cores(cores, new.settings))
     with away_from(cores), ExitStack() as stack:
-        slots = when_free(
-            lambda: stack.enter_context(
-                PairedSlots(cores, old.options, new.options, folder, gpus, compile_cores(cores, new.settings))
-            ),
-            wait_s,
-            notify,
-        )
+        when_free(lambda: stack.enter_context(held([slots])), wait_s, notify)
         _refuse_other_builds(builds, slots)
         for number in range(1, pairs + 1):
             order = ("old", "new") if number % 2 else ("new", "old")

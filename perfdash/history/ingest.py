@@ -14,7 +14,7 @@ from perfdash.files import now
 from perfdash.history import generated_code, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
-from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
+from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
 from perfdash.history.queries import in_chunks, list_runs, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest, pruned_content
 from perfdash.history.store import Store
@@ -117,9 +117,9 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
-        _rename_configurations(connection, rows)
-        _insert_rows(connection, run_id, rows)
-        connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
+        named = _with_one_name(connection, rows)
+        _insert_rows(connection, run_id, named)
+        connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
@@ -163,22 +163,33 @@ def _same_results(
     return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
 
 
-def _rename_configurations(connection: sa.Connection, rows: Sequence[Row]) -> None:
-    """Give what is stored of each setting the name that its configuration has now: settings identify it."""
-    columns = tuple(name for name in SETTING if name != "configuration")
-    for *setting, latest in grouped(rows):
-        if latest == DEFAULT_CONFIGURATION:
+def _with_one_name(connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
+    """Give each setting one configuration name, in these rows and in the store; settings identify it.
+
+    That is the name in these rows. Rows of a run without --configuration (`default`) take the stored name.
+    """
+    names = {}
+    for *setting, name in grouped(rows):
+        if name == DEFAULT_CONFIGURATION:
+            stored = schema.cases.c.configuration
+            query = sa.select(stored).where(_is_of(schema.cases, setting), stored != DEFAULT_CONFIGURATION)
+            name = connection.execute(query.limit(1)).scalar() or DEFAULT_CONFIGURATION
+        names[tuple(setting)] = name
+        if name == DEFAULT_CONFIGURATION:
             continue
-        for table in (schema.summaries, schema.cases):
-            same = [table.c[name] == value for name, value in zip(columns, setting, strict=True)]
-            if table is schema.cases:
-                dtype, _, amp_dtype = str(setting[columns.index("dtype")]).partition("-")
-                same[columns.index("dtype")] = (table.c.dtype == dtype) & (
-                    table.c.amp_dtype.is_not_distinct_from(amp_dtype or None)
-                )
-            connection.execute(
-                sa.update(table).where(*same, table.c.configuration != latest).values(configuration=latest)
-            )
+        for table in (schema.cases, schema.summaries):
+            renamed = sa.update(table).where(_is_of(table, setting), table.c.configuration != name)
+            connection.execute(renamed.values(configuration=name))
+    return [replace(row, case=replace(row.case, configuration=names[setting_of(row)])) for row in rows]
+
+
+def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """The condition that a row of `cases` or `summaries` is of a setting."""
+    values = dict(zip(SETTING, setting, strict=True))
+    if table is schema.cases:
+        values["dtype"], _, amp_dtype = str(values["dtype"]).partition("-")
+        values["amp_dtype"] = amp_dtype or None
+    return sa.and_(*(table.c[name] == value for name, value in values.items()))
 
 
 def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:
@@ -277,7 +288,7 @@ def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [
         {
             "run_id": run_id,
-            **dict(zip(SETTING, setting, strict=True)),
+            **dict(zip(NAMED_SETTING, setting, strict=True)),
             **vars(summarize(group)),
         }
         for setting, group in grouped(rows).items()

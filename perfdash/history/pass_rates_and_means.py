@@ -20,9 +20,9 @@ from perfdash.stats.means import (
     geometric_mean_interval,
 )
 
-# The columns of the setting that a summary is of.
-SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings",
-           "configuration")  # fmt: skip
+# The columns that identify the setting of a summary; the name of the configuration does not.
+SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings")
+NAMED_SETTING = (*SETTING, "configuration")
 _NOT_ATTEMPTED = frozenset(
     {Status.SKIPPED, Status.NOT_TONIGHT, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT}
 )
@@ -136,16 +136,16 @@ def setting_of_case(case: Case) -> tuple[Any, ...]:
     dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
     return (
         case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic,
-        case.settings, case.configuration,
+        case.settings,
     )  # fmt: skip
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Group rows by `setting_of`, in order of first appearance."""
+    """Group rows by setting, in order of first appearance; the keys are in the order of NAMED_SETTING."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(setting_of(row), []).append(row)
-    return groups
+    return {(*setting, group[0].case.configuration): group for setting, group in groups.items()}
 
 
 def _or_none(value: float | None) -> float | None:

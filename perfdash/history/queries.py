@@ -23,7 +23,7 @@ from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
 from perfdash.suggestions import did_you_mean, not_one_of
 
 if TYPE_CHECKING:
@@ -501,15 +501,19 @@ def model_series(
 
 @dataclass(frozen=True)
 class NightsOfCase:
-    """What a host has measured of a case: the nights, when last, and its seconds then."""
+    """What a host has measured of a case: the nights, when last, and its seconds then.
+
+    `last` is None where it was never measured. `failed`: when it ended in infra_error since, newest first.
+    """
 
     nights: int
-    last: str
+    last: str | None
     wall_s: float | None
+    failed: tuple[str, ...] = ()
 
 
 def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
-    """What the latest runs of a host have measured of each case, but for skips and faults of the machine."""
+    """What the latest runs of a host have measured of each case; skipped cases were not tried."""
     runs, results, cases = schema.runs, schema.results, schema.cases
     latest = (
         sa.select(runs.c.id)
@@ -519,18 +523,24 @@ def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> d
         .limit(runs_back)
     )
     query = (
-        sa.select(runs.c.started, results.c.wall_s, *cases.c[CASE_COLUMNS])
+        sa.select(runs.c.started, results.c.status, results.c.wall_s, *cases.c[CASE_COLUMNS])
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .where(results.c.run_id.in_(latest))
-        .where(results.c.status.not_in(_NOT_MEASURED))
+        .where(results.c.status.not_in(_NOT_MEASURED) | (results.c.status == str(Status.INFRA_ERROR)))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
     )
-    measured: dict[Case, NightsOfCase] = {}
-    for started, wall_s, *values in connection.execute(query):
-        newest = measured.setdefault(Case(*values), NightsOfCase(0, started, wall_s))
-        measured[Case(*values)] = replace(newest, nights=newest.nights + 1)
-    return measured
+    known: dict[Case, NightsOfCase] = {}
+    for started, status, wall_s, *values in connection.execute(query):
+        case = Case(*values)
+        nights = known.get(case, NightsOfCase(0, None, None))
+        if status != Status.INFRA_ERROR:
+            newest = nights if nights.nights else replace(nights, last=started, wall_s=wall_s)
+            nights = replace(newest, nights=newest.nights + 1)
+        elif not nights.nights:
+            nights = replace(nights, failed=(*nights.failed, started))
+        known[case] = nights
+    return known
 
 
 def earlier_processes(

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -131,10 +132,6 @@ def open_store(address: str, *, create: bool = True) -> Store:
             raise NoHistory(f"there is no history {path} yet; `perfdash run` makes it, or history import")
         if path.is_dir():
             raise UsageError(_A_FOLDER.format(path))
-        if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-            # WAL creates files beside the database even to read it. Where it cannot, open it as immutable.
-            query = {"mode": "ro", "immutable": "1", "uri": "true"}
-            url = sa.URL.create("sqlite", database=f"file:{path}", query=query)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -164,7 +161,7 @@ def check_writable(address: str) -> None:
             if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
                 raise MachineError(f"--db {path}: no file can be made in {folder}")
             return
-        if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        if not _may_be_written(path):
             raise MachineError(f"--db {path}: it cannot be written, or no file can be made beside it")
     _connected(url, _try_to_write).close()
 
@@ -187,7 +184,7 @@ def _try_to_write(store: Store, revision: str | None) -> None:
 def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Store:
     """Open the store and call `prepare` with it and its revision."""
     if url.get_backend_name() == "sqlite":
-        shown = str(url.database).removeprefix("file:")  # not rendered: the name of a file need not be text
+        shown = str(url.database)  # not rendered: the name of a file need not be text
     else:  # both the user part and the query of an address may hold a password
         shown = url.set(query={}).render_as_string(hide_password=True)
     store = Store(_engine(url), shown)
@@ -230,7 +227,10 @@ def _url(address: str) -> sa.URL:
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database))
         engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S}, json_serializer=dumps)
+        if path.exists() and not _may_be_written(path):
+            sa.event.listen(engine, "do_connect", lambda *_: connect_to_read(path, _BUSY_S))
         sa.event.listen(engine, "connect", _set_up_sqlite)
         return engine
     try:
@@ -239,6 +239,25 @@ def _engine(url: sa.URL) -> sa.Engine:
         )
     except ImportError as error:
         raise UsageError("a PostgreSQL history needs psycopg: pip install 'psycopg[binary]'") from error
+
+
+def connect_to_read(path: Path, timeout_s: float) -> sqlite3.Connection:
+    """A connection to an SQLite file that writes nothing, to be used by any thread.
+
+    WAL needs two files beside the database, even to read it. Where this user may not make them, those of a
+    writer are used. If there are none, the database is complete without them, and is opened as immutable.
+    """
+    file = path.resolve()  # SQLite's files are beside the file that a link leads to
+    log, index = (Path(f"{file}{end}") for end in ("-wal", "-shm"))
+    has_both = log.exists() and index.exists()
+    is_complete = not log.exists() or log.stat().st_size == 0
+    immutable = "&immutable=1" if not has_both and is_complete and not _may_be_written(file) else ""
+    uri = f"file:{quote(os.fsencode(file))}?mode=ro{immutable}"
+    return sqlite3.connect(uri, uri=True, timeout=timeout_s, check_same_thread=False)
+
+
+def _may_be_written(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:

@@ -16,7 +16,6 @@ from perfdash.history.pass_rates_and_means import (
     is_counted,
     is_disturbed,
     nothing_captured,
-    setting_of,
     summarize,
 )
 from perfdash.history.results import Row, is_cpu_time
@@ -293,8 +292,8 @@ TABLES: tuple[tuple[str, Cell], ...] = (
 def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """(title, table) of each of TABLES: a row per compiler, a column per suite."""
     suites = list(dict.fromkeys(row.case.suite for row in rows))
-    settings = list(dict.fromkeys(setting_of(row)[1:] for row in rows))
     summaries = {setting: summarize(group) for setting, group in grouped(rows).items()}
+    settings = list(dict.fromkeys(setting[1:] for setting in summaries))
     empty = summarize([])
     names = compilers(settings)
     tables = []

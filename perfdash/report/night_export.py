@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.files import finite
-from perfdash.history.pass_rates_and_means import SETTING, Summary, grouped, summarize
+from perfdash.history.pass_rates_and_means import NAMED_SETTING, Summary, grouped, summarize
 from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.records import variation
@@ -54,7 +54,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             "caution": night.caution,
             "nightly": night.nightly,
             "summaries": [
-                {**dict(zip(SETTING, setting, strict=True)), **vars(summarize(rows))}
+                {**dict(zip(NAMED_SETTING, setting, strict=True)), **vars(summarize(rows))}
                 for setting, rows in grouped(night.rows).items()
             ],
             "changes": [asdict(change) for change in night.changes],

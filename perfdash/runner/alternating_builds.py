@@ -9,8 +9,9 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps, mend_last_line
 from perfdash.records import Case, Result, result_from_json, to_json
+from perfdash.runner.cores import Locks
 from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import append_line, read_json
@@ -83,7 +85,7 @@ Enough = Callable[[Planned, Sequence[BuildPair]], bool]
 
 
 class PairedSlots:
-    """Slots of this machine. Each measures the old and the new build in turn."""
+    """Slots of this machine. Each measures the old and the new build in turn, on cores that are `held`."""
 
     def __init__(
         self,
@@ -115,22 +117,27 @@ class PairedSlots:
             }
             for number, slot_cores in enumerate(cores)
         ]
-        self._entered: list[Slot] = []
         self._writing = threading.Lock()
 
-    def __enter__(self) -> PairedSlots:
-        """Takes the cores. Raises MachineError where another run measures on one of them."""
-        mend_last_line(self._folder / FILE, _is_json)  # cut short by a power cut
-        try:
-            for pair in self._slots:
-                # The other side needs no lock of its own: the two never run at once.
-                self._entered.append(pair["new"].__enter__())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    @property
+    def cores(self) -> list[tuple[int, ...]]:
+        """The cores of each slot."""
+        return [pair["new"].cores for pair in self._slots]
 
-    def __exit__(self, *_: object) -> None:
+    @property
+    def lock_names(self) -> list[str]:
+        """The locks of its cores and GPUs. The two sides of a slot share them: they never run at once."""
+        return [name for pair in self._slots for name in pair["new"].lock_names]
+
+    def begin(self, locks: Locks) -> None:
+        """Use locks that the caller holds, and repair the file of the pairs after a power cut."""
+        mend_last_line(self._folder / FILE, _is_json)
+        for pair in self._slots:
+            for slot in pair.values():
+                slot.share(locks)
+
+    def close(self) -> None:
+        """End its processes, and remove what they shared."""
         for pair in self._slots:
             for slot in pair.values():
                 slot.__exit__()
@@ -213,6 +220,23 @@ class PairedSlots:
         with self._writing:
             append_line(self._folder / FILE, dumps(line))
         return result
+
+
+@contextmanager
+def held(several: Sequence[PairedSlots]) -> Iterator[None]:
+    """Hold the cores of several sets of slots, which may have cores in common: one set measures at a time.
+
+    Raises CoresTaken where another run measures on one of them.
+    """
+    locks = Locks.take(name for slots in several for name in slots.lock_names)
+    try:
+        for slots in several:
+            slots.begin(locks)
+        yield
+    finally:
+        for slots in several:
+            slots.close()
+        locks.close()
 
 
 def beside(options: Options, python: str) -> Options:

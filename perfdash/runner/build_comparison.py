@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.runner import orphans
-from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, read_pairs
+from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, held, read_pairs
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
 from perfdash.runner.messages import options_of
@@ -33,6 +33,7 @@ from perfdash.settings import RunSettings
 from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
 
+_REASONS = 5  # why cases are skipped, in a message
 BASE = "base"  # the base's run folder, inside the change's
 _KEY = "compared_with"  # of a plan in run.json: the base's interpreter, and how many pairs are allowed
 
@@ -88,7 +89,16 @@ class BuildComparison:
 def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | None) -> BuildComparison:
     """Plan a comparison and make its folders. Raises UsageError or MachineError; then no folder is left."""
     base_python = os.path.abspath(os.path.expanduser(base_python))
+    here: dict[str, Any] = {"executor": "local", "scheduler": None, "shard": None, "costs": None}
+    settings = settings.model_copy(update=here)
     plan, dynamo_names = make_plan(settings)
+    if all(planned.skip_reason for planned in plan.cases):
+        reasons = list(dict.fromkeys(str(planned.skip_reason) for planned in plan.cases))
+        more = f"; and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+        raise UsageError(
+            f"nothing to measure: all {len(plan.cases)} cases are skipped: "
+            f"{'; '.join(reasons[:_REASONS])}{more}"
+        )
     check_machine(settings, plan.cases, base_python)
     beside(options_of(settings), base_python)
     most = most_pairs or MOST_PAIRS
@@ -144,10 +154,13 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     remove_abandoned_folders()
     state = "failed"
     try:
-        kinds = by_slots(comparison.settings, comparison.measured)
-        with _open_slots(comparison, kinds[0][0], notify) as slots:
-            _introduce(comparison, slots)
-        _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
+        kinds = _kinds(comparison)
+        every = [slots for slots, _ in kinds]
+        with ExitStack() as stack:
+            when_free(lambda: stack.enter_context(held(every)), comparison.settings.wait, notify)
+            with away_from(every[0].cores):
+                _introduce(comparison, every[0])
+            _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
         state = "incomplete" if comparison.out_of_time else "done"
     except KeyboardInterrupt:
         comparison.interrupted, state = True, "interrupted"
@@ -176,16 +189,15 @@ def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None
     }
 
 
-@contextmanager
-def _open_slots(comparison: BuildComparison, settings: RunSettings, notify: Notify) -> Iterator[PairedSlots]:
-    """Slots with the threads and bound memory of `settings`, for both builds."""
-    new, cores = options_of(settings), slots_of(settings)
-    old = beside(new, comparison.base_python)
-    with away_from(cores), ExitStack() as stack:
-        paired = PairedSlots(
-            cores, old, new, comparison.folder, gpus_of(settings), compile_cores(cores, settings)
-        )
-        yield when_free(lambda: stack.enter_context(paired), settings.wait, notify)
+def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]]]:
+    """The measured cases by the threads and bound memory that they need, with slots for both builds."""
+    kinds = []
+    for settings, places in by_slots(comparison.settings, comparison.measured):
+        new, cores = options_of(settings), slots_of(settings)
+        old, wider = beside(new, comparison.base_python), compile_cores(cores, settings)
+        slots = PairedSlots(cores, old, new, comparison.folder, gpus_of(settings), wider)
+        kinds.append((slots, [comparison.measured[place] for place in places]))
+    return kinds
 
 
 def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
@@ -203,11 +215,11 @@ def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
 
 def _measure_rounds(
     comparison: BuildComparison,
-    kinds: Sequence[tuple[RunSettings, list[int]]],
+    kinds: Sequence[tuple[PairedSlots, list[Planned]]],
     budget: Budget | None,
     notify: Notify,
 ) -> None:
-    """Measure pair after pair. `kinds`: settings of slots, and the places of the cases that need them."""
+    """Measure pair after pair. `kinds`: slots, and the cases that need them."""
     for number in range(1, comparison.most_pairs + 1):
         undecided = comparison.undecided
         if not undecided or (budget and budget.spent):
@@ -217,11 +229,11 @@ def _measure_rounds(
         def has_this_pair(planned: Planned, pairs: Sequence[BuildPair], number: int = number) -> bool:
             return len(pairs) >= number
 
-        for settings, places in kinds:
-            own = [case for case in (comparison.measured[place] for place in places) if case in undecided]
+        for slots, cases in kinds:
+            own = [case for case in cases if case in undecided]
             if not own:
                 continue
-            with _open_slots(comparison, settings, notify) as slots:
+            with away_from(slots.cores):
                 slots.measure(
                     own,
                     has_this_pair,

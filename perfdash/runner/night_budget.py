@@ -22,7 +22,7 @@ ENOUGH = 10
 
 @dataclass(frozen=True)
 class Candidate:
-    """A case that may be measured. `days`: since it was measured last; None: never.
+    """A case that may be measured. `days`: since it was measured or failed last; None: never.
 
     `cost_s`: seconds of the night; of four cases side by side a quarter of what each takes.
     """
@@ -86,9 +86,13 @@ def within_hours(
 
 
 def _candidate(measured: NightsOfCase | None, cost_s: float, now: str) -> Candidate:
+    """A failure of the machine is repeated at once; a case that fails again waits like a measured one."""
     if measured is None:
         return Candidate(cost_s)
-    age = datetime.fromisoformat(now) - datetime.fromisoformat(measured.last)
+    last = measured.failed[0] if len(measured.failed) > 1 else measured.last
+    if last is None:
+        return Candidate(cost_s)
+    age = datetime.fromisoformat(now) - datetime.fromisoformat(last)
     return Candidate(cost_s, measured.nights, max(0.0, age.total_seconds() / 86400))
 
 

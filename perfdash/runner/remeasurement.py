@@ -22,7 +22,7 @@ from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
-from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
+from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, held
 from perfdash.runner.cores import away_from, compile_cores, gpus_of, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.run_journal import read_plan
@@ -62,10 +62,12 @@ def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
-    """The settings of a run, changed by flags, for one case at a time and without its instances."""
+    """The settings of a run, changed by flags, for one case at a time on this machine, without instances."""
     recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
-    alone: dict[str, Any] = {"jobs": 1, "cores": None, "instances": None, "fail_on": ()}
+    alone: dict[str, Any] = {
+        "executor": "local", "scheduler": None, "jobs": 1, "cores": None, "instances": None, "fail_on": (),
+    }  # fmt: skip
     return on_one_socket(RunSettings(**{**recorded, **alone, **given}))
 
 
@@ -138,14 +140,9 @@ def remeasure(
                 confirmed += word == confirmation.STANDS and finding.direction > 0
                 decided(Decision(planned.case, finding, word, numbers, len(pairs)))
 
+    slots = PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
     with away_from(cores), ExitStack() as stack:
-        slots = when_free(
-            lambda: stack.enter_context(
-                PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
-            ),
-            settings.wait,
-            notify,
-        )
+        when_free(lambda: stack.enter_context(held([slots])), settings.wait, notify)
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
         if other := other_commits(judged.run, workers["new"]):
             raise UsageError(

@@ -103,6 +103,10 @@ class Slot:
             self._locks = locks
         return locks is not None
 
+    def share(self, locks: Locks) -> None:
+        """Use locks that the caller holds: what outlives this process keeps its cores locked."""
+        self._locks = locks
+
     def __exit__(self, *_: object) -> None:
         self.renew()
         self._stop_sharing()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
@@ -15,7 +13,7 @@ from sqlalchemy.pool import NullPool
 from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.history import schema
 from perfdash.history.results import digest
-from perfdash.history.store import Store, open_store
+from perfdash.history.store import Store, connect_to_read, open_store
 
 _WAIT_S = 10
 
@@ -33,14 +31,10 @@ def open_to_read(address: str) -> Store:
         options = f"-c default_transaction_read_only=on -c statement_timeout={60_000}"
         options_of_driver = {"connect_timeout": _WAIT_S, "options": options}
         return Store(sa.create_engine(url, connect_args=options_of_driver, pool_pre_ping=True), title)
-    if "uri" not in url.query:  # else it is read-only already: nothing can be written where it lies
-        # A removed file must give an error. Mode `ro` does not create a new one, and NullPool keeps no
-        # connection open that would go on reading the deleted file.
-        path = quote(os.fsencode(Path(str(url.database)).absolute()))
-        url = sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
-    engine = sa.create_engine(
-        url, poolclass=NullPool, connect_args={"timeout": _WAIT_S, "check_same_thread": False}
-    )
+    # A removed file must give an error: this mode does not create a new one, and NullPool keeps no
+    # connection open that would go on reading the deleted file.
+    path = Path(str(url.database)).absolute()
+    engine = sa.create_engine(url, poolclass=NullPool, creator=lambda: connect_to_read(path, _WAIT_S))
     sa.event.listen(engine, "connect", _only_reads)
     return Store(engine, title)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdash.history.pass_rates_and_means import is_compiled, is_counted, setting_of
+from perfdash.history.pass_rates_and_means import is_compiled, is_counted
 from perfdash.history.results import Row
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report.dashboard_tables import compilers
@@ -110,11 +110,13 @@ def configurations_view(
     ]
     of_last: list[dict[tuple[str, str, int], Row]] = [{} for _ in columns]
     not_tonight = 0
-    for place, column in enumerate(columns):
+    for place in range(len(columns)):
         for suite, nights in suites:
             night = nights[place]
-            for row in rows.get(night.trend.last[0].id, ()) if night else ():
-                if setting_of(row) != (suite, *column.setting):
+            if night is None:
+                continue
+            for row in rows.get(night.trend.last[0].id, ()):
+                if not night.trend.setting.includes(row.case):
                     continue
                 not_tonight += row.status == Status.NOT_TONIGHT
                 of_last[place][suite, row.case.model, row.case.batch_size] = row

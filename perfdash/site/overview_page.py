@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.heartbeat import Beat
 from perfdash.detect.nights import how_long
-from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import counts
@@ -169,5 +168,5 @@ def _setting_night(
 
 
 def _side(run: RunLine, imported: Imported, setting: SuiteSetting) -> ComparedRuns:
-    rows = tuple(row for row in imported.rows if setting_of(row) == setting)
+    rows = tuple(row for row in imported.rows if setting.includes(row.case))
     return ComparedRuns(run.name, (Imported(imported.run, rows),))

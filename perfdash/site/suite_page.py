@@ -23,7 +23,7 @@ from perfdash.history.pass_rates_and_means import (
     is_compiled,
     is_counted,
     is_disturbed,
-    setting_of,
+    setting_of_case,
 )
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
@@ -68,6 +68,10 @@ class SuiteSetting(NamedTuple):
             case.suite, case.device, dtype, case.threads, case.scenario, case.backend, bool(case.dynamic),
             case.settings, case.configuration,
         )  # fmt: skip
+
+    def includes(self, case: Case) -> bool:
+        """Whether a case is of this setting, whatever its configuration is called."""
+        return setting_of_case(case) == self[:-1]
 
     @property
     def words(self) -> list[str]:
@@ -436,10 +440,10 @@ def suite_view(
     """
     bed, setting = history.bed, trend.setting
     run, summary = trend.last
-    of_setting = [row for row in last_rows if setting_of(row) == setting]
+    of_setting = [row for row in last_rows if setting.includes(row.case)]
     rows = [_model_row(bed, row) for row in of_setting]
     published = of_suite(run.facts, setting.section, setting.suite, setting.backend, of_setting)
-    numbers = [number for number, case in history.cases.items() if SuiteSetting.of(case) == setting]
+    numbers = [number for number, case in history.cases.items() if setting.includes(case)]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
     numbers.sort(key=lambda number: changes[number].rank if number in changes else (9, 0.0))
     start = heat_nights(history, numbers)
@@ -504,7 +508,7 @@ def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -
 
 def read_suite_view(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
     """Read the page of one suite. Raises KeyError where the testbed has no such suite."""
-    numbers = [n for case, n in case_numbers(connection, bed.id).items() if SuiteSetting.of(case) == setting]
+    numbers = [n for case, n in case_numbers(connection, bed.id).items() if setting.includes(case)]
     history = read_history(connection, bed, case_ids=numbers)
     trends = read_trends(connection, bed, history.runs, setting)
     if not trends:

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nightly_judging import judge_new, read_night
 from perfdash.detect.selected_series import AcceptedLevel
-from perfdash.history import acts, alert_store
+from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import CONFIRMED, OPEN
 from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import case_numbers, cases_by_id, list_runs, rows_of, settings_of_run, trend
@@ -89,6 +89,55 @@ def test_a_configuration_that_is_renamed_keeps_its_history(store):
     assert [point["configuration"] for point in points] == ["b", "b"]
 
 
+def night_of(day: int, models: int = 4, slower: float = 1.0, configuration: str = "default"):
+    """A night of `--backend aot-inductor`, or of the configuration that only names this back end."""
+    rows = [
+        row(of=case(f"m{number}", backend="aot-inductor", configuration=configuration), eager_ms=20.0,
+            backend_ms=(10.0 + 0.01 * (day % 3)) * (slower if number == 0 else 1.0))
+        for number in range(models)
+    ]  # fmt: skip
+    return run(f"2026-11-{day:02}", rows)
+
+
+def names_stored(store) -> list[set[str]]:
+    """The names of configurations in `cases` and in `summaries`."""
+    with store.read() as connection:
+        return [
+            set(connection.execute(sa.select(table.c.configuration)).scalars())
+            for table in (schema.cases, schema.summaries)
+        ]
+
+
+def test_a_run_by_hand_under_a_configuration_leaves_the_history_of_later_nights(store):
+    take_in(store, [night_of(day) for day in range(1, 12)])
+    take_in(store, [night_of(12, models=1, configuration="aot-inductor")])
+    take_in(store, [night_of(day, models=5) for day in range(13, 19)])  # m4 is new
+    take_in(store, [night_of(day, models=5, slower=1.5) for day in range(19, 22)])
+    judged = judge_new(store)
+    with store.read() as connection:
+        assert len(read_night(connection, judged[-1].run).runs) == 21
+        numbers = case_numbers(connection, judged[-1].run.testbed_id)
+    found = {finding.case_id for night in judged for finding in night.findings if finding.kind == "metric"}
+    assert found == {numbers[case("m0", backend="aot-inductor")]}
+    assert names_stored(store) == [{"aot-inductor"}] * 2
+
+
+def test_nights_whose_summaries_have_another_name_than_their_cases_are_compared(store):
+    """As a store of before may have them; the next night gives all of them one name."""
+    take_in(store, [night_of(day, configuration="aot-inductor") for day in range(1, 6)])
+    with store.write() as connection:
+        connection.execute(sa.update(schema.summaries).values(configuration="default"))
+        runs = list_runs(connection)
+        connection.execute(
+            sa.update(schema.summaries)
+            .where(schema.summaries.c.run_id == runs[0].id)
+            .values(configuration="aot-inductor")
+        )
+        assert len(read_night(connection, runs[-1]).runs) == 5
+    take_in(store, [night_of(6)])
+    assert names_stored(store) == [{"aot-inductor"}] * 2
+
+
 def test_a_regression_under_one_configuration_is_found_there_alone(store):
     for day in range(1, 13):
         slower = 1.3 if day > 10 else 1.0
@@ -135,10 +184,12 @@ def test_stored_runs_with_freezing_become_nights_of_the_configuration(of_before)
     with of_before.read() as connection:
         runs = list_runs(connection)
         rows = [rows_of(connection, line.id) for line in runs]
-        settings = {setting[-2:] for line in runs for setting in settings_of_run(connection, line.id)}
+        settings = {setting[-1] for line in runs for setting in settings_of_run(connection, line.id)}
+        names = connection.execute(sa.select(schema.summaries.c.configuration)).scalars()
+        assert set(names) == {"freezing"}
         numbers = case_numbers(connection, runs[-1].testbed_id)
     assert [dict(line.setting) for line in runs] == [{}] * 6
-    assert settings == {(FREEZING, "freezing")}
+    assert settings == {FREEZING}
     assert {each.case.settings for night in rows for each in night} == {FREEZING}
     # A night of the configuration is the seventh of the same series.
     line, last = runs[-1], rows[-1]

@@ -1,6 +1,7 @@
 """The dynamo runners' CSV pairs, and how a file finds its importer."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.history import importers as importing
 from perfdash.history.importers import ImportOptions, importers, recognise
-from perfdash.records import Case, Result, Speedup, Status
+from perfdash.history.pass_rates_and_means import is_counted
+from perfdash.records import Case, Measurement, Result, Speedup, Status
 from perfdash.runner import dynamo_csv_writer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -261,6 +263,35 @@ def test_what_perfdash_writes_comes_back(tmp_path):
     }  # fmt: skip
     assert [row.status for row in imported.rows] == ["pass", "fail_to_run", "timeout"]
     assert rows["b"].values == {}
+
+
+def test_configurations_and_disturbed_rows_that_perfdash_writes(tmp_path):
+    timed = {
+        "speedup": Speedup(1.5, 1, 2, "disturbed"),
+        "backend_ms": Measurement(8.0, 8, 8, 8, 0, 1),
+        "capture": {"graphs": 1, "calls_captured": 98},
+    }
+    spoilt = {"disturbed": "during 93% of the pairs: other programs used this core"}
+    case = Case("timm", "a")
+    results = [
+        Result(case, "", 1.0, Status.PASS, conditions=spoilt, **timed),
+        Result(replace(case, model="b"), "", 1.0, Status.PASS, **timed),
+        Result(replace(case, dynamic=True, configuration="dynamic"), "", 1.0, Status.PASS, **timed),
+        Result(replace(case, settings="{}", configuration="freezing-amp"), "", 1.0, Status.PASS),
+    ]
+    paths = dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"})
+    default, dynamic, freezing = (paths[place : place + 2] for place in (0, 2, 4))
+    (imported,) = read(default)
+    assert [row.case for row in imported.rows] == [case, replace(case, model="b")]
+    assert [row.verdict for row in imported.rows] == ["disturbed", None]
+    assert [is_counted(row) for row in imported.rows] == [False, True]
+    assert "other programs used this core" in imported.rows[0].details["notes"][0]
+    assert imported.rows[0].values["backend_ms"] == 8.0
+    (imported,) = read(dynamic)
+    assert [row.case for row in imported.rows] == [replace(case, dynamic=True)]
+    assert imported.rows[0].case.configuration == "dynamic"
+    with pytest.raises(UsageError, match=r"the configuration 'freezing_amp', .*: import the run"):
+        read(freezing, replace(TOLD, dtype="float32", scenario="inference", backend="inductor"))
 
 
 def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):

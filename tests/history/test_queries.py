@@ -93,7 +93,26 @@ def test_what_a_host_has_measured_of_a_case(store, status):
     take_in(store, runs)
     with store.read() as connection:
         measured = measured_on(connection, "farm")
-    assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0)}
+    failed = (runs[1].run.started,) if status == "infra_error" else ()
+    assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0, failed)}
+
+
+def test_the_nights_on_which_a_case_failed_because_of_the_machine(store):
+    words = ["pass", "infra_error", "pass", "infra_error", "not_tonight", "infra_error"]
+    take_in(
+        store,
+        [
+            run(f"2026-11-0{day}", [row(status=word, wall_s=60.0 * day), row("never", "infra_error")])
+            for day, word in enumerate(words, start=1)
+        ],
+    )
+    with store.read() as connection:
+        measured = measured_on(connection, "farm")
+    assert measured[case()] == NightsOfCase(
+        2, "2026-11-03T01:00:00Z", 180.0, ("2026-11-06T01:00:00Z", "2026-11-04T01:00:00Z")
+    )
+    assert (measured[case("never")].nights, measured[case("never")].last) == (0, None)
+    assert len(measured[case("never")].failed) == 6
 
 
 def test_a_panel_of_no_runs(store):

@@ -9,8 +9,14 @@ import pytest
 
 from perfdash.records import Case
 from perfdash.runner import slot as slots
-from perfdash.runner.alternating_builds import AlternatingBuilds, Environment, PairedSlots, with_variables
-from perfdash.runner.cores import core_names
+from perfdash.runner.alternating_builds import (
+    AlternatingBuilds,
+    Environment,
+    PairedSlots,
+    held,
+    with_variables,
+)
+from perfdash.runner.cores import CoresTaken, Locks, core_names
 from perfdash.runner.messages import Answer, Options, ProcessOutcome
 from perfdash.runner.slot import Slot
 from tests.runner.planned import PLANNED, Parent, events
@@ -84,7 +90,8 @@ def pairs(tmp_path, monkeypatch):
         monkeypatch.setattr(slots, "ForkParent", start)
         old, new = (Options(python=name, threads=1) for name in ("old", "new"))
         # A core that there is not, and that no test beside it takes.
-        with PairedSlots([(2_000_000 + os.getpid(),)], old, new, tmp_path) as paired:
+        paired = PairedSlots([(2_000_000 + os.getpid(),)], old, new, tmp_path)
+        with held([paired]):
             try:
                 paired.measure([EAGER], lambda case, pairs: len(pairs) == count, lambda case, pairs: None)
             except KeyboardInterrupt:
@@ -99,3 +106,18 @@ def pairs(tmp_path, monkeypatch):
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_an_interrupted_pair_leaves_no_fork_parent(pairs, good):
     assert len(pairs(3, good)) == good + 1
+
+
+def test_sets_of_slots_with_cores_in_common_are_held_together(tmp_path):
+    options = Options(python="python", threads=1)
+    first = 4_000_000 + 10 * os.getpid()
+    one, two = (PairedSlots([cores], options, options, tmp_path) for cores in ((first,), (first, first + 1)))
+    with held([one, two]):
+        for cores in ([first], [first + 1]):
+            assert Locks.try_take(core_names(cores)) is None
+        assert one._slots[0]["old"]._locks.fds == two._slots[0]["new"]._locks.fds != ()
+    locks = Locks.try_take(two.lock_names)
+    assert locks is not None
+    with pytest.raises(CoresTaken), held([one, two]):
+        pass
+    locks.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,10 +10,12 @@ from typing import ClassVar
 
 import pytest
 
+from perfdash.errors import UsageError
 from perfdash.records import Case, RunInfo
 from perfdash.runner import build_comparison, cores
 from perfdash.runner.alternating_builds import BuildPair
 from perfdash.runner.build_comparison import BuildComparison
+from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
 from perfdash.runner.run_journal import RunJournal
 from perfdash.settings import RunSettings
@@ -25,27 +28,32 @@ BOUND = '{"bind_memory":true}'
 class Slots:
     """Paired slots that measure nothing, and note with which threads a case was to be measured."""
 
-    open_now = 0
+    made: ClassVar[list[Slots]] = []
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
 
     def __init__(self, cores, old, new, folder, gpus, compile_cores):
-        self.gpus, self.compile_cores = gpus, compile_cores
+        self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
+        # Cores that there are not: another test may measure on real ones.
+        self.lock_names = core_names(3_000_000 + 10 * os.getpid() + core for own in cores for core in own)
+        self.begun = 0
+        Slots.made.append(self)
 
-    def __enter__(self):
-        assert Slots.open_now == 0, "two sets of slots would hold the same cores"
-        Slots.open_now += 1
-        return self
+    def begin(self, locks):
+        self.begun += 1
 
-    def __exit__(self, *_):
-        Slots.open_now -= 1
+    def close(self):
+        assert self.begun == 1
 
     def introduce(self, planned):
+        assert planned, "some case is asked for its back end"
         return {"old": {"worker": {"torch": "1"}}, "new": {"worker": {"torch": "2"}}}
 
     def measure(self, planned, enough, seen, begun, budget):
         (threads,), (old, new) = self.threads, self.binds
         assert old == new
+        for slots in Slots.made:
+            assert all(Locks.try_take([name]) is None for name in slots.lock_names), "a waiting run takes it"
         for one in planned:
             pairs = list(begun.get(one.case, ()))
             while not enough(one, pairs):
@@ -60,6 +68,7 @@ def comparison(tmp_path, monkeypatch):
     """One case of one thread, one of two bound threads."""
     monkeypatch.setattr(build_comparison, "PairedSlots", Slots)
     monkeypatch.setattr(Slots, "measured", [])
+    monkeypatch.setattr(Slots, "made", [])
     monkeypatch.setattr(build_comparison, "away_from", lambda slots: nullcontext())
     monkeypatch.setattr(cores, "available_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(cores, "numa_nodes", lambda here: [list(here)])
@@ -83,12 +92,58 @@ def test_cases_of_configuration_socket_are_measured_on_slots_of_their_own(compar
     )
     assert compared.infos["new"].state in ("done", "incomplete")
     assert set(compared.pairs) == {own, socket}
+    assert len(Slots.made) == 2, "slots are made once, not for each round"
+
+
+def test_the_cores_are_held_from_the_first_round_to_the_last(comparison):
+    compared, own, _ = comparison
+    compared.plan = cut(compared.plan.cases[:1], [1.0], None)
+    build_comparison.measure(compared, None, lambda text: None)
+    assert len(compared.pairs[own]) >= 3
+    assert [slots.begun for slots in Slots.made] == [1]
+    free = Locks.try_take(Slots.made[0].lock_names)
+    assert free is not None
+    free.close()
+
+
+@pytest.fixture
+def refused_without_folder(tmp_path, monkeypatch):
+    """new_comparison(), of whose plan the cases are given; nothing of this machine is asked."""
+    monkeypatch.setattr(build_comparison, "check_machine", lambda *_: None)
+
+    def compare(*cases, **settings):
+        asked = []
+        plan = cut(cases, [1.0] * len(cases), None)
+        monkeypatch.setattr(build_comparison, "make_plan", lambda given: asked.append(given) or (plan, {}))
+        ran = RunSettings(suite=["timm"], out=tmp_path / "runs", **settings)
+        made = build_comparison.new_comparison(ran, sys.executable, None)
+        assert made.settings == asked[0]
+        return made
+
+    return compare
+
+
+def test_a_comparison_is_of_this_machine_whatever_the_settings_of_runs_are(refused_without_folder):
+    made = refused_without_folder(case("m"), executor="dask", scheduler="tcp://h:1", shard="1/4")
+    settings = made.settings
+    assert (settings.executor, settings.scheduler, settings.shard) == ("local", None, None)
+    assert {info.configuration["executor"] for info in made.infos.values()} == {"local"}
+    for journal in made.journals.values():
+        journal.close()
+
+
+def test_a_comparison_without_any_case_says_why_and_leaves_no_folder(refused_without_folder, tmp_path):
+    cases = [replace(case(name), skip_reason=f"{name} does not run here") for name in ("a", "b")]
+    with pytest.raises(UsageError, match=r"all 2 cases are skipped: a does not run here; b does not"):
+        refused_without_folder(*cases)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
     compared, _, _ = comparison
     monkeypatch.setattr(cores, "visible_gpus", lambda named: ["GPU-a", "GPU-b"])
     on_gpus = compared.settings.model_copy(update={"device": "cuda", "jobs": 2})
-    with build_comparison._open_slots(compared, on_gpus, lambda text: None) as slots:
-        assert slots.gpus == ["GPU-a", "GPU-b"]
-        assert [len(own) for own in slots.compile_cores] == [2, 2]
+    compared.settings = on_gpus
+    slots, _ = build_comparison._kinds(compared)[0]
+    assert slots.gpus == ["GPU-a", "GPU-b"]
+    assert [len(own) for own in slots.compile_cores] == [2, 2]

@@ -81,6 +81,30 @@ def test_what_is_left_out_is_a_skipped_case_with_the_reason():
     assert within_hours(plan("young", "old", "long", "new"), 1.0, [4] * 4, NOW, known).costs[0] == 1800.0
 
 
+def test_cases_that_the_machine_fails_leave_the_others_their_turn():
+    """Six cases of an hour, two hours a night; the first two end in infra_error every time."""
+    whole = cut([Planned(Case("timm", f"m{k}"), "timm", f"m{k}", cost_s=3600.0) for k in range(6)],
+                [3600.0] * 6, None)  # fmt: skip
+    known: dict[Case, NightsOfCase] = {}
+    chosen = []
+    for day in range(1, 13):
+        now = f"2026-11-{day:02}T01:00:00Z"
+        tonight = within_hours(whole, 2.0, [1] * 6, now, known)
+        chosen.append([place for place, case in enumerate(tonight.cases) if case.skip_reason is None])
+        for place in chosen[-1]:
+            case = whole.cases[place].case
+            before = known.get(case, NightsOfCase(0, None, None))
+            known[case] = (
+                replace(before, failed=(now, *before.failed))
+                if place < 2
+                else NightsOfCase(before.nights + 1, now, 3600.0)
+            )
+    assert chosen[:4] == [[0, 1], [0, 1], [2, 3], [4, 5]], "a failure of the machine is repeated once"
+    for start in range(2, 9):
+        turns = [place for places in chosen[start : start + 4] for place in places]
+        assert set(turns) == set(range(6)), "each has its turn within four nights"
+
+
 def test_cases_of_a_single_slot_take_its_whole_time():
     """Those of a configuration's own threads, beside --jobs 4."""
     own, other = (Planned(Case("timm", model), "timm", model, cost_s=3600.0) for model in ("own", "other"))

@@ -8,7 +8,7 @@ import pytest
 
 from perfdash import topology
 from perfdash.records import Case
-from perfdash.runner.cores import by_slots
+from perfdash.runner.cores import by_slots, slots_of
 from perfdash.runner.messages import options_of
 from perfdash.runner.remeasurement import settings_of_run
 from perfdash.topology import PhysicalCore
@@ -31,6 +31,12 @@ def test_a_run_with_instances_is_measured_again_one_process_at_a_time(two_socket
     settings = settings_of_run(ran)
     assert options_of(settings).instance_cores == ()
     assert (settings.threads, settings.bind_memory, settings.cores) == (1, True, None)
+
+
+def test_a_run_of_a_cluster_is_measured_again_on_this_machine():
+    settings = settings_of_run({"executor": "dask", "scheduler": "tcp://host:8786", "threads": 1})
+    assert (settings.executor, settings.scheduler) == ("local", None)
+    assert len(slots_of(settings)) == 1
 
 
 def test_bound_threads_of_a_whole_socket_are_measured_again_on_one(two_sockets):

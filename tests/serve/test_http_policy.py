@@ -221,6 +221,34 @@ def test_the_store_refuses_to_be_written(store, address):
             assert connection.execute(sa.text("select count(*) from results")).scalar() == 2
 
 
+def test_a_reader_who_may_not_write_sees_what_was_stored_while_a_page_was_read(tmp_path, monkeypatch):
+    """The nightly cannot tidy up while a page is being read, so what it stored stays in the -wal."""
+    address, log = str(tmp_path / "history.db"), tmp_path / "history.db-wal"
+
+    def runs_of(reader):
+        with reader.read() as connection:
+            return connection.execute(sa.text("select count(*) from runs")).scalar()
+
+    with open_store(address) as store:
+        take_in(store, [run("2026-10-01", [row("a")])])
+    assert not log.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("perfdash.history.store.os.access", lambda *_: False)
+        colleague = open_to_read(address)
+        assert runs_of(colleague) == 1
+        assert list(tmp_path.iterdir()) == [tmp_path / "history.db"], "nothing is made beside it"
+    with open_to_read(address) as page, page.read() as connection:
+        assert connection.execute(sa.text("select count(*) from runs")).scalar() == 1
+        with open_store(address) as store:
+            take_in(store, [run("2026-10-02", [row("a")])])
+    assert log.stat().st_size > 0
+    monkeypatch.setattr("perfdash.history.store.os.access", lambda *_: False)
+    assert runs_of(colleague) == 2
+    with open_to_read(address) as other, open_store(address, create=False) as command:
+        assert runs_of(other) == runs_of(command) == 2
+    colleague.close()
+
+
 def test_a_history_whose_name_is_odd(tmp_path):
     address = str(tmp_path / "a?b#c%41 d.db")
     with open_store(address) as store:

@@ -2,7 +2,8 @@
 
 Written by benchmarks/dynamo/common.py (output_csv), named by runner.py:
 `{compiler}_{suite}_{dtype}_{inference|training}_{device}_{performance|accuracy}.csv`. perfdash writes
-the same files (runner/dynamo_csv_writer.py). A file does not show which program wrote it, so absolute memory
+the same files (runner/dynamo_csv_writer.py), with the name of a configuration behind the device, and a column
+that says why a row is disturbed. A file does not show which program wrote it, so absolute memory
 on CPU is never imported, because the harness writes wrong values. Columns are found by name; older versions
 have fewer, and do not pad the row of a failed model. The rows hold no time.
 """
@@ -27,7 +28,7 @@ from perfdash.history.importers.foreign_files import (
 )
 from perfdash.history.importers.import_options import ImportOptions, run_row, threads
 from perfdash.history.results import Imported, Row
-from perfdash.records import Case, Status
+from perfdash.records import DEFAULT_CONFIGURATION, DISTURBED, Case, Status
 
 NAME = "dynamo-csv"
 TITLE = "CSV of pytorch's dynamo runners (dev,name,batch_size,speedup|accuracy,...)"
@@ -36,8 +37,9 @@ _FIRST = ("dev", "name", "batch_size")
 _HINT = "name the file as the harness does: inductor_timm_models_float32_inference_cpu_performance.csv"
 _FROM_RIGHT = re.compile(
     r"(?P<left>.+)_(?P<dtype>float16|float32|float64|bfloat16|amp|amp_fp16|amp_bf16|int8)"
-    r"_(?P<scenario>inference|training)_(?P<device>[a-z]+)"
+    r"_(?P<scenario>inference|training)_(?P<device>[a-z]+)(?:_(?P<configuration>.+))?"
 )
+_DYNAMIC = "dynamic"  # the configuration that sets nothing but a field of the case
 _AMP = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}
 
 
@@ -136,6 +138,12 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
     """The setting of all cases of a pair, from the file's name or the options."""
     where = FilePlace(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
+    configuration = match["configuration"] if match else None
+    if match and configuration not in (None, _DYNAMIC):
+        raise where.wrong(
+            f"is named after the configuration {shown(str(configuration), 60)!r}, and does not hold its "
+            f"settings: import the run folder (if it is none, let the name end in {match['device']})"
+        )
     dtype = match["dtype"] if match else None
     amp_dtype = _AMP.get(dtype) if dtype else None
     if dtype in _AMP:
@@ -167,7 +175,9 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
         threads=thread_count,
         scenario=options.agreed("scenario", match["scenario"] if match else None, where, _HINT),
         backend=options.agreed("backend", backend, where, _HINT),
+        dynamic=configuration == _DYNAMIC,
         amp_dtype=(amp_dtype or options.amp_dtype) if dtype == "amp" else None,
+        configuration=configuration or DEFAULT_CONFIGURATION,
     )
 
 
@@ -226,6 +236,9 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     performance = dynamo_vocabulary.DynamoNumbers()
     if timed:
         performance = dynamo_vocabulary.measured(_numbers(timed), timed.where, common.device)
+    disturbed = timed.cells.get(DISTURBED) if timed else None
+    if disturbed:
+        notes.append(f"disturbed {shown(disturbed, 200)}")
     if checked:
         _add_counts(performance, checked, accuracy)
     status = dynamo_vocabulary.ended(
@@ -250,13 +263,14 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
         case=Case(**values),
         status=str(status),
         values=performance.values,
+        verdict=DISTURBED if disturbed else None,
         others=performance.others,
         details={name: value for name, value in details.items() if value},
     )
 
 
 def _numbers(line: CsvLine) -> dict[str, float | None]:
-    skipped = {*_FIRST, "accuracy", "tag", ""}
+    skipped = {*_FIRST, "accuracy", "tag", DISTURBED, ""}
     return {
         name: dynamo_vocabulary.number_or_nothing(cell, line.where, name)
         for name, cell in line.cells.items()
