@@ -10,12 +10,14 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Dict
 
 from perfdash.records import Job
 
 PRELOAD: tuple[str, ...] = ()
 _MOST_CHARS = 4 << 20  # of sources that are handed over
+
+_modules: Dict[Path, Any] = {}  # those of the files that this process has executed
 
 
 def load(job: Job) -> tuple[Any, Any]:
@@ -26,13 +28,7 @@ def load(job: Job) -> tuple[Any, Any]:
     """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
-    add_folder(str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise LookupError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = _executed(path)
     if not callable(getattr(module, function, None)):
         near = difflib.get_close_matches(
             function, [n for n in vars(module) if callable(vars(module)[n])], n=3
@@ -40,6 +36,22 @@ def load(job: Job) -> tuple[Any, Any]:
         hint = f" (did you mean {', '.join(near)}?)" if near else ""
         raise LookupError(f"{path} has no function {function!r}{hint}")
     return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+
+
+def _executed(path: Path) -> Any:
+    """The module of a file, executed once a process: it may register operators, which works only once."""
+    kept = _modules.get(path.absolute())
+    if kept is not None:
+        return kept
+    add_folder(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise LookupError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    _modules[path.absolute()] = module
+    return module
 
 
 def files(job: Job) -> dict[str, str]:
