@@ -56,12 +56,12 @@ def _executed(path: Path) -> Any:
 
 def files(job: Job) -> dict[str, str]:
     """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
-    folder = Path(job.target.rpartition(":")[0]).absolute().parent
+    folder = _folder(job)
     texts: dict[str, str] = {}
     for module in list(sys.modules.values()):
         source = getattr(module, "__file__", None)
         path = Path(source) if isinstance(source, str) else None
-        if path is None or path.suffix != ".py" or folder not in path.parents or _is_installed(path):
+        if path is None or path.suffix != ".py" or not is_own(job, str(path)):
             continue
         try:
             text = path.read_text(encoding="utf-8")
@@ -70,6 +70,16 @@ def files(job: Job) -> dict[str, str]:
         if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
             texts[str(path.relative_to(folder))] = text
     return dict(sorted(texts.items()))
+
+
+def is_own(job: Job, file: str) -> bool:
+    """Whether a file lies beside that of the model, and belongs to no installed package."""
+    path = Path(file)
+    return _folder(job) in path.parents and not _is_installed(path)
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.target.rpartition(":")[0]).absolute().parent
 
 
 def _is_installed(path: Path) -> bool:
