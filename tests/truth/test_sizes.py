@@ -93,6 +93,19 @@ def test_a_model_that_recompiles_at_every_size_says_so(results):
     assert "dynamo compiled again at batch 3, batch 5: 3 artefacts for 3 sizes" in result.notes
 
 
+def test_a_model_with_graph_breaks_is_not_compared_with_its_own_dynamic_code(results):
+    result = results["remembers"]
+    assert result.capture["graph_breaks"]
+    assert set(result.sizes["failed"]) == {"static", "automatic"}
+    assert all("cost" not in figures for figures in result.sizes["by_size"].values())
+    assert result.sizes["automatic"] is None
+    assert any(
+        note.startswith("the cost beside an artefact of one size is not known: the model has graph breaks")
+        for note in result.notes
+    )
+    assert "failed" not in results["plain"].sizes
+
+
 def test_a_file_that_defines_an_operator_is_executed_once(tmp_path):
     (tmp_path / "own.py").write_text(OWN_OPERATOR)
     arguments = ["--scenario", "sizes", "--sizes", "2,3", "--backend", "aot-eager", "--processes", "1"]

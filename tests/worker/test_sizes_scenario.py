@@ -13,7 +13,7 @@ sizes = lazy("perfdash.worker.scenarios.sizes")
 worker_case = lazy("perfdash.worker.case")
 
 
-def played(monkeypatch, **raising):
+def played(monkeypatch, *, has_graph_breaks=False, **raising):
     """A case of scenario `sizes` whose work after the timing raises the given error; and its events."""
 
     def work(name):
@@ -23,6 +23,7 @@ def played(monkeypatch, **raising):
 
     monkeypatch.setattr(sizes, "_beside_static", lambda comparison, step: work("static"))
     monkeypatch.setattr(sizes, "_automatic", lambda comparison: work("automatic"))
+    monkeypatch.setattr(sizes.compilation, "has_graph_breaks", lambda: has_graph_breaks)
     step = sizes.SizedStep({}, None)
     step.first = {"batch 2": {"seconds": 1.0, "graphs": 1}}
     case = object.__new__(worker_case.CaseProcess)
@@ -50,6 +51,30 @@ def test_the_figures_come_as_they_are_measured(monkeypatch):
     )
     assert (static["static"], static["left"]) == ({"static": True}, ["automatic"])
     assert (both["automatic"], both["left"], both["failed"]) == ({"automatic": True}, [], {})
+
+
+def test_nothing_is_compiled_beside_a_model_with_graph_breaks(monkeypatch):
+    """What dynamo compiled of its functions for the dynamic artefact would serve the others, too."""
+    case, events = played(monkeypatch, has_graph_breaks=True)
+    case.measure()
+    (facts,) = (event for event in events if event["event"] == "sizes")
+    assert (set(facts["failed"]), facts["left"]) == ({"static", "automatic"}, [])
+    assert "graph breaks" in facts["failed"]["static"]
+    assert not {"static", "automatic"} & set(facts)
+    case.backend.CAPTURES = False  # it exports the model: what breaks dynamo is no matter
+    case.measure()
+    *_, facts = (event for event in events if event["event"] == "sizes")
+    assert (facts["failed"], facts["static"]) == ({}, {"static": True})
+
+
+def test_an_artefact_that_compiled_nothing_is_refused():
+    step = sizes.SizedStep({}, None)
+    step.first = {"batch 2": {"seconds": 1.0, "graphs": 1}}
+    sizes._refuse_shared_code(step, "batch 2", 1)
+    with pytest.raises(RuntimeError, match="compiled nothing for batch 2"):
+        sizes._refuse_shared_code(step, "batch 2", 0)
+    step.first["batch 2"]["graphs"] = 0  # nothing was captured, or the back end does without dynamo
+    sizes._refuse_shared_code(step, "batch 2", 0)
 
 
 @pytest.mark.parametrize("name", ["static", "automatic"])

@@ -30,6 +30,10 @@ context = inference.context
 
 Marks = List[Tuple[torch.Tensor, int]]
 _FIXED = re.compile(r"specialized it to be a constant \((\d+)\)|inferred to be a constant \((\d+)\)")
+_SHARED = (
+    "the model has graph breaks: dynamo compiles its functions one by one, and would use those of the "
+    "dynamic artefact again"
+)
 _FEW = 3  # sizes that are tried without marks: the third shows whether the second one's code serves
 
 
@@ -180,6 +184,9 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
         "fixed": step.fixed_at,
         "failed": {},
     }
+    if "automatic" in work and compilation.has_graph_breaks():
+        facts["failed"] = dict.fromkeys(work, _SHARED)
+        work = {}
     for place, name in enumerate(work):
         yield {**facts, "left": list(work)[place:]}
         try:
@@ -199,11 +206,12 @@ def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     with _empty_caches(os.path.join(comparison.job.scratch, "static")):
         for name, one in _unmarked(comparison.compiled_side.inputs).items():
             scratch = os.path.join(comparison.job.scratch, name.replace(" ", "-"))
-            start = time.perf_counter()
+            graphs, start = compilation.compiled_graphs(), time.perf_counter()
             steps[name] = _own_step(comparison, name, one, replace(comparison.job, scratch=scratch))
             steps[name]()
             comparison.device.synchronize()
             first_s[name] = round(time.perf_counter() - start, 4)
+            _refuse_shared_code(step, name, compilation.compiled_graphs() - graphs)
     static = SizedStep(steps, comparison.device)
     static()
     figures = latency_sampling.sample_pairs(
@@ -240,6 +248,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
                 "seconds": round(max(0.0, seconds[0] - seconds[1]), 4),
                 "graphs": compilation.compiled_graphs() - graphs,
             }
+            if name == names[0]:
+                _refuse_shared_code(comparison.compiled_step, name, first[name]["graphs"])
     return first
 
 
@@ -250,6 +260,12 @@ def _own_step(comparison: BothSides, name: str, inputs: Any, job: Job) -> Callab
     model = comparison.backend.prepare(module, inputs, alone)
     side = replace(comparison.compiled_side, inputs=inputs, pristine=inputs)
     return inference.make_step(model, side, comparison.device)
+
+
+def _refuse_shared_code(step: Any, name: str, graphs: int) -> None:
+    """Raise RuntimeError where an artefact compiled nothing, though the dynamic one (`step`) did."""
+    if not graphs and any(facts["graphs"] for facts in step.first.values()):
+        raise RuntimeError(f"dynamo compiled nothing for {name}: it used code of the dynamic artefact")
 
 
 def _job_of_size(job: Job, size: int) -> Job:
@@ -268,7 +284,9 @@ def _unmarked(inputs: Dict[str, Any]) -> Dict[str, Any]:
 def _with_own_code(module: Any, name: str) -> Any:
     """A module that calls `module`, with a code object of its own.
 
-    Dynamo keeps what it compiled by code object, and looks through all of it at each call.
+    Dynamo keeps what it compiled by code object, and looks through all of it at each call. Only a graph
+    without breaks is compiled as a whole under this one; after a break functions are compiled under their
+    own code objects, which all artefacts share.
     """
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
