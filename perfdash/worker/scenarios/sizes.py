@@ -165,8 +165,9 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
     a pair and a column a size, and the seconds of their first calls, from empty caches. automatic: the first
-    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. left: the
-    names of what is still to be measured. failed: by name, why it was not. Faults of the machine are raised.
+    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. Both are
+    compiled on the cores on which the dynamic one was. left: the names of what is still to be measured.
+    failed: by name, why it was not. Faults of the machine are raised.
     """
     step = comparison.compiled_step
     assert isinstance(step, SizedStep)
@@ -196,7 +197,8 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     steps, first_s = {}, {}
     # The dynamic artefact's code may be that of one of these: its caches would hide what compiling costs.
-    with _empty_caches(os.path.join(comparison.job.scratch, "static")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "static"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         for name, one in _unmarked(comparison.compiled_side.inputs).items():
             scratch = os.path.join(comparison.job.scratch, name.replace(" ", "-"))
             start = time.perf_counter()
@@ -224,7 +226,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
     names = [name for name in every if not name.endswith(" 1")][:_FEW]
     module = _with_own_code(comparison.compiled_side.module, "automatic")
     first: Dict[str, Any] = {}
-    with _empty_caches(os.path.join(comparison.job.scratch, "automatic")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "automatic"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         job = replace(comparison.job, case=replace(comparison.job.case, dynamic=False))
         model = comparison.backend.prepare(module, every[names[0]], job)
         for name in names:
