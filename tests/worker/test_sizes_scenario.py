@@ -11,6 +11,7 @@ from perfdash.records import Case, Job
 from tests.lazy import lazy
 
 torch = lazy("torch")
+accuracy = lazy("perfdash.worker.accuracy")
 compilation = lazy("perfdash.worker.compilation")
 device = lazy("perfdash.worker.device")
 eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
@@ -131,3 +132,26 @@ def test_every_artefact_is_compiled_on_the_cores_for_compiling_and_timed_on_the_
     on_own = [name for name, *more in seen if not more]
     assert on_own == ["call", "call", "sample"], "a steady call of each static artefact, then the timing"
     assert sorted(facts["static"]["first_s"]) == ["batch 2", "batch 4"]
+
+
+class Overwrites:
+    """Every call overwrites what the call before has returned, as a replay of a CUDA graph does."""
+
+    def __init__(self):
+        self.last = None
+
+    def __call__(self, module, x):
+        if self.last is not None:
+            self.last.zero_()
+        self.last = 2 * x
+        return self.last
+
+
+def test_the_outputs_of_a_size_are_copied_before_the_next_call():
+    side = side_of(modules.Calls(Overwrites()))
+    step = sizes.make_step(side.module, side, device.Cpu(1))
+    for _ in range(2):  # the first call is another path
+        outputs = accuracy.observed(step)
+        assert {name: value.sum().item() for name, value in outputs.items()} == {"batch 2": 12, "batch 4": 24}
+    assert list(step.first) == ["batch 2", "batch 4"]
+    assert step()["batch 2"].sum() == 0, "a timed call copies nothing"

@@ -107,7 +107,7 @@ class SizedStep:
     def __call__(self) -> Dict[str, Any]:
         """The outputs by size."""
         if not self.first:
-            return self._first_call()
+            return self._first_call(lambda outputs: outputs)
         marks, outputs = [self._device.mark()], {}
         for name, step in self._steps.items():
             outputs[name] = step()
@@ -115,12 +115,18 @@ class SizedStep:
         self.marks.append(marks)
         return outputs
 
-    def _first_call(self) -> Dict[str, Any]:
+    def observe(self) -> Dict[str, Any]:
+        """Copies of the outputs by size, made before the next call: with CUDA graphs it overwrites them."""
+        if not self.first:
+            return self._first_call(pytree.detach)
+        return {name: pytree.detach(step()) for name, step in self._steps.items()}
+
+    def _first_call(self, kept: Callable[[Any], Any]) -> Dict[str, Any]:
         outputs, first = {}, {}
         for name, step in self._steps.items():
             graphs, start = compilation.compiled_graphs(), time.perf_counter()
             try:
-                outputs[name] = step()
+                returned = step()
             except Exception as error:
                 fixed_at = fixed_size(error) if self.marked else None
                 if fixed_at is None:
@@ -133,6 +139,7 @@ class SizedStep:
                 "seconds": round(time.perf_counter() - start, 4),
                 "graphs": compilation.compiled_graphs() - graphs,
             }
+            outputs[name] = kept(returned)
         self.first = first
         return outputs
 
