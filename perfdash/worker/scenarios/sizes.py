@@ -111,7 +111,7 @@ class SizedStep:
     def __call__(self) -> Dict[str, Any]:
         """The outputs by size."""
         if not self.first:
-            return self._first_call()
+            return self._first_call(lambda outputs: outputs)
         marks, outputs = [self._device.mark()], {}
         for name, step in self._steps.items():
             outputs[name] = step()
@@ -119,12 +119,18 @@ class SizedStep:
         self.marks.append(marks)
         return outputs
 
-    def _first_call(self) -> Dict[str, Any]:
+    def observe(self) -> Dict[str, Any]:
+        """Copies of the outputs by size, made before the next call: with CUDA graphs it overwrites them."""
+        if not self.first:
+            return self._first_call(pytree.detach)
+        return {name: pytree.detach(step()) for name, step in self._steps.items()}
+
+    def _first_call(self, kept: Callable[[Any], Any]) -> Dict[str, Any]:
         outputs, first = {}, {}
         for name, step in self._steps.items():
             graphs, start = compilation.compiled_graphs(), time.perf_counter()
             try:
-                outputs[name] = step()
+                returned = step()
             except Exception as error:
                 fixed_at = fixed_size(error) if self.marked else None
                 if fixed_at is None:
@@ -137,6 +143,7 @@ class SizedStep:
                 "seconds": round(time.perf_counter() - start, 4),
                 "graphs": compilation.compiled_graphs() - graphs,
             }
+            outputs[name] = kept(returned)
         self.first = first
         return outputs
 
@@ -169,8 +176,9 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
     a pair and a column a size, and the seconds of their first calls, from empty caches. automatic: the first
-    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. left: the
-    names of what is still to be measured. failed: by name, why it was not. Faults of the machine are raised.
+    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. Both are
+    compiled on the cores on which the dynamic one was. left: the names of what is still to be measured.
+    failed: by name, why it was not. Faults of the machine are raised.
     """
     step = comparison.compiled_step
     assert isinstance(step, SizedStep)
@@ -203,7 +211,8 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     steps, first_s = {}, {}
     # The dynamic artefact's code may be that of one of these: its caches would hide what compiling costs.
-    with _empty_caches(os.path.join(comparison.job.scratch, "static")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "static"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         for name, one in _unmarked(comparison.compiled_side.inputs).items():
             scratch = os.path.join(comparison.job.scratch, name.replace(" ", "-"))
             graphs, start = compilation.compiled_graphs(), time.perf_counter()
@@ -232,7 +241,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
     names = [name for name in every if not name.endswith(" 1")][:_FEW]
     module = _with_own_code(comparison.compiled_side.module, "automatic")
     first: Dict[str, Any] = {}
-    with _empty_caches(os.path.join(comparison.job.scratch, "automatic")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "automatic"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         job = replace(comparison.job, case=replace(comparison.job.case, dynamic=False))
         model = comparison.backend.prepare(module, every[names[0]], job)
         for name in names:
