@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from perfdash.runner.plan import make_plan
+from perfdash.settings import resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -87,6 +91,33 @@ def test_every_page_has_one_place_in_the_site():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def runs_of_suites(text):
+    """The `perfdash run --suite ...` of a document's code blocks, as words."""
+    blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
+    for line in blocks.splitlines():
+        _, found, rest = line.partition("perfdash run ")
+        if found and "--suite" in rest:
+            yield [word.strip("'\"") for word in rest.partition(" #")[0].split()]
+
+
+def test_commands_of_several_lines_are_seen():
+    block = "perfdash run \\\n  --suite b --models 'c*'  # d\nperfdash run e\n"
+    text = f"`perfdash run --suite a`\n```\n{block}```\n"
+    assert list(runs_of_suites(text)) == [["--suite", "b", "--models", "c*"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_models_of_every_command_exist(page):
+    for words in runs_of_suites(page.read_text()):
+        flags = {}
+        for option, value in itertools.pairwise(words):
+            if option in ("--suite", "--models", "--scenario", "--backend"):
+                key = option.removeprefix("--")
+                flags[key] = value if key == "scenario" else tuple(value.split(","))
+        plan, _ = make_plan(resolve(flags, environ={})[0], uncut=True)  # UsageError where there is none
+        assert any(planned.skip_reason is None for planned in plan.cases), " ".join(words)
 
 
 def test_no_riddle_is_left():

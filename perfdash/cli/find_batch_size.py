@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +11,7 @@ from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.find_batch_size import LargestBatch
+    from perfdash.suites.case_selection import Planned
 
 
 def print_batch_sizes(flags: Mapping[str, Any], as_json: bool) -> int:
@@ -32,9 +33,24 @@ def print_batch_sizes(flags: Mapping[str, Any], as_json: bool) -> int:
     def on_start(device: str) -> None:
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
 
-    sizes = find_batch_sizes(settings, on_start, on_finish, on_try)
+    def on_left_out(planned: Sequence[Planned]) -> None:
+        typer.echo(left_out_words(planned), err=True)
+
+    sizes = find_batch_sizes(settings, on_start, on_finish, on_try, on_left_out)
     typer.echo(dumps([to_json(size) for size in sizes], indent=1) if as_json else words(sizes))
     return 0
+
+
+def left_out_words(planned: Sequence[Planned]) -> str:
+    """The message about cases whose steps run several batch sizes."""
+    from perfdash.records import variation
+
+    names = []
+    for case in (planned_case.case for planned_case in planned):
+        under = variation(case.configuration, case.dynamic)
+        names.append(case.model + (f" ({under})" if under else ""))
+    models = ", ".join(dict.fromkeys(names))
+    return f"Left out, because a step of scenario sizes runs the batch sizes of --sizes: {models}"
 
 
 def limit_words(device: str, given_gib: float | None, default_bytes: int | None) -> str:

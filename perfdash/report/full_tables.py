@@ -15,6 +15,7 @@ from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.night import Night, gpus_of, package_versions
 from perfdash.report.published_totals import published
 from perfdash.report.reproduce import command, pattern
+from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 from perfdash.report.step_tables import StepTable, generation, training
 
 _NAMED = 30  # models named in one line
@@ -26,6 +27,7 @@ _WORK = {
     "inference": "one iteration of forward pass",
     "training": "one iteration of forward and backward pass, with the optimizer's step",
     "generation": "one generation: the prompts are read, and tokens decoded greedily",
+    "sizes": "one step: a forward pass at each of several sizes",
 }
 _MEANING = {
     "perfdash": "Speedup is eager latency over compiled latency, sampled in pairs in one pinned process; "
@@ -78,15 +80,9 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         environment.get("cpu") if setting.device == "cpu" else gpus_of(night.run)
     ) or "an unknown machine"
     what = _WORK.get(setting.scenario, _WORK["inference"])
-    single_size = len({row.case.batch_size for row in rows}) == 1
-    sizes = (
-        f"Batch size is {escaped(rows[0].case.batch_size)}."
-        if single_size
-        else "Batch sizes are those of the suites."
-    )
     caveats = [
-        sizes,
-        "Shapes are dynamic." if setting.dynamic else "Experiments do not cover dynamic shapes.",
+        *_sizes(rows),
+        _shapes(setting),
         "0.0 and nan stand for what was not measured; its status is in the Accuracy table.",
         "A number with an asterisk is not in the means: it is of a model that failed, whose outputs were not "
         "checked, or of which nothing was captured.",
@@ -117,6 +113,26 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         "Caveats\n\n" + "\n".join(f"{n}. {text}" for n, text in enumerate(caveats, 1)),
     ]
     return "\n\n".join(line for line in lines if line)
+
+
+def _sizes(rows: Sequence[Row]) -> list[str]:
+    """The batch sizes of the rows, and in scenario sizes the sizes of a step."""
+    rows = [row for row in rows if step_in_words(row)] or rows  # those that ran
+    steps = {words for row in rows if (words := step_in_words(row))}
+    lines = [f"A step has these sizes: {escaped(next(iter(steps)))}."] if len(steps) == 1 else []
+    lines += ["The sizes of a step are those of the suites."] if len(steps) > 1 else []
+    batches = {row.case.batch_size for row in rows if not has_own_batch_sizes(row)}
+    if len(batches) == 1:
+        lines.append(f"Batch size is {escaped(next(iter(batches)))}.")
+    return lines + (["Batch sizes are those of the suites."] if len(batches) > 1 else [])
+
+
+def _shapes(setting: DashboardSetting) -> str:
+    if setting.dynamic:
+        return "Shapes are dynamic."
+    if setting.scenario == "sizes":
+        return "Only the dimensions that differ between the sizes are dynamic."
+    return "Experiments do not cover dynamic shapes."
 
 
 def _marked(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from perfdash.history.results import from_result, is_cpu_time
 from perfdash.records import DISTURBED, PASSING, Result, Status, variation_in_words
+from perfdash.report.step_sizes import size_in_words, step_in_words
 
 _LABEL = 12  # characters of the left column
 _TINY_MS = 0.2  # below this the overhead of a call dominates
@@ -106,7 +107,8 @@ def _compiler(result: Result) -> str:
 def _measured(result: Result) -> str:
     case = result.case
     dtype = f"autocast to {case.amp_dtype}" if case.amp_dtype else case.dtype
-    words = [case.model, case.scenario, f"batch size {case.batch_size}", dtype, f"back end {case.backend}"]
+    size = size_in_words(from_result(result))
+    words = [case.model, case.scenario, size, dtype, f"back end {case.backend}"]
     words += variation_in_words(case.configuration, case.dynamic, case.settings)
     words += [] if case.suite == "own" else [f"suite {case.suite}"]
     return ", ".join(words)
@@ -131,8 +133,11 @@ def _latency(result: Result) -> str:
     ]
     if not sides:
         return ""
-    clock = "; CPU time, because other programs used the core" if is_cpu_time(from_result(result)) else ""
-    return f"{' -> '.join(sides)} per {_WORK.get(result.case.scenario, 'call')}{clock}"
+    row = from_result(result)
+    clock = "; CPU time, because other programs used the core" if is_cpu_time(row) else ""
+    sizes = step_in_words(row)
+    work = f"step of {sizes}" if sizes else _WORK.get(result.case.scenario, "call")
+    return f"{' -> '.join(sides)} per {work}{clock}"
 
 
 def _compile(result: Result) -> str:
@@ -152,7 +157,10 @@ def _compile(result: Result) -> str:
 def _pays_off(result: Result) -> str:
     calls = calls_to_pay_off(result)
     if calls is not None and result.backend_ms:
-        return f"after {calls:,.0f} calls ({_duration(calls * result.backend_ms.median / 1000)} of computing)"
+        work = "steps" if result.case.scenario == "sizes" else "calls"
+        return (
+            f"after {calls:,.0f} {work} ({_duration(calls * result.backend_ms.median / 1000)} of computing)"
+        )
     if result.speedup and result.speedup.verdict == "slower":
         return "never: the compiled model is slower"
     if result.speedup and result.speedup.verdict == "equivalent":

@@ -23,6 +23,7 @@ from perfdash.report import dashboard_tables as dashboard
 from perfdash.report.markdown import plain
 from perfdash.report.model_card import card, wrapped
 from perfdash.report.number_format import CPU_TIME_NOTE, digits, mark_cpu_time
+from perfdash.report.step_sizes import batch_in_words, size_in_words
 from perfdash.stats.speedup import null_warning
 
 # What a reader must know first: wrong outputs, then what failed, then what became slower.
@@ -86,7 +87,7 @@ def results_table(rows: Sequence[Row], width: int | None) -> tuple[str, list[str
     cells: Sequence[tuple[str, int, bool, Callable[[Row], str]]] = (
         ("suite", 0, True, lambda row: plain(row.case.suite)),
         ("model", 0, True, lambda row: plain(row.case.model)),
-        ("batch", 0, False, lambda row: str(row.case.batch_size)),
+        ("batch", 0, False, batch_in_words),
         ("dtype", 0, True, _dtype),
         ("compiler", 0, True, _compiler(rows)),
         ("result", 0, True, _outcome),
@@ -162,7 +163,7 @@ def _alike(rows: Sequence[Row]) -> dict[str, str]:
     """What all results share, in words, by the columns that would say it in every line."""
     words = {
         "suite": {f"suite {plain(row.case.suite)}" for row in rows},
-        "batch": {f"batch size {row.case.batch_size}" for row in rows},
+        "batch": {size_in_words(row) for row in rows},
         "dtype": {_dtype(row) for row in rows},
         "compiler": set(map(_compiler(rows), rows)),
     }

@@ -245,16 +245,24 @@ def compile_cores(slots: Sequence[tuple[int, ...]], settings: RunSettings) -> li
 
     Compiling for a GPU by one core would take minutes, and its kernels are the same on more. On the CPU the
     cores of a case say what its compilation latency means, so they are its own alone: empty.
+
+    A slot compiles while the others time. So it takes no sibling thread of their cores, which would share
+    the units of these cores, but those of its own cores: it times nothing meanwhile.
     """
     if settings.device == "cpu":
         return [() for _ in slots]
-    here = available_cores() if settings.cores is None else list(parse_cores(settings.cores))
-    measured = {core for cores in slots for core in cores}
-    spare = [core for core in here if core not in measured]
-    return [
-        tuple(sorted([*cores, *share])) if (share := spare[number :: len(slots)]) else ()
-        for number, cores in enumerate(slots)
-    ]
+    siblings: dict[int, list[int]] = {}  # by physical core
+    for core in available_cores() if settings.cores is None else parse_cores(settings.cores):
+        siblings.setdefault(physical_core(core), []).append(core)
+    measured = [{physical_core(core) for core in cores} for cores in slots]
+    spare = [physical for physical in siblings if not any(physical in own for own in measured)]
+    wider = []
+    for number, cores in enumerate(slots):
+        others = {physical for own in (*measured[:number], *measured[number + 1 :]) for physical in own}
+        own_and_share = (measured[number] - others).union(spare[number :: len(slots)])
+        threads = {thread for physical in own_and_share for thread in siblings.get(physical, ())}
+        wider.append(tuple(sorted(threads.union(cores))))
+    return [more if len(more) > len(cores) else () for more, cores in zip(wider, slots, strict=True)]
 
 
 def gpus_of(settings: RunSettings) -> list[str]:

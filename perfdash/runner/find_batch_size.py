@@ -84,16 +84,26 @@ def find_batch_sizes(
     on_start: Callable[[str], None],
     on_finish: Callable[[LargestBatch], None],
     on_try: Callable[[LargestBatch, int], None],
+    on_left_out: Callable[[Sequence[Planned]], None],
 ) -> list[LargestBatch]:
     """Search every model of the settings; nothing is kept.
 
-    `on_start` is called with the device once the slot is open, `on_finish` and `on_try` as in search().
-    Raises UsageError and MachineError as a run would.
+    `on_left_out` is called with cases that have no batch size to search, if there are any, `on_start` with
+    the device once the slot is open, `on_finish` and `on_try` as in search(). Raises UsageError and
+    MachineError as a run would.
     """
     plan, _ = make_plan(settings, uncut=True)
-    real = smallest_batches(planned_case for planned_case in plan.cases if planned_case.skip_reason is None)
-    if not real:
+    running = [planned_case for planned_case in plan.cases if planned_case.skip_reason is None]
+    if not running:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+    real = smallest_batches(filter(runs_its_batch_size, running))
+    if not real:
+        raise UsageError(
+            "--find-batch-size: a step of scenario sizes runs the batch sizes of --sizes, so there is none "
+            "to find. Give another --scenario, or --sizes-of sequence or image"
+        )
+    if left_out := [planned_case for planned_case in running if not runs_its_batch_size(planned_case)]:
+        on_left_out(left_out)
     check_machine(settings, plan.cases)
     found: list[LargestBatch] = []
     with tempfile.TemporaryDirectory(prefix="perfdash-batch-size-") as logs:
@@ -106,6 +116,11 @@ def find_batch_sizes(
                     on_start(real[0].case.device)
                 found += search(own, executor, Path(logs), on_finish, on_try)
     return found
+
+
+def runs_its_batch_size(planned: Planned) -> bool:
+    """Whether a step runs the batch size of the case; in scenario sizes it may run others."""
+    return planned.case.scenario != "sizes" or planned.sizes_of != "batch"
 
 
 def smallest_batches(planned: Iterable[Planned]) -> list[Planned]:

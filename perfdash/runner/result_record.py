@@ -387,7 +387,8 @@ def _parts(
             del measured["samples"]
             parts[side][name] = measured
         steps = events[0].get(f"{side}_steps_ns")
-        if steps:  # of the main process
+        # Of the main process, by the pairs that it knew to be clean.
+        if steps and sampled[0].clean.tolist() == list(events[0]["clean"]):
             parts[side][names[-1]]["steps"] = _steps(steps)
     return parts
 

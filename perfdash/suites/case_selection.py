@@ -40,6 +40,8 @@ _SIZES = (2, 4, 8)  # of scenario sizes, unless the suite or the user names othe
 
 # Options that act only where a back end reads them.
 _OF_BACKENDS = ("compile_mode", "dynamic", "inductor_config")
+# Modes of torch.compile that call a model through CUDA graphs.
+_MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 # Fields of a specification that the user's option or the suite's key of the same name sets, without a rule.
 _DECLARED = declared_options(Specification)
@@ -248,7 +250,7 @@ def _plan(
         own = suite.scenario if "scenario" in configuration.values else case.scenario
         refused = configuration.reason_against(case, own)
     module = None if refused else registry.backend_facts(backend)
-    reasons += [refused] if refused else _not_taken(case, module)
+    reasons += [refused] if refused else [*_not_taken(case, module), *_no_graphs(case, module, settings)]
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
     target = _target(suite, model)
     data, data_path = None, None
@@ -326,6 +328,15 @@ def _not_taken(case: Case, backend: Any) -> list[str]:
         setting = setting if case.configuration != DEFAULT_CONFIGURATION else ""
         reasons.append(f"back end {case.backend} does not read {', '.join(unread)}{setting}")
     return reasons
+
+
+def _no_graphs(case: Case, backend: Any, settings: RunSettings) -> list[str]:
+    """Why inductor cannot run a case through the CUDA graphs that the options ask for."""
+    asked = settings.compile_mode in _MODES_WITH_GRAPHS or settings.inductor_config.get("triton.cudagraphs")
+    by_inductor = asked and case.device == "cuda" and hasattr(backend, "vector_isa")
+    if not by_inductor or case.scenario != "generation":
+        return []
+    return ["CUDA graphs cannot run generation: each step would overwrite the cache that the next one reads"]
 
 
 def _options_read(backend: Any) -> tuple[str, ...]:

@@ -35,13 +35,14 @@ Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled sid
 class Reference:
     """What the compiled side is compared with: what eager returned, and the judge if it was made.
 
-    effects: what eager changed of its inputs and buffers. judge: outputs, where it ran if not beside eager,
-    why there is none.
+    effects: what eager changed of its inputs and buffers. random_state: of the host's generator after it.
+    judge: outputs, where it ran if not beside eager, why there is none.
     """
 
     eager: Any
     effects: Dict[str, Any]
     is_random: bool
+    random_state: torch.Tensor
     judge: Optional[Tuple[Any, str, str]] = None
 
 
@@ -73,12 +74,25 @@ def of_case(comparison: BothSides, eager_differs: str | None, shared: SharedEage
 
 
 def _reference(comparison: BothSides) -> Reference:
-    """What eager returns here, without the judge."""
+    """What eager returns here, without the judge unless it is clear that there is none.
+
+    A model on a GPU may draw random numbers on the host, too: these are the same in float64.
+    """
+    device = comparison.device
     comparison.seed()
-    state = comparison.device.random_state()
+    before = torch.get_rng_state(), device.random_state()
     eager = comparison.observe_eager(observed)
-    is_random = not torch.equal(comparison.device.random_state(), state)
-    return Reference(eager, comparison.eager_side.changed(), is_random)
+    random_state = torch.get_rng_state()
+    draws_on_host = not torch.equal(random_state, before[0])
+    draws_on_device = not torch.equal(device.random_state(), before[1])
+    no_judge = (None, "", "CUDA draws other random numbers in float64")
+    return Reference(
+        eager,
+        comparison.eager_side.changed(),
+        is_random=draws_on_host or draws_on_device,
+        random_state=random_state,
+        judge=no_judge if draws_on_device and device.kind == "cuda" else None,
+    )
 
 
 def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
@@ -100,10 +114,8 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if job.distance_bound is not None:
         judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
-        if reference.judge is None and is_random and comparison.device.kind == "cuda":
-            reference.judge = None, "", "CUDA draws other random numbers in float64"
-        elif reference.judge is None:
-            reference.judge = _float64_outputs(comparison)
+        if reference.judge is None:
+            reference.judge = _float64_outputs(comparison, reference.random_state)
         float64_outputs, elsewhere, why_none = reference.judge
         if float64_outputs is not None and of_group:
             noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
@@ -122,10 +134,11 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if verdict["status"] == "fail" and is_random and hasattr(comparison.backend, "prepare_repeatable"):
         side = comparison.compiled_side
         example = getattr(scenario, "example", lambda inputs: inputs)
-        model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
-        step = scenario.make_step(model, side, comparison.device)
-        seed()
-        with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+        uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
+        with compilation.on_cores(job.compile_cores), uncounted:
+            model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
+            step = scenario.make_step(model, side, comparison.device)
+            seed()
             compiled = observed(step, follows=comparison.eager_step)
         verdict = judge(eager, compiled)
         distance = output_comparison.distance(eager, compiled, of_group)
@@ -180,12 +193,13 @@ def _model_outputs(comparison: BothSides, observation: Any) -> Any:
     return observation if name is None else observation[name]
 
 
-def _float64_outputs(comparison: BothSides) -> tuple[Any, str, str]:
+def _float64_outputs(comparison: BothSides, random_state: torch.Tensor) -> tuple[Any, str, str]:
     """The outputs of a float64 copy of the model, where it ran if not beside eager, or why there are none.
 
     Where a GPU lacks the memory, the copy runs on the CPU, if that has time and memory for it.
+    random_state: of the host's generator after eager.
     """
-    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison))
+    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison), random_state)
     device = comparison.device
     if outputs is not None or device.kind == "cpu" or not why.startswith(_NO_MEMORY):
         return outputs, "", why
@@ -193,18 +207,25 @@ def _float64_outputs(comparison: BothSides) -> tuple[Any, str, str]:
     refusal = _cpu_refuses(comparison)
     if refusal:
         return None, "", f"{why}; {refusal}"
-    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison))
+    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison), random_state)
     return outputs, "the CPU", "" if outputs is not None else f"{why}; on the CPU: {why_not_there}"
 
 
-def _tried(comparison: BothSides, work: Callable[[], Any]) -> tuple[Any, str]:
-    """What `work` returns, from the start that eager had; else None and why it failed."""
+def _tried(comparison: BothSides, work: Callable[[], Any], random_state: torch.Tensor) -> tuple[Any, str]:
+    """What `work` returns, from the start that eager had; else None and why it failed.
+
+    A float64 number takes more of the generator than a float32 one (rand, randn; dropout's masks are the
+    same). Such outputs are far from eager's, and beside that distance any outputs would pass.
+    """
     try:
         comparison.seed()  # the parameters, where steps change them
-        return work(), ""
+        outputs = work()
     except Exception as error:
         is_shortage = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
+    if not torch.equal(torch.get_rng_state(), random_state):
+        return None, "in float64 the model draws other random numbers"
+    return outputs, ""
 
 
 def _judge_on_device(comparison: BothSides) -> Any:
@@ -250,13 +271,8 @@ def _cpu_refuses(comparison: BothSides) -> str | None:
     """Why the float64 copy is not tried on the CPU: it would take too long, or too much of its memory."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    short = 8 / min((t.element_size() for t in comparison.eager_side.module.parameters()), default=4)
-    needed = short * comparison.device.peak()[0]
-    available = linux.available_bytes()
-    if comparison.job.memory_limit_bytes:
-        available = min(available, comparison.job.memory_limit_bytes)
-    if needed > available:
-        return f"the CPU has {available / 2**30:.1f} GiB for it and would need {needed / 2**30:.1f}"
+    # The peak until now is that of the attempt beside eager, which filled the GPU.
+    comparison.device.reset_peak()
     try:
         with FlopCounterMode(display=False) as counter:
             observed(comparison.eager_step)
@@ -264,6 +280,13 @@ def _cpu_refuses(comparison: BothSides) -> str | None:
         return f"its time on the CPU could not be estimated: {type(error).__name__}"
     finally:
         comparison.seed()
+    short = 8 / min((t.element_size() for t in comparison.eager_side.module.parameters()), default=4)
+    needed = short * comparison.device.peak()[0]
+    available = linux.available_bytes()
+    if comparison.job.memory_limit_bytes:
+        available = min(available, comparison.job.memory_limit_bytes)
+    if needed > available:
+        return f"the CPU has {available / 2**30:.1f} GiB for it and would need {needed / 2**30:.1f}"
     cores = max(1, len(comparison.job.compile_cores))
     expected_s = counter.get_total_flops() / (cores * _CPU_FLOPS)
     if expected_s > _MOST_ON_CPU_S:

@@ -244,7 +244,7 @@ class CaseProcess:
         torch.set_num_threads(1)
         self.seed()
         loader = registry.find("loaders", job.loader)
-        self.registered = profiling.registered_operators()
+        self.registered = profiling.RegisteredOperators(loader, job)
         module, inputs = loader.load(job)
         if hasattr(self.scenario, "all_inputs"):
             inputs = self.scenario.all_inputs(job, inputs, loader.load)

@@ -161,7 +161,7 @@ def capture_figures() -> Iterator[dict[str, Any]]:
         try:
             yield figures
         finally:
-            breaks = Counter(map(_reason, _break_reasons())) or counters["graph_break"]
+            breaks = _breaks()
             figures.update(
                 graphs=int(counters["stats"]["unique_graphs"]),
                 calls_captured=int(counters["stats"]["calls_captured"]),
@@ -184,6 +184,18 @@ def compiled_graphs() -> int:
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
+
+
+def has_graph_breaks() -> bool:
+    """Whether dynamo has met a graph break since capture_figures began."""
+    return bool(_breaks())
+
+
+def _breaks() -> Counter[str]:
+    """How often each graph break was met, by its reason."""
+    from torch._dynamo.utils import counters
+
+    return Counter(map(_reason, _break_reasons())) or Counter(counters["graph_break"])
 
 
 def gave_up() -> Optional[str]:

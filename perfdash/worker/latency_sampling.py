@@ -20,6 +20,7 @@ from perfdash.worker.device import Cpu, Cuda, Sample
 _SHORTEST_SAMPLE_NS = 1_000_000
 _SLOW_CALL_NS = 300_000_000
 _CLEAN_EXCESS = 0.01  # of the wall time may pass without the thread running
+_FEWEST_CLEAN = 3  # pairs from which the steps of a part are known, as in stats.disturbance
 _GC_EVERY = 50  # pairs
 
 
@@ -77,7 +78,8 @@ def sample_pairs(
     """Sample pairs until the interval is narrow enough or the time budget is used.
 
     Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where the
-    device has none), clean (both samples of the pair), and the disturbances meanwhile.
+    device has none), clean (both samples of the pair), and the disturbances meanwhile. eager_steps_ns and
+    backend_steps_ns have one entry for each step of the last part, from the clean pairs.
     """
     order = random.Random(seed)
     best = [warm_up(call, device) for call in (eager, backend)]
@@ -133,12 +135,13 @@ def sample_pairs(
     stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
     ticks = stolen_after[1] - stolen[1]
     all_samples = [*samples[0], *samples[1]]
+    clean = [is_clean(a) and is_clean(b) for a, b in zip(*samples)]
     return {
         "eager_ns": [s.wall_ns / repeats[0] for s in samples[0]],
         "backend_ns": [s.wall_ns / repeats[1] for s in samples[1]],
         "eager_cpu_ns": [_per_call(s.cpu_ns, repeats[0]) for s in samples[0]],
         "backend_cpu_ns": [_per_call(s.cpu_ns, repeats[1]) for s in samples[1]],
-        "clean": [is_clean(a) and is_clean(b) for a, b in zip(*samples)],
+        "clean": clean,
         "stopped": stopped,
         "repeats": {"eager": repeats[0], "backend": repeats[1]},
         # The share of samples in which the model itself gave the core up.
@@ -167,8 +170,8 @@ def sample_pairs(
         "parts": names,
         "eager_parts_ns": [folded(row, len(names)) for row in parts[0]],
         "backend_parts_ns": [folded(row, len(names)) for row in parts[1]],
-        "eager_steps_ns": of_last_part(parts[0], len(names)),
-        "backend_steps_ns": of_last_part(parts[1], len(names)),
+        "eager_steps_ns": of_last_part(parts[0], clean, len(names)),
+        "backend_steps_ns": of_last_part(parts[1], clean, len(names)),
     }
 
 
@@ -189,11 +192,15 @@ def folded(row: list[float], parts: int) -> list[float]:
     return [*row[: parts - 1], sum(row[parts - 1 :])]
 
 
-def of_last_part(rows: list[list[float]], parts: int) -> list[float]:
-    """The median over the samples of each step of the last part; empty where it is a single step."""
-    if not rows or len(rows[0]) <= parts:
+def of_last_part(rows: list[list[float]], clean: list[bool], parts: int) -> list[float]:
+    """The median over the clean pairs of each step of the last part.
+
+    Empty where it is a single step, or where too few pairs are clean.
+    """
+    kept = [row[parts - 1 :] for row, is_kept in zip(rows, clean) if is_kept]
+    if len(kept) < min(_FEWEST_CLEAN, len(rows)) or not kept or len(kept[0]) <= 1:
         return []
-    return [statistics.median(column) for column in zip(*(row[parts - 1 :] for row in rows))]
+    return [statistics.median(column) for column in zip(*kept)]
 
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:

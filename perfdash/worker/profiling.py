@@ -15,6 +15,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import statistics
 import sys
@@ -324,12 +325,53 @@ class _CountedOperators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def eager_operators(step: Callable[[], Any], before: FrozenSet[str]) -> dict[str, Any]:
+class RegisteredOperators:
+    """The operators there are before a model is loaded, and those that Python code implements.
+
+    What libraries register for operators of their own, as they are imported, is nothing of the model's.
+    """
+
+    def __init__(self, loader: Any, job: Any) -> None:
+        self._operators = frozenset(torch._C._dispatch_get_all_op_names())
+        self._implementations = _implementations()
+        self._is_own = lambda file: hasattr(loader, "is_own") and loader.is_own(job, file)
+
+    def since(self) -> list[str]:
+        """What Python code implements since then, as `aten::gelu for CPU`.
+
+        Only of operators that were there, and of those that a file of the model's own defines.
+        """
+        names = [name.rsplit("/", 1) for name in _implementations() - self._implementations]
+        new = [(operator.replace("/", "::", 1), key) for operator, key in names]
+        listed = [
+            f"{operator} for {key}"
+            for operator, key in new
+            if operator in self._operators or self._is_own(_defined_in(operator))
+        ]
+        return sorted(listed)[:_MOST_OPERATORS]
+
+
+def _implementations() -> FrozenSet[str]:
+    """The implementations of operators that Python code has registered: aten/gelu/CPU."""
+    return frozenset(getattr(torch.library, "_impls", ()))
+
+
+def _defined_in(operator: str) -> str:
+    """The file of Python code that defines an operator, as far as torch tells; empty for any other."""
+    decorated = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {})
+    code = getattr(getattr(decorated.get(operator), "_init_fn", None), "__code__", None)
+    if code is not None:
+        return str(code.co_filename)
+    found = re.search(r"^debug: registered at (.+):\d+", torch._C._dispatch_dump(operator), re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def eager_operators(step: Callable[[], Any], before: RegisteredOperators) -> dict[str, Any]:
     """What an eager step calls below autograd, and what is registered since `before`: {calls, registered}.
 
     calls is None where they cannot be watched.
     """
-    registered = registered_since(before)
+    registered = before.since()
     try:
         return {"calls": operators_of(step), "registered": registered}
     except Exception as error:  # evidence only: it never costs the case its numbers
@@ -342,14 +384,3 @@ def operators_of(step: Callable[[], Any]) -> dict[str, int]:
     with _CountedOperators() as count:
         step()
     return dict(sorted(count.calls.most_common(_MOST_OPERATORS)))
-
-
-def registered_operators() -> FrozenSet[str]:
-    """The implementations of operators that Python code has registered: aten/gelu/CPU."""
-    return frozenset(getattr(torch.library, "_impls", ()))
-
-
-def registered_since(before: FrozenSet[str]) -> list[str]:
-    """Implementations that were registered since `before`, as `aten::gelu for CPU`."""
-    names = (name.rsplit("/", 1) for name in registered_operators() - before)
-    return sorted(f"{operator.replace('/', '::', 1)} for {key}" for operator, key in names)[:_MOST_OPERATORS]

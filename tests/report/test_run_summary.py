@@ -168,3 +168,28 @@ def test_a_graph_break_is_a_hint():
     result = one_model(batch_size=64)
     result.capture = {"graphs": 3, "graph_breaks": 2}
     assert "2 graph breaks: --env TORCH_LOGS=graph_breaks" in hints(result)[0]
+
+
+def test_a_card_of_several_sizes_says_what_a_step_is():
+    result = good("net.make", 2.0, "faster", "processes", scenario="sizes", batch_size=8)
+    result.conditions = {"sizes": "1,4,16", "sizes_of": "batch"}
+    text = summary([result], info(1))
+    assert "net.make, sizes, batch 1, 4, 16, float32" in text
+    assert "per step of batch 1, 4, 16" in text
+    assert "after 2,000 steps (" in text
+    assert "batch size 8" not in text
+    result.conditions = {"sizes": "32,64", "sizes_of": "sequence"}
+    text = summary([result], info(1))
+    assert "net.make, sizes, batch size 8, sequence 32, 64, float32" in text
+    assert "per step of sequence 32, 64" in text
+
+
+def test_the_table_of_several_models_has_the_sizes_of_a_step():
+    results = [good(name, 2.0, "faster", scenario="sizes", batch_size=8) for name in ("a", "b")]
+    for result in results:
+        result.conditions = {"sizes": "1,4,16", "sizes_of": "batch"}
+    assert ", batch 1, 4, 16, " in summary(results, info(2), None)
+    results[1].conditions["sizes"] = "2,3"
+    text = summary(results, info(2), None)
+    assert "  1, 4, 16  " in text
+    assert "batch size 8" not in text

@@ -52,6 +52,7 @@ def two_sockets(monkeypatch):
     """Two nodes of four physical cores with two hardware threads each."""
     monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
     monkeypatch.setattr(cores, "sibling_groups", lambda some: [[c, c + 8] for c in some if c < 8])
+    monkeypatch.setattr(cores, "physical_core", lambda core: core % 8)
     monkeypatch.setattr(
         cores,
         "numa_nodes",
@@ -96,6 +97,18 @@ def test_only_a_gpu_is_compiled_for_on_more_cores(two_sockets):
     assert cores.compile_cores(slots, RunSettings(device="cpu")) == [(), ()]
     assert cores.compile_cores(slots, RunSettings(device="cuda", cores="0-7")) == [(0, 2, 5, 7), (1, 3, 4, 6)]
     assert cores.compile_cores(slots, RunSettings(device="cuda", cores="3,6,7")) == [(6, 7), ()]
+
+
+def test_no_slot_compiles_on_a_sibling_of_another_slot_s_core(two_sockets):
+    """A slot times while another one compiles, and siblings share the units of their core."""
+    settings, few = RunSettings(device="cuda"), RunSettings(device="cuda", cores="3,7,11,15")
+    first, second = cores.compile_cores([(7,), (3,)], settings)
+    assert first == (0, 2, 5, 7, 8, 10, 13, 15)
+    assert second == (1, 3, 4, 6, 9, 11, 12, 14)
+    assert cores.compile_cores([(7,), (3,)], few) == [(7, 15), (3, 11)]
+    assert cores.compile_cores([(7,), (15,)], few) == [(3, 7, 11), ()]
+    assert cores.compile_cores([(6, 7)], settings) == [tuple(range(16))]
+    assert cores.compile_cores([], settings) == []
 
 
 def test_what_is_skipped_needs_no_slots_of_its_own():

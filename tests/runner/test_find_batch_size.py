@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdash.cli.find_batch_size import limit_words, words
+from perfdash.cli.find_batch_size import left_out_words, limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
 from perfdash.runner.find_batch_size import (
@@ -17,11 +17,14 @@ from perfdash.runner.find_batch_size import (
     LargestBatch,
     judged,
     next_size,
+    runs_its_batch_size,
     search,
     sides,
     smallest_batches,
 )
 from perfdash.runner.messages import Answer, ProcessOutcome
+from perfdash.runner.plan import make_plan
+from perfdash.settings import resolve
 from tests.runner.planned import PLANNED
 
 DONE = ProcessOutcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
@@ -157,6 +160,24 @@ def test_every_configuration_is_searched_from_its_smallest_batch_size():
     assert "inductor float32, freezing " in table
     assert "inductor float32, dynamic " in table
     assert table.count("eager float32 ") == 1
+
+
+def test_a_step_over_several_batch_sizes_is_not_searched():
+    def planned_as(scenario, sizes_of="batch", **fields):
+        case = Case("s", "m", scenario=scenario, **fields)
+        return replace(PLANNED, case=case, skip_reason=None, sizes_of=sizes_of)
+
+    sized = planned_as("sizes", configuration="dynamic-batch", settings="{}")
+    cases = [planned_as("inference"), sized, planned_as("sizes", "sequence")]
+    assert [runs_its_batch_size(planned) for planned in cases] == [True, False, True]
+    assert left_out_words([sized]).endswith("runs the batch sizes of --sizes: m (dynamic-batch)")
+
+
+def test_only_the_configurations_with_a_batch_size_are_searched():
+    flags = {"suite": ("timm",), "models": ("resnest101e",), "configuration": ("default", "dynamic-batch")}
+    plan, _ = make_plan(resolve(flags, environ={})[0], uncut=True)
+    assert [planned.case.scenario for planned in plan.cases] == ["inference", "sizes"]
+    assert [planned.case.scenario for planned in filter(runs_its_batch_size, plan.cases)] == ["inference"]
 
 
 def test_not_even_one(tmp_path):

@@ -66,6 +66,16 @@ def test_sizes_are_of_the_pairs_that_the_gpu_was_the_cases_alone():
     assert result.parts_ms["backend"]["batch 2"]["median"] == figures["backend_ms"] == 2.0
 
 
+def test_the_steps_of_a_part_are_not_known_where_only_the_runner_knows_which_pairs_count():
+    rows = [[1e6, 5e6]] * 40
+    steps = {"eager_steps_ns": [2e6, 3e6], "backend_steps_ns": [2e6, 3e6]}
+    script = timed(parts=["prefill", "decode"], eager_parts_ns=rows, backend_parts_ns=rows, **steps)
+    decode = on_gpu(script, {"trouble": [[99.0, 104.5, "heat"]]}).parts_ms["backend"]["decode"]
+    assert (decode["n"], "steps" in decode) == (35, False)
+    decode = on_gpu(script, {"trouble": [[50.0, 99.0, "heat"]]}).parts_ms["backend"]["decode"]
+    assert (decode["n"], decode["steps"]["slowest_at"]) == (40, 2)
+
+
 def test_only_trouble_during_the_pairs_is_why_they_do_not_count():
     trouble = [[90.0, 99.0, "cold"], [99.0, 130.0, "heat"], [150.0, 160.0, "2 other processes on the GPU"]]
     assert on_gpu(timed(), {"trouble": trouble}).conditions["disturbed"] == "during 75% of the pairs: heat"

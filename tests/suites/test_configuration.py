@@ -95,6 +95,29 @@ def test_what_cannot_be_done_is_skipped_with_the_reason(model, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"configuration": ["cudagraphs"]},
+        {"compile_mode": "reduce-overhead"},
+        {"compile_mode": "max-autotune"},
+    ],
+)
+def test_generation_is_not_run_through_cuda_graphs(model, tmp_path, flags):
+    """The cache is made within the call: the graph of the next step would overwrite it."""
+
+    def reason(**more):
+        (planned,) = cases(
+            model, tmp_path, **{"device": "cuda", "scenario": "generation", **flags, **more}
+        ).values()
+        return planned.skip_reason
+
+    why = "CUDA graphs cannot run generation: each step would overwrite the cache that the next one reads"
+    assert reason() == reason(backend=["int8-weights-inductor"]) == why
+    assert reason(scenario="inference") is None
+    assert reason(backend=["eager"]) is None
+
+
 def test_back_ends_that_do_not_read_a_configuration_s_options_are_skipped_under_it(model, tmp_path):
     """They measured the default once more, as `freezing` and with its tolerance."""
 

@@ -42,3 +42,10 @@ def test_it_goes_with_no_other_kind_of_run(tmp_path, other):
     ran = perfdash("run", "--suite", "timm", "--find-batch-size", *other, cwd=tmp_path)
     assert ran.code == 2
     assert "--find-batch-size cannot be combined with" in ran.err
+
+
+def test_a_step_over_several_batch_sizes_has_none_to_find(tmp_path):
+    own = f"{HERE / 'truth' / 'shape_models.py'}:plain"
+    ran = perfdash("run", "--model", own, "--scenario", "sizes", "--find-batch-size", cwd=tmp_path)
+    assert ran.code == 2
+    assert "a step of scenario sizes runs the batch sizes of --sizes" in ran.err

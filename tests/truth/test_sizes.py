@@ -11,6 +11,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODELS = HERE / "truth" / "shape_models.py"
 NAMES = ("plain", "specialises", "remembers", "same_at_every_size")
+OWN_OPERATOR = """
+import torch
+from torch import nn
+
+LIBRARY = torch.library.Library("perfdash_test", "DEF")  # a second definition raises
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return torch.ops.perfdash_test.twice(x)
+
+
+def make(batch_size):
+    return Twice(), (torch.randn(batch_size, 64),)
+"""
 BATCHES = ["batch 2", "batch 3", "batch 5"]
 
 
@@ -74,6 +91,28 @@ def test_a_model_that_recompiles_at_every_size_says_so(results):
     assert all(figures["graphs"] for figures in result.sizes["by_size"].values())
     assert result.structure["recompiles"] == 2
     assert "dynamo compiled again at batch 3, batch 5: 3 artefacts for 3 sizes" in result.notes
+
+
+def test_a_model_with_graph_breaks_is_not_compared_with_its_own_dynamic_code(results):
+    result = results["remembers"]
+    assert result.capture["graph_breaks"]
+    assert set(result.sizes["failed"]) == {"static", "automatic"}
+    assert all("cost" not in figures for figures in result.sizes["by_size"].values())
+    assert result.sizes["automatic"] is None
+    assert any(
+        note.startswith("the cost beside an artefact of one size is not known: the model has graph breaks")
+        for note in result.notes
+    )
+    assert "failed" not in results["plain"].sizes
+
+
+def test_a_file_that_defines_an_operator_is_executed_once(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_OPERATOR)
+    arguments = ["--scenario", "sizes", "--sizes", "2,3", "--backend", "aot-eager", "--processes", "1"]
+    ran = perfdash("run", "--model", "own.py:make", *arguments, cwd=tmp_path, quickly=True)
+    assert ran.code == 0, ran.err
+    (result,) = ran.every
+    assert result.status is Status.PASS, result.skip_reason or result.error
 
 
 def test_a_model_without_such_a_size_is_skipped(results):

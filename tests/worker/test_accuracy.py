@@ -207,13 +207,17 @@ class Gpu:
     kind = "cuda"
 
     def __init__(self, peak=1 << 20):
-        self.peak_bytes, self.dropped, self.is_deterministic = peak, 0, False
+        self.peak_of_step = self.peak_bytes = peak
+        self.dropped, self.is_deterministic = 0, False
 
     def random_state(self):
         return torch.get_rng_state()
 
     def peak(self):
         return self.peak_bytes, self.peak_bytes
+
+    def reset_peak(self):
+        self.peak_bytes = self.peak_of_step
 
     def drop_caches(self):
         self.dropped += 1
@@ -227,9 +231,10 @@ class Gpu:
 
 @pytest.fixture
 def no_room(monkeypatch):
-    """The float64 copy beside eager is out of memory, that on the CPU is not."""
+    """The float64 copy beside eager fills the GPU and is out of memory, that on the CPU is not."""
 
     def on_device(comparison):
+        comparison.device.peak_bytes = 1 << 60
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(accuracy, "_judge_on_device", on_device)
@@ -260,6 +265,61 @@ def test_a_judge_that_the_cpu_cannot_run_either_is_not_tried(no_room, monkeypatc
     outcome = verdict(weighs, lambda module, x: 1.004 * weighs(module, x), buffer=torch.ones(8), on=gpu())
     assert says in outcome["no_judge"]
     assert "CUDA out of memory" in outcome["no_judge"]
+
+
+def noisy(module, x):
+    return x + torch.rand(x.shape, dtype=torch.float32).to(x.dtype)
+
+
+def other_noise(module, x):
+    return x + torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("draws_on", ["the host", "the GPU"])
+def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
+    """Only the GPU's own numbers are others in float64."""
+    gpu = Gpu()
+    if draws_on == "the host":
+        gpu.random_state = lambda: torch.zeros(16, dtype=torch.uint8)
+    repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
+    outcome = verdict(noisy, other_noise, on=gpu, backend=repeatable)
+    assert outcome["status"] == "pass"
+    assert "checked on a second artefact" in outcome["detail"]
+    assert ("no_judge" in outcome) == (draws_on == "the GPU")
+    assert verdict(noisy, other_noise, on=gpu)["status"] == "fail"
+
+
+def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch):
+    cores, seen = [], []
+
+    @contextlib.contextmanager
+    def on_cores(more):
+        cores.append(more)
+        yield len(more)
+        cores.pop()
+
+    def prepare_repeatable(module, inputs, job):
+        return lambda x: seen.append(list(cores)) or module(x)
+
+    monkeypatch.setattr(accuracy.compilation, "on_cores", on_cores)
+    backend = SimpleNamespace(prepare_repeatable=prepare_repeatable)
+    assert verdict(noisy, other_noise, backend=backend, compile_cores=(4, 5))["status"] == "pass"
+    assert (seen, cores) == ([[(4, 5)]], [])
+
+
+def test_a_judge_that_drew_other_random_numbers_is_none():
+    """It is as far from eager as any wrong output is, which passed beside it."""
+
+    def draws(module, x):
+        return x + torch.rand_like(x)
+
+    outcome = verdict(draws, lambda module, x: x + 0.5)
+    assert outcome["no_judge"] == "in float64 the model draws other random numbers"
+    assert outcome["status"] == "fail"
+    repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
+    assert verdict(draws, lambda module, x: x + 0.5, backend=repeatable)["status"] == "pass"
+    dropout = verdict(lambda module, x: torch.nn.functional.dropout(x))
+    assert (dropout["status"], "no_judge" in dropout) == ("pass", False)
 
 
 def test_atomics_are_kept_out_of_eager_and_of_eager_alone():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from perfdash.worker.loaders import python
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -22,13 +26,57 @@ def test_the_operators_of_a_training_step_are_counted_below_autograd():
     assert list(calls) == sorted(calls)
 
 
+@pytest.fixture
+def registered():
+    """Libraries of operators that end with the test."""
+    libraries = []
+
+    def library(*arguments):
+        libraries.append(torch.library.Library(*arguments))
+        return libraries[-1]
+
+    yield library
+    for each in libraries:
+        each._destroy()
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_an_operator_that_python_code_implements_is_named():
-    before = profiling.registered_operators()
-    assert profiling.registered_since(before) == []
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        library.impl("gelu", lambda x, approximate="none": x, "CPU")
-        assert profiling.registered_since(before) == ["aten::gelu for CPU"]
-    finally:
-        library._destroy()
+def test_an_operator_that_python_code_implements_is_named(registered):
+    """Not those that a library defines and implements itself while the model is loaded."""
+    before = profiling.RegisteredOperators(object(), None)
+    assert before.since() == []
+    own = registered("perfdash_lib", "DEF")
+    own.define("f(Tensor x) -> Tensor")
+    own.impl("f", lambda x: x, "CPU")
+    registered("aten", "IMPL").impl("gelu", lambda x, approximate="none": x, "CPU")
+    assert before.since() == ["aten::gelu for CPU"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (
+            'LIBRARY = torch.library.Library("perfdash_mine", "DEF")\n'
+            'LIBRARY.define("f(Tensor x) -> Tensor")\n'
+            'LIBRARY.impl("f", lambda x: x * 2, "CPU")\n',
+            "perfdash_mine::f for CPU",
+        ),
+        (
+            '@torch.library.custom_op("perfdash_mine::g", mutates_args=())\n'
+            "def g(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n",
+            "perfdash_mine::g for CompositeExplicitAutograd",
+        ),
+    ],
+)
+def test_operators_of_the_models_own_file_are_named(tmp_path, monkeypatch, lines, name):
+    torch.ones(1)  # a process can import it only once
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    file = tmp_path / "net_with_operators.py"
+    file.write_text(f"import torch\n\n{lines}\n\ndef make(batch_size):\n    return torch.nn.ReLU(), ()\n")
+    job = SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
+    other = SimpleNamespace(target=f"{tmp_path / 'other' / 'net.py'}:make")
+    of_this, of_another = (profiling.RegisteredOperators(python, which) for which in (job, other))
+    python.load(job)
+    assert name in of_this.since()
+    assert of_another.since() == []

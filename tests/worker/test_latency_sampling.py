@@ -127,7 +127,35 @@ def test_the_last_part_is_the_sum_of_its_steps():
     assert pairs["eager_parts_ns"] == pairs["backend_parts_ns"] == [[10, 60]] * 6
     assert pairs["eager_steps_ns"] == [20, 40]
     assert latency.folded([1, 2, 3], 3) == [1, 2, 3]
-    assert latency.of_last_part([[1, 2, 3]], 3) == latency.of_last_part([], 3) == []
+    assert latency.of_last_part([[1, 2, 3]], [True], 3) == latency.of_last_part([], [], 3) == []
+
+
+def test_the_steps_of_the_last_part_are_those_of_clean_pairs():
+    class Sometimes(Decodes):
+        """Only in some pairs, counted from 1, it has the core for itself."""
+
+        def __init__(self, clean):
+            super().__init__()
+            self.clean, self.pair = clean, -6  # calls of the warm-up
+
+        def __call__(self):
+            self.pair += 1
+            self.marks.append([0, 10, 30, 70] if self.pair in self.clean else [0, 10, 40, 170])
+            return 2_000_000
+
+    class Disturbed(Script):
+        def time(self, call, repeats):
+            sample = super().time(call, repeats)
+            return sample if call.pair in call.clean else device.Sample(sample.wall_ns, 0.9 * sample.wall_ns)
+
+    def sampled(clean):
+        sides = Sometimes(clean), Sometimes(clean)
+        return latency.sample_pairs(*sides, Disturbed(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0)
+
+    pairs = sampled({1, 3, 5})
+    assert pairs["clean"] == [True, False] * 3
+    assert pairs["eager_steps_ns"] == pairs["backend_steps_ns"] == [20, 40]
+    assert sampled({1, 3})["eager_steps_ns"] == []
 
 
 def test_short_calls_are_batched_to_a_millisecond():

@@ -22,16 +22,17 @@ from perfdash.report.plots.layout import (
     value,
     why_not,
 )
+from perfdash.report.step_sizes import has_own_batch_sizes, samples_of_step
 
 PER_PAGE = 24  # panels
 _COLUMNS = 3
 
-# (latency in ms, low, high) by batch size; low and high may be unknown.
+# (latency in ms or samples a second, low, high) by batch size; low and high may be unknown.
 Line = dict[int, tuple[float, float | None, float | None]]
 
 
 def latency(rows: Iterable[Row]) -> Iterator[Picture]:
-    """Plot milliseconds per call; none where no model has several batch sizes."""
+    """Plot milliseconds per call or step; none where no model has several batch sizes."""
     return _pictures(rows, "Latency", throughput=False)
 
 
@@ -41,8 +42,12 @@ def throughput(rows: Iterable[Row]) -> Iterator[Picture]:
 
 
 def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[Picture]:
-    unit = "samples a second (more is better)" if throughput else "milliseconds a call (less is better)"
+    rows = [row for row in rows if not has_own_batch_sizes(row)]  # such a step is the same at any batch size
     for setting, group in by_setting(rows).items():
+        work = "step" if setting.scenario == "sizes" else "call"
+        unit = (
+            "samples a second (more is better)" if throughput else f"milliseconds a {work} (less is better)"
+        )
         of_model: dict[str, list[Row]] = {}
         for row in group:
             of_model.setdefault(row.case.model, []).append(row)
@@ -90,14 +95,14 @@ def _compiled(row: Row) -> float | None:
 def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], throughput: bool) -> None:
     sized = _sized(rows)
     sizes = sorted({row.case.batch_size for row in sized})
-    lines: list[tuple[Line, str, str]] = [(_eager(sized), BLACK, "o")]
+    lines: list[tuple[Line, str, str]] = [(_eager(sized, throughput), BLACK, "o")]
     lines += [
-        (_of(sized, backend), colour_of(backend, backends), marker_of(backend, backends))
+        (_of(sized, backend, throughput), colour_of(backend, backends), marker_of(backend, backends))
         for backend in backends
     ]
     heights: list[float] = []
     for line, colour, marker in lines:
-        points = {size: _seen(size, latency, throughput) for size, latency in sorted(line.items())}
+        points = dict(sorted(line.items()))
         heights += [point[0] for point in points.values()]
         face = "white" if colour == BLACK else colour
         axis.plot(list(points), [point[0] for point in points.values()], color=colour, marker=marker,
@@ -139,16 +144,18 @@ def _apart(sizes: Sequence[int]) -> list[int]:
     return marked
 
 
-def _of(rows: Sequence[Row], backend: str) -> Line:
+def _of(rows: Sequence[Row], backend: str, throughput: bool) -> Line:
     return {
-        row.case.batch_size: (latency, value(row, "backend_ms_low"), value(row, "backend_ms_high"))
+        row.case.batch_size: _point(
+            row, latency, value(row, "backend_ms_low"), value(row, "backend_ms_high"), throughput
+        )
         for row in rows
         if row.case.backend == backend and (latency := _compiled(row))
     }
 
 
-def _eager(rows: Sequence[Row]) -> Line:
-    """Eager's latency by batch size: the median over back ends.
+def _eager(rows: Sequence[Row], throughput: bool) -> Line:
+    """Eager's latency or throughput by batch size, of the median over back ends.
 
     It has an interval only if a single back end measured it.
     """
@@ -160,14 +167,16 @@ def _eager(rows: Sequence[Row]) -> Line:
     for size, beside in by_size.items():
         middle = statistics.median(latency for row in beside if (latency := value(row, "eager_ms")))
         single = beside[0] if len(beside) == 1 else None
-        line[size] = middle, value(single, "eager_ms_low"), value(single, "eager_ms_high")
+        low, high = value(single, "eager_ms_low"), value(single, "eager_ms_high")
+        line[size] = _point(beside[0], middle, low, high, throughput)
     return line
 
 
-def _seen(
-    size: int, latency: tuple[float, float | None, float | None], throughput: bool
+def _point(
+    row: Row, middle: float, low: float | None, high: float | None, throughput: bool
 ) -> tuple[float, float | None, float | None]:
-    middle, low, high = latency
+    """A latency with its interval, or the throughput of the row's steps at that latency."""
     if not throughput:
-        return latency
-    return size * 1e3 / middle, high and size * 1e3 / high, low and size * 1e3 / low
+        return middle, low, high
+    scale = samples_of_step(row) * 1e3
+    return scale / middle, high and scale / high, low and scale / low

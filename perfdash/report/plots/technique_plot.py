@@ -25,6 +25,7 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.layout import passed, value, why_not
+from perfdash.report.step_sizes import samples_of_step
 from perfdash.report.step_tables import new_tokens
 from perfdash.report.techniques.technique_results import Group, Technique, groups, ordered
 
@@ -111,6 +112,7 @@ def _unit(group: Group) -> str:
 def _setting(group: Group) -> str:
     threads = "1 thread" if group.threads == 1 else f"{group.threads} threads"
     words = [shown(group.suite), shown(group.device), threads, shown(group.scenario)]
+    words += [f"steps of {group.step}"] if group.step else []
     return ", ".join([*words, *map(shown, variation_in_words(group.configuration, group.dynamic))])
 
 
@@ -179,12 +181,15 @@ def _figure(
     # Ticks need some room: ways that are nearly alike look so.
     margin = max(1.1, (most / least) ** 0.05, (_NARROWEST / (most / least)) ** 0.5)
     log_scale(axis, "y", least / margin, most * margin)
+    work = "step" if group.step else "batch"
     axis.set_ylabel(
-        f"{_unit(group)} a second (more is better)" if throughput else "milliseconds a batch (less is better)"
+        f"{_unit(group)} a second (more is better)"
+        if throughput
+        else f"milliseconds a {work} (less is better)"
     )
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.xaxis.set_major_locator(FixedLocator(range(len(sizes))))
-    axis.xaxis.set_major_formatter(FixedFormatter([number(size) for size in sizes]))
+    axis.xaxis.set_major_formatter(FixedFormatter(_ticks(group)))
     axis.grid(visible=False, axis="x")
     axis.tick_params(axis="x", length=0)
     for place in range(0, len(sizes), 2):
@@ -195,12 +200,17 @@ def _figure(
     return figure
 
 
+def _ticks(group: Group) -> list[str]:
+    """The batch sizes; of a step that runs several, these."""
+    return [group.step if group.is_over_batches else number(size) for size in group.sizes]
+
+
 def _point(row: Row, place: float, throughput: bool) -> _Point:
     middle = value(row, "backend_ms") or 0.0
     low, high = value(row, "backend_ms_low"), value(row, "backend_ms_high")
     if not throughput:
         return _Point(place, middle, low, high)
-    scale = row.case.batch_size * (new_tokens(row) or 1) * 1e3
+    scale = samples_of_step(row) * (new_tokens(row) or 1) * 1e3
     return _Point(place, scale / middle, high and scale / high, low and scale / low)
 
 
@@ -263,7 +273,7 @@ def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
             if not _measured(row):
                 alike.setdefault((technique, why_not(row, "backend_ms")), []).append(row.case.batch_size)
     reasons = [
-        f"{shown(technique.label)} at batch size {', '.join(map(str, sizes))}: {why}"
+        f"{shown(technique.label)} at {_places(group, sizes)}: {why}"
         for (technique, why), sizes in alike.items()
     ]
     lines = []
@@ -272,13 +282,17 @@ def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
         lines = textwrap.wrap("Not drawn: " + "; ".join([*reasons[:_TOLD], *rest]), _CAPTION)
     alone = sorted({row.case.batch_size for row in group.rows if _is_alone(row)})
     if alone:
-        sizes = ", ".join(map(str, alone))
         lines += textwrap.wrap(
-            f"At batch size {sizes} eager was out of memory: what is drawn was measured without it.",
+            f"At {_places(group, alone)} eager was out of memory: what is drawn was measured without it.",
             _CAPTION,
         )
     unchecked = sorted({row.case.batch_size for row in group.rows if _is_unchecked(row) and _measured(row)})
     if unchecked:
-        sizes = ", ".join(map(str, unchecked))
-        lines += textwrap.wrap(f"The outputs of some ways were not checked at batch size {sizes}.", _CAPTION)
+        lines += textwrap.wrap(
+            f"The outputs of some ways were not checked at {_places(group, unchecked)}.", _CAPTION
+        )
     return lines
+
+
+def _places(group: Group, sizes: Sequence[int]) -> str:
+    return f"steps of {group.step}" if group.is_over_batches else f"batch size {', '.join(map(str, sizes))}"

@@ -78,6 +78,7 @@ class Choice:
 class Recommendation:
     """The recommended technique for each batch size; None in `ship` is the baseline."""
 
+    group: Group
     baseline: Technique
     choices: tuple[Choice, ...]
     ship: Mapping[Technique | None, tuple[int, ...]]
@@ -95,7 +96,7 @@ def recommend(group: Group) -> Recommendation:
         _choice([row for row in group.rows if row.case.batch_size == size], size, baseline)
         for size in group.sizes
     )
-    return Recommendation(baseline, choices, _shipped(choices))
+    return Recommendation(group, baseline, choices, _shipped(choices))
 
 
 def within_bound(row: Row, baseline: Technique) -> str | None:
@@ -243,28 +244,32 @@ def _line(title: str, recommendation: Recommendation) -> str:
         evidence = "; ".join(
             _evidence(recommendation.candidate(technique, size), recommendation, size) for size in sizes
         )
-        sentences.append(f"ship {code(technique.label)} at {sizes_in_words(sizes)} ({evidence})")
+        where = recommendation.group.sizes_in_words(sizes)
+        sentences.append(f"ship {code(technique.label)} at {where} ({evidence})")
     unknown = [choice.batch_size for choice in recommendation.choices if not choice.measured]
     if unknown:
-        sentences.append(f"nothing within the bound was measured at {sizes_in_words(unknown)}")
+        where = recommendation.group.sizes_in_words(unknown)
+        sentences.append(f"nothing within the bound was measured at {where}")
     parts = [f"{'; '.join(sentences)}.", _smallest_line(recommendation), _left_out(recommendation)]
     return f"- **{title}**: {' '.join(part for part in parts if part)}"
 
 
 def _stay(recommendation: Recommendation, sizes: Sequence[int]) -> str:
+    group = recommendation.group
     near = [
-        f"at {choice.batch_size} {code(choice.next_best.technique.label)}: {_speedup(choice.next_best)}"
+        f"at {group.size_in_words(choice.batch_size)} {code(choice.next_best.technique.label)}: "
+        f"{_speedup(choice.next_best)}"
         for choice in recommendation.choices
         if choice.batch_size in sizes and choice.next_best
     ]
     rest = f"; nearest {'; '.join(near)}" if near else ""
     name = code(recommendation.baseline.label)
-    return f"nothing within the bound beats {name} at {sizes_in_words(sizes)}: stay with it{rest}"
+    return f"nothing within the bound beats {name} at {group.sizes_in_words(sizes)}: stay with it{rest}"
 
 
 def _evidence(candidate: MeasuredTechnique, recommendation: Recommendation, size: int) -> str:
     (choice,) = (choice for choice in recommendation.choices if choice.batch_size == size)
-    words = [f"at {size}: {_speedup(candidate)}"]
+    words = [f"at {recommendation.group.size_in_words(size)}: {_speedup(candidate)}"]
     distance = distance_of(candidate.row)
     words += [f"distance to eager {distance:.2g}"] if distance is not None else []
     score = _score(candidate.row, "eager ")
@@ -279,7 +284,8 @@ def _smallest_line(recommendation: Recommendation) -> str:
     for choice in recommendation.choices:
         if choice.smallest:
             sizes_of.setdefault(choice.smallest[0].technique, []).append(choice.batch_size)
-    parts = [f"{code(technique.label)} at {sizes_in_words(sizes)}" for technique, sizes in sizes_of.items()]
+    words = recommendation.group.sizes_in_words
+    parts = [f"{code(technique.label)} at {words(sizes)}" for technique, sizes in sizes_of.items()]
     return f"Smallest peak memory: {'; '.join(parts)}." if parts else ""
 
 
@@ -290,9 +296,9 @@ def _left_out(recommendation: Recommendation) -> str:
             left_out.setdefault((candidate.technique, why), []).append((choice.batch_size, candidate))
     if not left_out:
         return ""
-    parts = []
+    parts, words = [], recommendation.group.size_in_words
     for (technique, why), places in left_out.items():
-        where = ", ".join(f"{size} ({_times(candidate)})" for size, candidate in places)
+        where = ", ".join(f"{words(size)} ({_times(candidate)})" for size, candidate in places)
         parts.append(f"{code(technique.label)} at {where}: {escaped(why, 200) if ' ' in why else code(why)}")
     return f"Left out: {'; '.join(parts)}."
 
@@ -301,7 +307,7 @@ def _choices(title: str, recommendation: Recommendation) -> list[list[str]]:
     return [
         [
             title,
-            str(choice.batch_size),
+            recommendation.group.size_in_words(choice.batch_size),
             *_of_choice(choice, recommendation.baseline),
             ", ".join(f"{code(candidate.technique.label)} {digits(candidate.peak_bytes / 1e6)}"
                       for candidate in choice.smallest if candidate.peak_bytes) or "-",
@@ -361,11 +367,3 @@ def _peak(candidate: MeasuredTechnique, choice: Choice, word: str = "") -> str:
         return "-"
     eager = f" ({word}{digits(choice.eager_peak_bytes / 1e6)})" if choice.eager_peak_bytes else ""
     return digits(candidate.peak_bytes / 1e6) + eager
-
-
-def sizes_in_words(sizes: Sequence[int]) -> str:
-    """`batch size 1`, `batch sizes 1, 16 and 32`."""
-    words = [str(size) for size in sizes]
-    if len(words) == 1:
-        return f"batch size {words[0]}"
-    return f"batch sizes {', '.join(words[:-1])} and {words[-1]}"

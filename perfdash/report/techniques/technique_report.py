@@ -14,6 +14,7 @@ from perfdash.report.dashboard_tables import cpu_time_notes, status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night, case_count, gpus_of, noise_floor, package_versions
 from perfdash.report.number_format import digits, mark_cpu_time
+from perfdash.report.step_sizes import samples_of_step
 from perfdash.report.step_tables import (
     StepTable,
     generation,
@@ -23,7 +24,7 @@ from perfdash.report.step_tables import (
     tokens_per_second,
     training,
 )
-from perfdash.report.techniques.recommendation import advice, sizes_in_words
+from perfdash.report.techniques.recommendation import advice
 from perfdash.report.techniques.technique_results import (
     MARKS,
     Group,
@@ -63,7 +64,7 @@ def tables(group: Group, techniques: Sequence[Technique]) -> tuple[list[str], li
     slots = group.slots()
     measured = {technique for technique, _ in slots}
     mine = [technique for technique in techniques if technique in measured]
-    head = ["", *(f"batch size {size}" for size in group.sizes)]
+    head = ["", *(group.sizes_in_words([size]) for size in group.sizes)]
     tables_, missing = [], []
     for place, metric in enumerate(_metrics(group)):
         # The first table is always shown, since its cells have the statuses.
@@ -104,11 +105,12 @@ def _metrics(group: Group) -> list[MetricTable]:
     score = "F1" if not names else "Score" if len(names) > 1 else code(names.pop())
     odd = [row for row in group.rows if has_numbers(row) and baseline_of(row) != group.baseline]
     apart = "; " + _odd_baselines(odd) if odd else ""
+    work, samples = ("step", "samples of a step") if group.step else ("batch", "batch size")
     return [
-        MetricTable("Latency [ms/batch]", _latency, "median, ± its 95 % interval within the process"),
+        MetricTable(f"Latency [ms/{work}]", _latency, "median, ± its 95 % interval within the process"),
         *_of_parts(group),
-        MetricTable("Throughput [samples/s]", _throughput, "batch size over median latency, ± as above"),
-        MetricTable("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
+        MetricTable("Throughput [samples/s]", _throughput, f"{samples} over median latency, ± as above"),
+        MetricTable(f"p50 / p90 / p99 latency [ms/{work}]", _percentiles, _of_samples(group.rows)),
         MetricTable(
             f"Improvement over {eager} [%]",
             _improvement,
@@ -116,7 +118,7 @@ def _metrics(group: Group) -> list[MetricTable]:
             + apart,
         ),
         MetricTable(
-            f"{eager} in the same process [ms/batch]",
+            f"{eager} in the same process [ms/{work}]",
             _eager_beside,
             "what the improvement is over: eager, too, differs from process to process, so latencies of two "
             "rows may differ otherwise than their improvements",
@@ -180,10 +182,10 @@ def _latency(row: Row) -> str | None:
 
 
 def _throughput(row: Row) -> str | None:
-    middle = number(row, "backend_ms")
-    if not middle or row.case.batch_size < 1:
+    middle, samples = number(row, "backend_ms"), samples_of_step(row)
+    if not middle or samples < 1:
         return None
-    return f"{mark_cpu_time(digits(row.case.batch_size * 1e3 / middle), row)} {_spread(row)}"
+    return f"{mark_cpu_time(digits(samples * 1e3 / middle), row)} {_spread(row)}"
 
 
 def _samples(row: Row) -> list[float]:
@@ -382,8 +384,9 @@ def _titles(models: Sequence[Group]) -> list[str]:
     }
     varying = [name for name in words if len({getattr(group, name) for group in models}) > 1]
     for group in models:
+        step = [f"steps of {escaped(group.step)}"] if group.step else []
         titles.append(", ".join([code(group.model) or "a model without a name",
-                                 *(words[name](group) for name in varying)]))  # fmt: skip
+                                 *(words[name](group) for name in varying), *step]))  # fmt: skip
     return titles
 
 
@@ -411,17 +414,17 @@ def _section(night: Night, group: Group, techniques: Sequence[Technique]) -> lis
         ("Notes", notes),
     ):
         if reasons:
-            parts.append(f"{title}\n\n{_reasons(reasons, techniques)}")
+            parts.append(f"{title}\n\n{_reasons(reasons, techniques, group)}")
     return parts
 
 
-def _reasons(reasons: Sequence[tuple[Row, str]], techniques: Sequence[Technique]) -> str:
+def _reasons(reasons: Sequence[tuple[Row, str]], techniques: Sequence[Technique], group: Group) -> str:
     """One line for each reason, with the techniques and batch sizes that have it."""
     sizes: dict[str, dict[Technique, list[int]]] = {}
     for row, text in reasons:
         sizes.setdefault(text, {}).setdefault(Technique.of(row), []).append(row.case.batch_size)
     lines = []
     for text, of in sizes.items():
-        places = (f"{code(t.label)} at {sizes_in_words(sorted(of[t]))}" for t in techniques if t in of)
+        places = (f"{code(t.label)} at {group.sizes_in_words(sorted(of[t]))}" for t in techniques if t in of)
         lines.append(f"- {text}: {'; '.join(places)}")
     return "\n".join(lines)

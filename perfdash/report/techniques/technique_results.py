@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from perfdash.history.pass_rates_and_means import gave_up, is_counted, is_distur
 from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import failure
+from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 
 # Statuses with numbers of the back end, even if its outputs are wrong.
 _WITH_NUMBERS = frozenset(
@@ -85,6 +86,29 @@ class Group:
         """Eager in the compared dtype: float32 where any technique has it as baseline."""
         baselines = [baseline_of(row) for row in self.rows]
         return next((baseline for baseline in baselines if baseline.dtype == "float32"), baselines[0])
+
+    @property
+    def step(self) -> str:
+        """The sizes of a step of scenario sizes: `batch 1, 4, 16`; empty for any other."""
+        return next((words for row in self.rows if (words := step_in_words(row))), "")
+
+    @property
+    def is_over_batches(self) -> bool:
+        """Whether a step runs several batch sizes, so that the case's batch size is none of its numbers'."""
+        return any(map(has_own_batch_sizes, self.rows))
+
+    def size_in_words(self, size: int) -> str:
+        """A batch size as a number, `16`; of a step of several `batch 1, 4, 16`."""
+        return self.step if self.is_over_batches else str(size)
+
+    def sizes_in_words(self, sizes: Sequence[int]) -> str:
+        """`batch size 1`, `batch sizes 1, 16 and 32`, `steps of batch 1, 4, 16`."""
+        if self.is_over_batches:
+            return f"steps of {self.step}"
+        words = [str(size) for size in sizes]
+        if len(words) == 1:
+            return f"batch size {words[0]}"
+        return f"batch sizes {', '.join(words[:-1])} and {words[-1]}"
 
     def slots(self) -> dict[tuple[Technique, int], Row]:
         """The result of each technique and batch size."""

@@ -23,13 +23,16 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
     """Like prepare, with the random numbers that eager draws: for the accuracy check of a random model.
 
-    It is a separate back end to dynamo, so that the code that is timed does not change.
+    It is a separate back end to dynamo, so that the code that is timed does not change. The options that
+    `prepare` has set hold for the whole process; those of a mode do not.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx
 
+    of_mode = torch._inductor.list_mode_options(job.compile_mode) if job.compile_mode else {}
+
     def compile_with_eager_random(graph: Any, example_inputs: Any) -> Any:
-        return compile_fx(graph, example_inputs, config_patches={"fallback_random": True})
+        return compile_fx(graph, example_inputs, config_patches={**of_mode, "fallback_random": True})
 
     return torch.compile(module, backend=compile_with_eager_random, dynamic=job.case.dynamic or None)
 

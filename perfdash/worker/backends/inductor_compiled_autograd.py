@@ -55,5 +55,7 @@ def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
 
     return CompiledWithBackward(
         inductor.prepare_repeatable(module, inputs, job),
-        lambda graph: torch.compile(graph, backend="inductor", dynamic=job.case.dynamic or None),
+        lambda graph: torch.compile(
+            graph, backend="inductor", mode=job.compile_mode, dynamic=job.case.dynamic or None
+        ),
     )

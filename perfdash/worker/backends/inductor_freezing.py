@@ -23,6 +23,20 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     return model
 
 
+def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
+    """inductor.prepare_repeatable, frozen as well. held_tensors does not count its constants."""
+    model = inductor.prepare_repeatable(module, inputs, _freezing(job))
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        before = len(_generated())
+        outputs = model(*arguments, **keywords)
+        for generated in _generated()[before:]:
+            generated.is_for_accuracy = True
+        return outputs
+
+    return call
+
+
 def complaints(job: Job) -> list[str]:
     """The job's options that this torch does not know, each as a message for the user."""
     return inductor.complaints(_freezing(job))
@@ -34,16 +48,19 @@ def vector_isa(job: Job, find_out: bool) -> Optional[str]:
 
 
 def held_tensors(model: Any) -> list[Any]:
-    """The constants of the code generated since `prepare`: none before the first call.
+    """The constants of the timed code, generated since `prepare`: none before the first call.
 
     Where a kernel takes a packed weight and the plain one (MKL's products), both count. A packed weight is
     returned as a tensor of as many bytes as it really uses: MKL allocates megabytes for any weight.
     """
     import torch
 
-    modules = _generated()[model.generated_before :]
     constants = [
-        value for module in modules for value in vars(module).values() if isinstance(value, torch.Tensor)
+        value
+        for module in _generated()[model.generated_before :]
+        if not hasattr(module, "is_for_accuracy")
+        for value in vars(module).values()
+        if isinstance(value, torch.Tensor)
     ]
     return [_stand_in(tensor) if tensor.is_mkldnn else tensor for tensor in constants]
 

@@ -22,8 +22,12 @@ vector_isa = inductor.vector_isa
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """inductor.prepare in the mode max-autotune; with freezing for inference on the CPU."""
-    back_end = inductor_freezing if _freezes(job) else inductor
-    return back_end.prepare(module, inputs, replace(job, compile_mode=_MODE))
+    return _back_end(job).prepare(module, inputs, replace(job, compile_mode=_MODE))
+
+
+def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
+    """The same with the random numbers that eager draws: for the accuracy check."""
+    return _back_end(job).prepare_repeatable(module, inputs, replace(job, compile_mode=_MODE))
 
 
 def held_tensors(model: Any) -> Optional[list[Any]]:
@@ -39,5 +43,6 @@ def complaints(job: Job) -> list[str]:
     return messages
 
 
-def _freezes(job: Job) -> bool:
-    return job.case.device == "cpu" and job.case.scenario == "inference"
+def _back_end(job: Job) -> Any:
+    is_frozen = job.case.device == "cpu" and job.case.scenario == "inference"
+    return inductor_freezing if is_frozen else inductor

@@ -10,12 +10,14 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Dict
 
 from perfdash.records import Job
 
 PRELOAD: tuple[str, ...] = ()
 _MOST_CHARS = 4 << 20  # of sources that are handed over
+
+_modules: Dict[Path, Any] = {}  # those of the files that this process has executed
 
 
 def load(job: Job) -> tuple[Any, Any]:
@@ -26,13 +28,7 @@ def load(job: Job) -> tuple[Any, Any]:
     """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
-    add_folder(str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise LookupError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = _executed(path)
     if not callable(getattr(module, function, None)):
         near = difflib.get_close_matches(
             function, [n for n in vars(module) if callable(vars(module)[n])], n=3
@@ -42,14 +38,30 @@ def load(job: Job) -> tuple[Any, Any]:
     return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
 
 
+def _executed(path: Path) -> Any:
+    """The module of a file, executed once a process: it may register operators, which works only once."""
+    kept = _modules.get(path.absolute())
+    if kept is not None:
+        return kept
+    add_folder(str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise LookupError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    _modules[path.absolute()] = module
+    return module
+
+
 def files(job: Job) -> dict[str, str]:
     """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
-    folder = Path(job.target.rpartition(":")[0]).absolute().parent
+    folder = _folder(job)
     texts: dict[str, str] = {}
     for module in list(sys.modules.values()):
         source = getattr(module, "__file__", None)
         path = Path(source) if isinstance(source, str) else None
-        if path is None or path.suffix != ".py" or folder not in path.parents or _is_installed(path):
+        if path is None or path.suffix != ".py" or not is_own(job, str(path)):
             continue
         try:
             text = path.read_text(encoding="utf-8")
@@ -58,6 +70,16 @@ def files(job: Job) -> dict[str, str]:
         if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
             texts[str(path.relative_to(folder))] = text
     return dict(sorted(texts.items()))
+
+
+def is_own(job: Job, file: str) -> bool:
+    """Whether a file lies beside that of the model, and belongs to no installed package."""
+    path = Path(file)
+    return _folder(job) in path.parents and not _is_installed(path)
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.target.rpartition(":")[0]).absolute().parent
 
 
 def _is_installed(path: Path) -> bool:

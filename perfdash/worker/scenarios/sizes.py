@@ -30,6 +30,10 @@ context = inference.context
 
 Marks = List[Tuple[torch.Tensor, int]]
 _FIXED = re.compile(r"specialized it to be a constant \((\d+)\)|inferred to be a constant \((\d+)\)")
+_SHARED = (
+    "the model has graph breaks: dynamo compiles its functions one by one, and would use those of the "
+    "dynamic artefact again"
+)
 _FEW = 3  # sizes that are tried without marks: the third shows whether the second one's code serves
 
 
@@ -107,7 +111,7 @@ class SizedStep:
     def __call__(self) -> Dict[str, Any]:
         """The outputs by size."""
         if not self.first:
-            return self._first_call()
+            return self._first_call(lambda outputs: outputs)
         marks, outputs = [self._device.mark()], {}
         for name, step in self._steps.items():
             outputs[name] = step()
@@ -115,12 +119,18 @@ class SizedStep:
         self.marks.append(marks)
         return outputs
 
-    def _first_call(self) -> Dict[str, Any]:
+    def observe(self) -> Dict[str, Any]:
+        """Copies of the outputs by size, made before the next call: with CUDA graphs it overwrites them."""
+        if not self.first:
+            return self._first_call(pytree.detach)
+        return {name: pytree.detach(step()) for name, step in self._steps.items()}
+
+    def _first_call(self, kept: Callable[[Any], Any]) -> Dict[str, Any]:
         outputs, first = {}, {}
         for name, step in self._steps.items():
             graphs, start = compilation.compiled_graphs(), time.perf_counter()
             try:
-                outputs[name] = step()
+                returned = step()
             except Exception as error:
                 fixed_at = fixed_size(error) if self.marked else None
                 if fixed_at is None:
@@ -133,6 +143,7 @@ class SizedStep:
                 "seconds": round(time.perf_counter() - start, 4),
                 "graphs": compilation.compiled_graphs() - graphs,
             }
+            outputs[name] = kept(returned)
         self.first = first
         return outputs
 
@@ -165,8 +176,9 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 
     static: pairs of the artefact of each size alone (`static_ns`) with the dynamic one (`dynamic_ns`), a row
     a pair and a column a size, and the seconds of their first calls, from empty caches. automatic: the first
-    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. left: the
-    names of what is still to be measured. failed: by name, why it was not. Faults of the machine are raised.
+    calls of sizes in turn without any mark, from empty caches; a back end without dynamo has none. Both are
+    compiled on the cores on which the dynamic one was. left: the names of what is still to be measured.
+    failed: by name, why it was not. Faults of the machine are raised.
     """
     step = comparison.compiled_step
     assert isinstance(step, SizedStep)
@@ -180,6 +192,9 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
         "fixed": step.fixed_at,
         "failed": {},
     }
+    if "automatic" in work and compilation.has_graph_breaks():
+        facts["failed"] = dict.fromkeys(work, _SHARED)
+        work = {}
     for place, name in enumerate(work):
         yield {**facts, "left": list(work)[place:]}
         try:
@@ -196,14 +211,16 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
 def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     steps, first_s = {}, {}
     # The dynamic artefact's code may be that of one of these: its caches would hide what compiling costs.
-    with _empty_caches(os.path.join(comparison.job.scratch, "static")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "static"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         for name, one in _unmarked(comparison.compiled_side.inputs).items():
             scratch = os.path.join(comparison.job.scratch, name.replace(" ", "-"))
-            start = time.perf_counter()
+            graphs, start = compilation.compiled_graphs(), time.perf_counter()
             steps[name] = _own_step(comparison, name, one, replace(comparison.job, scratch=scratch))
             steps[name]()
             comparison.device.synchronize()
             first_s[name] = round(time.perf_counter() - start, 4)
+            _refuse_shared_code(step, name, compilation.compiled_graphs() - graphs)
     static = SizedStep(steps, comparison.device)
     static()
     figures = latency_sampling.sample_pairs(
@@ -224,7 +241,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
     names = [name for name in every if not name.endswith(" 1")][:_FEW]
     module = _with_own_code(comparison.compiled_side.module, "automatic")
     first: Dict[str, Any] = {}
-    with _empty_caches(os.path.join(comparison.job.scratch, "automatic")):
+    caches = _empty_caches(os.path.join(comparison.job.scratch, "automatic"))
+    with compilation.on_cores(comparison.job.compile_cores), caches:
         job = replace(comparison.job, case=replace(comparison.job.case, dynamic=False))
         model = comparison.backend.prepare(module, every[names[0]], job)
         for name in names:
@@ -240,6 +258,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
                 "seconds": round(max(0.0, seconds[0] - seconds[1]), 4),
                 "graphs": compilation.compiled_graphs() - graphs,
             }
+            if name == names[0]:
+                _refuse_shared_code(comparison.compiled_step, name, first[name]["graphs"])
     return first
 
 
@@ -250,6 +270,12 @@ def _own_step(comparison: BothSides, name: str, inputs: Any, job: Job) -> Callab
     model = comparison.backend.prepare(module, inputs, alone)
     side = replace(comparison.compiled_side, inputs=inputs, pristine=inputs)
     return inference.make_step(model, side, comparison.device)
+
+
+def _refuse_shared_code(step: Any, name: str, graphs: int) -> None:
+    """Raise RuntimeError where an artefact compiled nothing, though the dynamic one (`step`) did."""
+    if not graphs and any(facts["graphs"] for facts in step.first.values()):
+        raise RuntimeError(f"dynamo compiled nothing for {name}: it used code of the dynamic artefact")
 
 
 def _job_of_size(job: Job, size: int) -> Job:
@@ -268,7 +294,9 @@ def _unmarked(inputs: Dict[str, Any]) -> Dict[str, Any]:
 def _with_own_code(module: Any, name: str) -> Any:
     """A module that calls `module`, with a code object of its own.
 
-    Dynamo keeps what it compiled by code object, and looks through all of it at each call.
+    Dynamo keeps what it compiled by code object, and looks through all of it at each call. Only a graph
+    without breaks is compiled as a whole under this one; after a break functions are compiled under their
+    own code objects, which all artefacts share.
     """
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -24,6 +24,14 @@ def job(file):
     return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
 
 
+@pytest.fixture
+def imports(monkeypatch):
+    """What a test imports is gone at its end. Not torch, which a process can import only once."""
+    torch.ones(1)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
 def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
     """Or every build that is bisected would be the checkout."""
     for name in ("checkout", "build"):
@@ -46,7 +54,8 @@ def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
     assert alone.stdout.strip() == "checkout beside", alone.stderr
 
 
-def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("imports")
+def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path):
     from perfdash.worker.loaders import python
 
     (tmp_path / "parts_of_it").mkdir()
@@ -56,12 +65,34 @@ def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path, monkeypa
     model.write_text(
         "import json\nfrom parts_of_it import layers\n\n\ndef make(batch_size):\n    return layers, ()\n"
     )
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     python.load(job(model))
     assert python.files(job(model)) == {
         "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("imports")
+def test_a_file_is_executed_once_a_process_and_its_function_called_again(tmp_path):
+    model = tmp_path / "model_with_an_operator.py"
+    model.write_text(
+        "import os\nos.mkdir(__file__ + '.executed')\n\n\n"
+        "def make(batch_size):\n    return object(), (batch_size,)\n"
+    )
+    first, second = (python.load(job(model)) for _ in range(2))
+    assert first[0] is not second[0]
+    other = tmp_path / "other" / model.name
+    other.parent.mkdir()
+    other.write_text("def make(batch_size):\n    return 'another file', ()\n")
+    assert python.load(job(other))[0] == "another file"
+
+
+@pytest.mark.usefixtures("imports")
+def test_a_file_that_failed_is_executed_again(tmp_path):
+    model = tmp_path / "model_that_fails.py"
+    model.write_text("def make(batch_size):\n    return 'half', ()\n\n\nraise OSError('half')\n")
+    for _ in range(2):
+        with pytest.raises(OSError, match="half"):
+            python.load(job(model))
 
 
 @pytest.mark.parametrize("kind", ["tuple", "list", "tensor", "dict", "outer list"])

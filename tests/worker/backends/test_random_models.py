@@ -1,0 +1,67 @@
+"""Models that draw random numbers, under inductor's other modes: they are checked on a second artefact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.records import Case, Job, Sampling
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+compiler_caches = lazy("perfdash.worker.compiler_caches")
+modules = lazy("tests.worker.modules")
+registry = lazy("perfdash.worker.registry")
+worker_case = lazy("perfdash.worker.case")
+
+pytestmark = pytest.mark.slow
+SHORT = Sampling(min_pairs=3, max_pairs=3, min_s=0.0, budget_s=0.0)
+SECOND = "checked on a second artefact, which draws the random numbers of eager"
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch):
+    """Back ends set inductor's configuration for the process, which is a case's own."""
+    import torch._inductor.config as inductor
+
+    freezing = inductor.freezing
+    monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, shared: None)
+    yield
+    inductor.freezing = freezing
+    torch._dynamo.reset()
+
+
+def measured(tmp_path, monkeypatch, module, inputs, backend, scenario):
+    """The events of a case by name."""
+    monkeypatch.setattr(registry.find("loaders", "python"), "load", lambda job: (module, inputs))
+    events = {}
+    case = Case("s", "m", backend=backend, scenario=scenario)
+    job = replace(Job(case, "python", "", sampling=SHORT), scratch=str(tmp_path))
+    worker_case.run_case(job, lambda event, **facts: events.update({event: facts}))
+    assert "done" in events, events.get("failed")
+    return events
+
+
+def test_dropout_in_training_under_max_autotune(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(32, 64), nn.Dropout(0.5), nn.Linear(64, 8))
+    inputs = (torch.randn(16, 32),)
+    events = measured(tmp_path, monkeypatch, module, inputs, "inductor-max-autotune", "training")
+    assert events["accuracy"]["status"] == "pass", events["accuracy"]
+    assert SECOND in events["accuracy"]["detail"]
+
+
+@pytest.mark.parametrize("backend", ["inductor-freezing", "inductor-max-autotune"])
+def test_dropout_of_frozen_weights_counts_them_once(tmp_path, monkeypatch, backend):
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(128, 256, 3)
+    # Before it: frozen convolutions return channels last, and are then masked in another order than eager's.
+    module = nn.Sequential(modules.Calls(lambda module, x: nn.functional.dropout(x)), convolution)
+    inputs = (torch.randn(2, 128, 8, 8),)
+    events = measured(tmp_path, monkeypatch, module, inputs, backend, "inference")
+    assert events["accuracy"]["status"] == "pass", events["accuracy"]
+    assert SECOND in events["accuracy"]["detail"]
+    needed = inputs[0].nbytes + sum(weight.nbytes for weight in convolution.parameters())
+    assert events["memory"]["held_bytes"] == pytest.approx(needed, rel=0.03)
