@@ -250,13 +250,8 @@ def _cpu_refuses(comparison: BothSides) -> str | None:
     """Why the float64 copy is not tried on the CPU: it would take too long, or too much of its memory."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    short = 8 / min((t.element_size() for t in comparison.eager_side.module.parameters()), default=4)
-    needed = short * comparison.device.peak()[0]
-    available = linux.available_bytes()
-    if comparison.job.memory_limit_bytes:
-        available = min(available, comparison.job.memory_limit_bytes)
-    if needed > available:
-        return f"the CPU has {available / 2**30:.1f} GiB for it and would need {needed / 2**30:.1f}"
+    # The peak until now is that of the attempt beside eager, which filled the GPU.
+    comparison.device.reset_peak()
     try:
         with FlopCounterMode(display=False) as counter:
             observed(comparison.eager_step)
@@ -264,6 +259,13 @@ def _cpu_refuses(comparison: BothSides) -> str | None:
         return f"its time on the CPU could not be estimated: {type(error).__name__}"
     finally:
         comparison.seed()
+    short = 8 / min((t.element_size() for t in comparison.eager_side.module.parameters()), default=4)
+    needed = short * comparison.device.peak()[0]
+    available = linux.available_bytes()
+    if comparison.job.memory_limit_bytes:
+        available = min(available, comparison.job.memory_limit_bytes)
+    if needed > available:
+        return f"the CPU has {available / 2**30:.1f} GiB for it and would need {needed / 2**30:.1f}"
     cores = max(1, len(comparison.job.compile_cores))
     expected_s = counter.get_total_flops() / (cores * _CPU_FLOPS)
     if expected_s > _MOST_ON_CPU_S:

@@ -58,6 +58,9 @@ class Cpu:
         """Zero: only a GPU's allocator counts."""
         return 0
 
+    def reset_peak(self) -> None:
+        """Nothing to reset: peak is zero."""
+
     def peak(self) -> tuple[int, int]:
         """Zero: of the CPU the kernel tells (peak_memory.transient_bytes)."""
         return 0, 0

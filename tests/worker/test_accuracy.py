@@ -207,13 +207,17 @@ class Gpu:
     kind = "cuda"
 
     def __init__(self, peak=1 << 20):
-        self.peak_bytes, self.dropped, self.is_deterministic = peak, 0, False
+        self.peak_of_step = self.peak_bytes = peak
+        self.dropped, self.is_deterministic = 0, False
 
     def random_state(self):
         return torch.get_rng_state()
 
     def peak(self):
         return self.peak_bytes, self.peak_bytes
+
+    def reset_peak(self):
+        self.peak_bytes = self.peak_of_step
 
     def drop_caches(self):
         self.dropped += 1
@@ -227,9 +231,10 @@ class Gpu:
 
 @pytest.fixture
 def no_room(monkeypatch):
-    """The float64 copy beside eager is out of memory, that on the CPU is not."""
+    """The float64 copy beside eager fills the GPU and is out of memory, that on the CPU is not."""
 
     def on_device(comparison):
+        comparison.device.peak_bytes = 1 << 60
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(accuracy, "_judge_on_device", on_device)
