@@ -60,6 +60,27 @@ def test_another_model_is_judged_along_the_tokens_of_eager(cache):
     assert not torch.allclose(alone[:, -1], along[:, -1]), "alone it goes its own way"
 
 
+class Elsewhere:
+    """Tokens on another device: all that can be done with them is to copy them."""
+
+    def __init__(self, tokens):
+        self._tokens = tokens
+
+    def to(self, where):
+        assert where == torch.device("cpu")
+        return self._tokens
+
+
+def test_the_judge_on_the_cpu_follows_tokens_of_the_gpu():
+    side = made()
+    eager = generation.make_step(side.module, side, device.Cpu(1))
+    expected = eager.observe()["logits"]
+    eager.tokens = Elsewhere(eager.tokens)
+    judge = generation.make_step(copy.deepcopy(side.module), side, device.Cpu(1))
+    judge.follow(eager)
+    torch.testing.assert_close(judge.observe()["logits"], expected)
+
+
 def test_more_tokens_than_positions():
     side = made(new_tokens=30)
     with pytest.raises(Unmeasurable, match="has 32 positions"):

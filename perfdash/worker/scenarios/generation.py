@@ -80,8 +80,9 @@ class GenerationStep:
         return {"logits": pytree.detach(decoded.logits)}
 
     def follow(self, other: GenerationStep) -> None:
-        """Let `observe` repeat the tokens that the other step has chosen."""
-        self._forced = other.tokens
+        """Let `observe` repeat the tokens that the other step has chosen, which may be on another device."""
+        tokens = other.tokens
+        self._forced = None if tokens is None else tokens.to(self._side.inputs["input_ids"].device)
 
     def _refuse_too_large(self) -> None:
         """Raise MemoryError before the first step if it cannot fit even into the whole memory."""
