@@ -65,10 +65,23 @@ def of_compiled(comparison: BothSides, held_bytes: int, constants_bytes: int, co
     release_eager(device, comparison.eager_side, side, comparison.eager_step)
     if device.kind == "cuda" and named is not None:  # the back end has its own weights
         side.state = None
-        side.module.to("cpu")
+        _replace_by_host_copies(side.module)
         torch.cuda.empty_cache()
     figures = of_step(comparison.compiled_step, device, context)
     return {"held_bytes": held_bytes, "constants_bytes": constants_bytes, **figures}
+
+
+def _replace_by_host_copies(module: torch.nn.Module) -> None:
+    """Move a module to the host, without moving tensors that a back end has kept of it.
+
+    Module.to moves parameters in place, and torch.jit.freeze keeps the very parameters that need no gradient.
+    """
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        module.to("cpu")
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)
 
 
 def release_eager(device: Cpu | Cuda, eager: ModelSide, compiled: ModelSide, eager_step: Any) -> None:

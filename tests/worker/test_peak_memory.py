@@ -14,6 +14,7 @@ from perfdash.records import Case, Job
 from tests.lazy import lazy
 
 torch = lazy("torch")
+future = lazy("torch.__future__")
 worker_case = lazy("perfdash.worker.case")
 compilation = lazy("perfdash.worker.compilation")
 device = lazy("perfdash.worker.device")
@@ -124,6 +125,31 @@ def pretended_gpu(held, pool=0):
             return self.most, 2 * self.most
 
     return Gpu()
+
+
+def test_what_a_back_end_keeps_of_the_module_stays_on_the_gpu():
+    """torch.jit.freeze makes constants of the very parameters that need no gradient."""
+    gpu = pretended_gpu(held=0)
+    module = modules.Calls(lambda module, x: x * module.fixed + module.learned).eval()
+    module.fixed = torch.nn.Parameter(torch.full((4,), 2.0), requires_grad=False)
+    module.learned = torch.nn.Parameter(torch.ones(4))
+    inputs = (torch.ones(2, 4),)
+    job = Job(Case("s", "m", device="cuda", backend="torchscript"), "python", "")
+    side = eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
+    backend = registry.find("backends", "torchscript")
+    model = backend.prepare(module, inputs, job)
+    kept = list(module.parameters())
+    comparison = SimpleNamespace(
+        backend=backend, compiled_side=side, eager_side=side, device=gpu, compiled_model=model,
+        eager_step=None, compiled_step=lambda: model(*inputs),
+    )  # fmt: skip
+    figures = peak_memory.of_compiled(comparison, 0, 0, nullcontext)
+    assert figures["held_bytes"] == (4 + 4 + 2 * 4) * 4
+    constants = {id(tensor) for tensor in backend.held_tensors(model)}
+    assert constants & set(map(id, kept)), "else this test tests nothing"
+    assert not constants & set(map(id, module.parameters())), "these are the tensors that Module.to moves"
+    assert (module.fixed.requires_grad, module.learned.requires_grad) == (False, True)
+    assert not future.get_overwrite_module_params_on_conversion()
 
 
 @pytest.mark.parametrize("own_workspace", [0, 32 * MIB])
