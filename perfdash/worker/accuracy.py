@@ -73,12 +73,23 @@ def of_case(comparison: BothSides, eager_differs: str | None, shared: SharedEage
 
 
 def _reference(comparison: BothSides) -> Reference:
-    """What eager returns here, without the judge."""
+    """What eager returns here, without the judge unless it is clear that there is none.
+
+    A model on a GPU may draw random numbers on the host, too: these are the same in float64.
+    """
+    device = comparison.device
     comparison.seed()
-    state = comparison.device.random_state()
+    before = torch.get_rng_state(), device.random_state()
     eager = comparison.observe_eager(observed)
-    is_random = not torch.equal(comparison.device.random_state(), state)
-    return Reference(eager, comparison.eager_side.changed(), is_random)
+    draws_on_host = not torch.equal(torch.get_rng_state(), before[0])
+    draws_on_device = not torch.equal(device.random_state(), before[1])
+    no_judge = (None, "", "CUDA draws other random numbers in float64")
+    return Reference(
+        eager,
+        comparison.eager_side.changed(),
+        is_random=draws_on_host or draws_on_device,
+        judge=no_judge if draws_on_device and device.kind == "cuda" else None,
+    )
 
 
 def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
@@ -100,9 +111,7 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if job.distance_bound is not None:
         judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
-        if reference.judge is None and is_random and comparison.device.kind == "cuda":
-            reference.judge = None, "", "CUDA draws other random numbers in float64"
-        elif reference.judge is None:
+        if reference.judge is None:
             reference.judge = _float64_outputs(comparison)
         float64_outputs, elsewhere, why_none = reference.judge
         if float64_outputs is not None and of_group:

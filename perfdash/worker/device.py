@@ -164,7 +164,7 @@ class Cuda:
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def random_state(self) -> torch.Tensor:
-        """The state of the GPU's generator."""
+        """The state of the GPU's generator; what a model draws on the host does not change it."""
         return torch.cuda.get_rng_state()
 
     def time(self, call: Callable[[], Any], repeats: int) -> Sample:

@@ -267,6 +267,28 @@ def test_a_judge_that_the_cpu_cannot_run_either_is_not_tried(no_room, monkeypatc
     assert "CUDA out of memory" in outcome["no_judge"]
 
 
+def noisy(module, x):
+    return x + torch.rand(x.shape, dtype=torch.float32).to(x.dtype)
+
+
+def other_noise(module, x):
+    return x + torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("draws_on", ["the host", "the GPU"])
+def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
+    """Only the GPU's own numbers are others in float64."""
+    gpu = Gpu()
+    if draws_on == "the host":
+        gpu.random_state = lambda: torch.zeros(16, dtype=torch.uint8)
+    repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
+    outcome = verdict(noisy, other_noise, on=gpu, backend=repeatable)
+    assert outcome["status"] == "pass"
+    assert "checked on a second artefact" in outcome["detail"]
+    assert ("no_judge" in outcome) == (draws_on == "the GPU")
+    assert verdict(noisy, other_noise, on=gpu)["status"] == "fail"
+
+
 def test_atomics_are_kept_out_of_eager_and_of_eager_alone():
     gpu, seen = Gpu(), []
 
