@@ -35,13 +35,14 @@ Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled sid
 class Reference:
     """What the compiled side is compared with: what eager returned, and the judge if it was made.
 
-    effects: what eager changed of its inputs and buffers. judge: outputs, where it ran if not beside eager,
-    why there is none.
+    effects: what eager changed of its inputs and buffers. random_state: of the host's generator after it.
+    judge: outputs, where it ran if not beside eager, why there is none.
     """
 
     eager: Any
     effects: Dict[str, Any]
     is_random: bool
+    random_state: torch.Tensor
     judge: Optional[Tuple[Any, str, str]] = None
 
 
@@ -81,13 +82,15 @@ def _reference(comparison: BothSides) -> Reference:
     comparison.seed()
     before = torch.get_rng_state(), device.random_state()
     eager = comparison.observe_eager(observed)
-    draws_on_host = not torch.equal(torch.get_rng_state(), before[0])
+    random_state = torch.get_rng_state()
+    draws_on_host = not torch.equal(random_state, before[0])
     draws_on_device = not torch.equal(device.random_state(), before[1])
     no_judge = (None, "", "CUDA draws other random numbers in float64")
     return Reference(
         eager,
         comparison.eager_side.changed(),
         is_random=draws_on_host or draws_on_device,
+        random_state=random_state,
         judge=no_judge if draws_on_device and device.kind == "cuda" else None,
     )
 
@@ -112,7 +115,7 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
         judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
         if reference.judge is None:
-            reference.judge = _float64_outputs(comparison)
+            reference.judge = _float64_outputs(comparison, reference.random_state)
         float64_outputs, elsewhere, why_none = reference.judge
         if float64_outputs is not None and of_group:
             noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
@@ -189,12 +192,13 @@ def _model_outputs(comparison: BothSides, observation: Any) -> Any:
     return observation if name is None else observation[name]
 
 
-def _float64_outputs(comparison: BothSides) -> tuple[Any, str, str]:
+def _float64_outputs(comparison: BothSides, random_state: torch.Tensor) -> tuple[Any, str, str]:
     """The outputs of a float64 copy of the model, where it ran if not beside eager, or why there are none.
 
     Where a GPU lacks the memory, the copy runs on the CPU, if that has time and memory for it.
+    random_state: of the host's generator after eager.
     """
-    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison))
+    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison), random_state)
     device = comparison.device
     if outputs is not None or device.kind == "cpu" or not why.startswith(_NO_MEMORY):
         return outputs, "", why
@@ -202,18 +206,25 @@ def _float64_outputs(comparison: BothSides) -> tuple[Any, str, str]:
     refusal = _cpu_refuses(comparison)
     if refusal:
         return None, "", f"{why}; {refusal}"
-    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison))
+    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison), random_state)
     return outputs, "the CPU", "" if outputs is not None else f"{why}; on the CPU: {why_not_there}"
 
 
-def _tried(comparison: BothSides, work: Callable[[], Any]) -> tuple[Any, str]:
-    """What `work` returns, from the start that eager had; else None and why it failed."""
+def _tried(comparison: BothSides, work: Callable[[], Any], random_state: torch.Tensor) -> tuple[Any, str]:
+    """What `work` returns, from the start that eager had; else None and why it failed.
+
+    A float64 number takes more of the generator than a float32 one (rand, randn; dropout's masks are the
+    same). Such outputs are far from eager's, and beside that distance any outputs would pass.
+    """
     try:
         comparison.seed()  # the parameters, where steps change them
-        return work(), ""
+        outputs = work()
     except Exception as error:
         is_shortage = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
+    if not torch.equal(torch.get_rng_state(), random_state):
+        return None, "in float64 the model draws other random numbers"
+    return outputs, ""
 
 
 def _judge_on_device(comparison: BothSides) -> Any:

@@ -289,6 +289,21 @@ def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
     assert verdict(noisy, other_noise, on=gpu)["status"] == "fail"
 
 
+def test_a_judge_that_drew_other_random_numbers_is_none():
+    """It is as far from eager as any wrong output is, which passed beside it."""
+
+    def draws(module, x):
+        return x + torch.rand_like(x)
+
+    outcome = verdict(draws, lambda module, x: x + 0.5)
+    assert outcome["no_judge"] == "in float64 the model draws other random numbers"
+    assert outcome["status"] == "fail"
+    repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
+    assert verdict(draws, lambda module, x: x + 0.5, backend=repeatable)["status"] == "pass"
+    dropout = verdict(lambda module, x: torch.nn.functional.dropout(x))
+    assert (dropout["status"], "no_judge" in dropout) == ("pass", False)
+
+
 def test_atomics_are_kept_out_of_eager_and_of_eager_alone():
     gpu, seen = Gpu(), []
 
