@@ -134,10 +134,11 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if verdict["status"] == "fail" and is_random and hasattr(comparison.backend, "prepare_repeatable"):
         side = comparison.compiled_side
         example = getattr(scenario, "example", lambda inputs: inputs)
-        model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
-        step = scenario.make_step(model, side, comparison.device)
-        seed()
-        with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+        uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
+        with compilation.on_cores(job.compile_cores), uncounted:
+            model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
+            step = scenario.make_step(model, side, comparison.device)
+            seed()
             compiled = observed(step, follows=comparison.eager_step)
         verdict = judge(eager, compiled)
         distance = output_comparison.distance(eager, compiled, of_group)

@@ -289,6 +289,24 @@ def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
     assert verdict(noisy, other_noise, on=gpu)["status"] == "fail"
 
 
+def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch):
+    cores, seen = [], []
+
+    @contextlib.contextmanager
+    def on_cores(more):
+        cores.append(more)
+        yield len(more)
+        cores.pop()
+
+    def prepare_repeatable(module, inputs, job):
+        return lambda x: seen.append(list(cores)) or module(x)
+
+    monkeypatch.setattr(accuracy.compilation, "on_cores", on_cores)
+    backend = SimpleNamespace(prepare_repeatable=prepare_repeatable)
+    assert verdict(noisy, other_noise, backend=backend, compile_cores=(4, 5))["status"] == "pass"
+    assert (seen, cores) == ([[(4, 5)]], [])
+
+
 def test_a_judge_that_drew_other_random_numbers_is_none():
     """It is as far from eager as any wrong output is, which passed beside it."""
 
