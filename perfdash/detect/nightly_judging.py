@@ -291,9 +291,21 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night was judged already; partial runs do not count."""
-    later = list_runs(connection, testbed_id=run.testbed_id, since=run.started, with_excluded=False)
+    """Whether a later night of its settings was judged already; partial runs do not count.
+
+    Runs of several settings measure side by side, and the one that began first may end last.
+    """
+    later = list_runs(
+        connection,
+        testbed_id=run.testbed_id,
+        since=run.started,
+        with_excluded=False,
+        settings=settings_of_run(connection, run.id),
+    )
     return any(
-        line.judged is not None and _earlier(run, line) and has_enough_cases(line.results, run.results)
+        line.judged is not None
+        and line.origin == run.origin
+        and _earlier(run, line)
+        and has_enough_cases(line.results, run.results)
         for line in later
     )
