@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
+from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, Alert
 from perfdash.history.queries import Panel
 from perfdash.metrics import JUDGED
@@ -85,7 +86,7 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
-        return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
+        return BACK if status else _still_vanished(alert, panel, row)
     if row is None or status in NOT_MEASURED:
         return UNKNOWN
     if alert.kind == "status":
@@ -107,6 +108,18 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
+
+
+def _still_vanished(alert: Alert, panel: Panel, row: int | None) -> str:
+    """Whether the last run lacks a vanished case, and is no run of other cases, as of another setting.
+
+    It must have half of the cases of a run that measured the case. If none of these is read any more, of the
+    run that last showed the alert.
+    """
+    nights = [] if row is None else np.flatnonzero(panel.statuses[row] != "").tolist()
+    if not nights:
+        nights = [place for place, run in enumerate(panel.runs[:-1]) if run.id == alert.seen_run_id]
+    return AGAIN if is_whole(panel.runs[-1]) and comparable(panel)[nights].any() else UNKNOWN
 
 
 def shows_status(alert: Alert, panel: Panel) -> str:
