@@ -195,24 +195,39 @@ def advance(
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:
     """A fixed alert whose change came back: reopened, or suspected until that is certain."""
     fresh = new_alert(finding, panel, at)
-    returns = int(alert.details.get("returns", 0)) + 1
-    details = {**fresh.details, "returns": returns, "spells": _fixed_spells(alert)}
+    details = {
+        **fresh.details,
+        "returns": int(alert.details.get("returns", 0)) + 1,
+        "spells": _fixed_spells(alert),
+        "fixed_states": _fixed_states(alert),
+    }
     returned = replace(fresh, id=alert.id, opened=alert.opened, details=details)
     if _jumps(returned):
         return replace(returned, state=SUSPECTED), _JUMPS
-    if finding.alarm:
-        return replace(returned, state=REOPENED), None
-    before = {name: getattr(alert, name) for name in _LEVELS}
-    return replace(returned, state=SUSPECTED, details={**details, "fixed_before": before}), None
+    return replace(returned, state=REOPENED if finding.alarm else SUSPECTED), None
+
+
+def _fixed_states(alert: Alert) -> list[dict[str, Any]]:
+    """The levels and details of a fixed alert, after those of the times that it was fixed before."""
+    details = {name: value for name, value in alert.details.items() if name != "fixed_states"}
+    levels = {name: getattr(alert, name) for name in _LEVELS}
+    return [*alert.details.get("fixed_states", []), {**levels, "details": details}][-_SPELLS:]
+
+
+def as_fixed(alert: Alert, number: int) -> Alert:
+    """An alert with the levels and details of one of its `fixed_states`; its state stays."""
+    states = alert.details["fixed_states"]
+    earlier = {"fixed_states": states[:number]} if number else {}
+    return replace(alert, **{**states[number], "details": {**states[number]["details"], **earlier}})
 
 
 def _fixed_again(alert: Alert, run_id: int | None, at: str) -> Alert:
     """The alert of a fixed change whose return did not last; without a certain return it is as it was."""
-    before = alert.details.get("fixed_before")
-    if before is None:
-        details = {**alert.details, "fixed_run_id": run_id}
-        return replace(alert, state=FIXED, changed=at, seen_run_id=run_id, details=details)
-    return replace(alert, **before, state=FIXED, changed=at, seen_run_id=run_id)
+    fixed = replace(alert, state=FIXED, changed=at, seen_run_id=run_id)
+    number = len(alert.details.get("fixed_states", []))
+    if _jumps(alert) or not number:
+        return replace(fixed, details={**alert.details, "fixed_run_id": run_id})
+    return as_fixed(fixed, number - 1)
 
 
 def lasts(repeat: float, heavy_p: float, nights: int) -> bool:
@@ -255,7 +270,9 @@ def _suspect_after(
         return replace(alert, seen_run_id=tonight.id), None
     raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)
     first: dict[str, Any] = {
-        name: details[name] for name in ("born_run_id", "returns", "spells") if name in details
+        name: details[name]
+        for name in ("born_run_id", "returns", "spells", "fixed_states")
+        if name in details
     }
     return replace(
         raised,
@@ -263,7 +280,7 @@ def _suspect_after(
         state=REOPENED if "returns" in details else NEW,
         opened=alert.opened,
         seen_run_id=tonight.id,
-        details={**raised.details, **first, "raised_run_id": tonight.id, "fixed_before": None},
+        details={**raised.details, **first, "raised_run_id": tonight.id},
     ), None
 
 

@@ -197,11 +197,34 @@ def _rolled_back(
     state = ACKNOWLEDGED if is_acknowledged and event.state in LIVE else event.state
     if state == NEW and "remeasured" in details and alert.state != DISMISSED:
         state = CONFIRMED
-    for name in ("fixed_run_id", "superseded"):
-        details.pop(name, None)
+    alert = _before_its_returns(alert, state, places, since)
+    details = {name: value for name, value in alert.details.items() if name != "superseded"}
+    fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
-        details["fixed_run_id"] = run_id
+        details["fixed_run_id"] = fixed_run if _is_before(fixed_run, places, since) else run_id
     return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
+
+
+def _before_its_returns(
+    alert: Alert, state: str, places: dict[int, tuple[str, int]], since: tuple[str, int]
+) -> Alert:
+    """An alert with its levels and details before the night `since`, when its state was `state`.
+
+    Each return of a fixed change has nights and levels of its own.
+    """
+    fixed_states = alert.details.get("fixed_states", [])
+    fixed_runs = [fixed["details"].get("fixed_run_id") for fixed in fixed_states]
+    fixed_runs.append(alert.details.get("fixed_run_id"))
+    number = sum(_is_before(run_id, places, since) for run_id in fixed_runs) - (state == FIXED)
+    if not 0 <= number < len(fixed_states):
+        return alert
+    kept = {name: alert.details[name] for name in _KEPT if name in alert.details}
+    earlier = alert_states.as_fixed(alert, number)
+    return replace(earlier, details={**kept, **earlier.details})
+
+
+def _is_before(run_id: int | None, places: dict[int, tuple[str, int]], since: tuple[str, int]) -> bool:
+    return run_id is not None and places.get(run_id, ("", 0)) < since
 
 
 def withdrawn_alerts(connection: sa.Connection, run: RunLine) -> list[Alert]:

@@ -278,6 +278,43 @@ def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     assert alerts(store) == before
 
 
+def returns(store):
+    """The alerts with how often each came back, and the days between which it was there before."""
+    with store.read() as connection:
+        days = {line.id: line.started[:10] for line in list_runs(connection)}
+        return [
+            (
+                alert.state,
+                days.get(alert.bad_run_id),
+                alert.details.get("returns", 0),
+                [[days[end] for end in spell] for spell in alert.details.get("spells", [])],
+            )
+            for alert in alert_store.load(connection, states=alert_store.STATES)
+        ]
+
+
+@pytest.mark.parametrize("night", [27, 31, 34], ids=["while it was new", "while fixed", "after its return"])
+def test_judging_again_counts_a_return_once(store, tmp_path, night):
+    def change(night, name, values):
+        bad = 26 <= night < 29 or night >= 33
+        return slower("model05", 0 if bad else 10**6, 1.4)(night, name, values)
+
+    runs = farm(37, 6, change=change)
+    judged(store, runs)
+    before = returns(store)
+    assert [alert[::2] for alert in before] == [("open", 1)]
+    curation.exclude(store, name_of(runs, night), "wrong")
+    judge_new(store)
+    with made_store(tmp_path / "without.db") as without:
+        judged(without, [*runs[:night], *runs[night + 1 :]])
+        assert returns(store) == returns(without)
+    if night == 31:
+        assert returns(store) == before
+        curation.restore(store, name_of(runs, night))
+        judge_new(store)
+        assert returns(store) == before
+
+
 def test_excluded_nights_are_no_noise(store):
     """Ten wrong nights hide a change of 20 %; without them it is found."""
     wrong = range(8, 28, 2)
