@@ -11,7 +11,7 @@ import numpy as np
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
 from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
-from perfdash.history.queries import Panel
+from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
 from perfdash.records import Status
 from perfdash.stats.intervals import Array
@@ -88,6 +88,14 @@ def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
     if latest - night < REFERENCE:
         return alert
     return _with_levels_of(alert, panel, net, night, latest - _SETTLED)
+
+
+def with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: RunLine, new: RunLine) -> Alert:
+    """An alert with its levels as the host was on another night, if it has them as on the night `old`."""
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if not _has_levels(alert, panel) or new.id not in places or _level_place(alert, panel) != places[old.id]:
+        return alert
+    return _with_levels_of(alert, panel, net, places[old.id], places[new.id])
 
 
 def _with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: int, new: int) -> Alert:
