@@ -29,7 +29,7 @@ from alarm import KINDS, noise
 from perfdash.detect import alert_states
 from perfdash.detect.alert_evidence import AlertEvidence, evidence_of
 from perfdash.detect.causes import causes
-from perfdash.detect.findings import READ, judge
+from perfdash.detect.findings import READ, NetLogs, judge
 from perfdash.files import write
 from perfdash.history.alert_store import SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -119,9 +119,10 @@ def alerts_of(
         stored = [alert for alert in alerts.values() if alert.state in (*SHOWN, "fixed")]
         counted = alert_states.without_fixed(shown, stored)
         findings = judge(counted, alert_states.first_nights(counted, stored))
-        for alert, _ in alert_states.advance(counted, stored, findings, runs[night].started):
+        net = NetLogs(counted, [alert for alert in stored if alert.state in SHOWN])
+        for alert, _ in alert_states.advance(counted, stored, findings, runs[night].started, net):
             number = alert.id or testbed * 1000 + len(alerts)
-            dated = alert_states.dated(alert, counted)
+            dated = alert_states.dated(alert, counted, net)
             alerts[number] = Alert(**{**vars(dated), "id": number})
     by_id = {run.id: run for run in runs}
     return [evidence_of(alert, cases, by_id, whole) for alert in alerts.values() if alert.state in SHOWN]

@@ -50,7 +50,6 @@ from perfdash.history.alert_store import (
     NEW,
     OPEN,
     REOPENED,
-    SHOWN,
     SUPERSEDED,
     SUSPECTED,
     Alert,
@@ -118,15 +117,16 @@ def advance(
     alerts: Sequence[Alert],
     findings: Sequence[Finding],
     at: str,
+    net: NetLogs,
     machines: Levels | None = None,
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
-    `machines`: the levels of the panel's machines, as `on_one_machine` gives them.
+    `net`: of the panel without the steps of the open `alerts`. `machines`: the levels of the panel's
+    machines, as `on_one_machine` gives them.
     """
     tonight = panel.runs[-1]
-    net = NetLogs(panel, [alert for alert in alerts if alert.state in SHOWN])
     changed: list[tuple[Alert, str | None]] = []
     matched: set[int] = set()
     for alert in alerts:
@@ -153,7 +153,7 @@ def advance(
                 matched.update(reappeared)
                 changed.append(_returned(alert, findings[reappeared[0]], panel, at))
             continue
-        levels = alert_levels(alert, panel, machines or {})
+        levels = alert_levels(alert, panel, net, machines or {})
         if alert.state == SUSPECTED:
             matched.update(same)
             of_alert = [findings[index] for index in same]
@@ -161,7 +161,7 @@ def advance(
                 changed.append(decided)
             continue
         observation = observed(alert, panel, net, levels, bool(same))
-        if any(_undoes(findings[index], alert, levels) for index in opposite):
+        if any(_undoes(findings[index], alert, panel, net, levels) for index in opposite):
             observation = BACK
         if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
             matched.update(opposite)  # a repair is no alert of its own; the loss of an improvement is
@@ -195,24 +195,39 @@ def advance(
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:
     """A fixed alert whose change came back: reopened, or suspected until that is certain."""
     fresh = new_alert(finding, panel, at)
-    returns = int(alert.details.get("returns", 0)) + 1
-    details = {**fresh.details, "returns": returns, "spells": _fixed_spells(alert)}
+    details = {
+        **fresh.details,
+        "returns": int(alert.details.get("returns", 0)) + 1,
+        "spells": _fixed_spells(alert),
+        "fixed_states": _fixed_states(alert),
+    }
     returned = replace(fresh, id=alert.id, opened=alert.opened, details=details)
     if _jumps(returned):
         return replace(returned, state=SUSPECTED), _JUMPS
-    if finding.alarm:
-        return replace(returned, state=REOPENED), None
-    before = {name: getattr(alert, name) for name in _LEVELS}
-    return replace(returned, state=SUSPECTED, details={**details, "fixed_before": before}), None
+    return replace(returned, state=REOPENED if finding.alarm else SUSPECTED), None
+
+
+def _fixed_states(alert: Alert) -> list[dict[str, Any]]:
+    """The levels and details of a fixed alert, after those of the times that it was fixed before."""
+    details = {name: value for name, value in alert.details.items() if name != "fixed_states"}
+    levels = {name: getattr(alert, name) for name in _LEVELS}
+    return [*alert.details.get("fixed_states", []), {**levels, "details": details}][-_SPELLS:]
+
+
+def as_fixed(alert: Alert, number: int) -> Alert:
+    """An alert with the levels and details of one of its `fixed_states`; its state stays."""
+    states = alert.details["fixed_states"]
+    earlier = {"fixed_states": states[:number]} if number else {}
+    return replace(alert, **{**states[number], "details": {**states[number]["details"], **earlier}})
 
 
 def _fixed_again(alert: Alert, run_id: int | None, at: str) -> Alert:
     """The alert of a fixed change whose return did not last; without a certain return it is as it was."""
-    before = alert.details.get("fixed_before")
-    if before is None:
-        details = {**alert.details, "fixed_run_id": run_id}
-        return replace(alert, state=FIXED, changed=at, seen_run_id=run_id, details=details)
-    return replace(alert, **before, state=FIXED, changed=at, seen_run_id=run_id)
+    fixed = replace(alert, state=FIXED, changed=at, seen_run_id=run_id)
+    number = len(alert.details.get("fixed_states", []))
+    if _jumps(alert) or not number:
+        return replace(fixed, details={**alert.details, "fixed_run_id": run_id})
+    return as_fixed(fixed, number - 1)
 
 
 def lasts(repeat: float, heavy_p: float, nights: int) -> bool:
@@ -255,7 +270,9 @@ def _suspect_after(
         return replace(alert, seen_run_id=tonight.id), None
     raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)
     first: dict[str, Any] = {
-        name: details[name] for name in ("born_run_id", "returns", "spells") if name in details
+        name: details[name]
+        for name in ("born_run_id", "returns", "spells", "fixed_states")
+        if name in details
     }
     return replace(
         raised,
@@ -263,7 +280,7 @@ def _suspect_after(
         state=REOPENED if "returns" in details else NEW,
         opened=alert.opened,
         seen_run_id=tonight.id,
-        details={**raised.details, **first, "raised_run_id": tonight.id, "fixed_before": None},
+        details={**raised.details, **first, "raised_run_id": tonight.id},
     ), None
 
 
@@ -308,29 +325,35 @@ def _has_cases_of(alert: Alert, panel: Panel) -> bool:
     return bool(has_enough_cases(shared.sum(), measured[:, night].sum()))
 
 
-def dated(alert: Alert, panel: Panel, machines: Levels | None = None) -> Alert:
-    """Update an alert's date, levels and builds from later nights. `machines`: as in `advance`."""
+def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = None) -> Alert:
+    """Update an alert's date, levels and builds from later nights. `net`, `machines`: as in `advance`."""
     if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
-    newer_date = date_change(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
+    metric = str(alert.metric)
+    newer_date = date_change(panel, net, alert.case_id, metric, alert.bad_run_id, alert.direction)
     if newer_date is None:
         return alert
     row, bad = panel.case_ids.index(alert.case_id), place[newer_date.first.id]
-    measured = np.flatnonzero(np.isfinite(metric_logs(panel, str(alert.metric), [row])[0, :bad]))
-    good = panel.runs[measured[-1] if len(measured) else max(0, bad - 1)]
+    measured = np.flatnonzero(np.isfinite(metric_logs(panel, metric, [row])[0, :bad]))
+    last_good = measured[-1] if len(measured) else max(0, bad - 1)
+    good, host = panel.runs[last_good], math.exp(net.state(metric)[row, last_good])
     details = {name: value for name, value in alert.details.items() if name != "machine"}
-    details |= level_machine((machines or {}).get(str(alert.metric)), row)
+    details |= level_machine((machines or {}).get(metric), row)
     return replace(
         alert,
         good_run_id=good.id,
         bad_run_id=newer_date.first.id,
-        before=newer_date.change.before,
-        after=newer_date.change.after,
+        before=newer_date.change.before * host,
+        after=newer_date.change.after * host,
         change=math.log1p(newer_date.change.change),
-        details={**details, "changed": environment_changes(good, newer_date.first)},
+        details={
+            **details,
+            "changed": environment_changes(good, newer_date.first),
+            "level_night": good.started,
+        },
     )
 
 
@@ -348,7 +371,7 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
     )
 
 
-def _undoes(finding: Finding, alert: Alert, levels: AlertLevels) -> bool:
+def _undoes(finding: Finding, alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
     """Whether a certain change in the other direction returns to the level before the alert.
 
     Where that level is not known on tonight's machines: whether it is more than half as large.
@@ -359,7 +382,10 @@ def _undoes(finding: Finding, alert: Alert, levels: AlertLevels) -> bool:
         return False
     if not levels.are_known:
         return bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
-    return abs(math.log(finding.after) - levels.before) < abs(math.log(finding.after) - levels.after)
+    after = math.log(finding.after)
+    if finding.good is not None and finding.case_id is not None:  # without the host, as `levels` are
+        after -= float(net.state(str(alert.metric))[panel.case_ids.index(finding.case_id), finding.good])
+    return abs(after - levels.before) < abs(after - levels.after)
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
@@ -400,6 +426,8 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
     bad = panel.runs[finding.bad]
     good = panel.runs[finding.good] if finding.good is not None else None
     details = {**finding.details, "born_run_id": panel.runs[-1].id}
+    if finding.kind in ("metric", "drift"):  # the night whose state of the host is in `before` and `after`
+        details["level_night"] = (bad if good is None or finding.kind == "drift" else good).started
     if finding.sd is not None:
         details["sd"] = finding.sd
     if changes({}, panel.runs[-1].method, finding.metric or ""):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import metric_logs, on_one_machine
+from perfdash.detect.findings import NetLogs, metric_logs, on_one_machine
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
@@ -88,15 +88,19 @@ def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
 
 
 def date_change(
-    panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int
+    panel: Panel, net: NetLogs, case_id: int, metric: str, bad_run_id: int | None, direction: int
 ) -> Dated | None:
-    """The dated change of an alert; None if the history does not show it yet."""
+    """The dated change of an alert; None if the history does not show it yet.
+
+    A change of the host is none of the series: its levels are those without the host's state (`net`).
+    """
     if metric not in JUDGED or case_id not in panel.case_ids:
         return None
     near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)
     if near is None:
         return None
-    values = np.exp(metric_logs(panel, metric, [panel.case_ids.index(case_id)])[0])
+    row = panel.case_ids.index(case_id)
+    values = np.exp(metric_logs(panel, metric, [row])[0] - net.state(metric)[row])
     near_changes = [
         change
         for change in change_points(values, min_change=JUDGED[metric].threshold / 2)

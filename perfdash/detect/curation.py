@@ -8,13 +8,16 @@ them in order, as it takes nights that were imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
+from typing import Any
 
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
+from perfdash.detect.findings import READ, NetLogs, on_one_machine
+from perfdash.detect.later_nights import with_levels_of
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -41,10 +44,11 @@ from perfdash.history.alert_store import (
     NEW,
     Alert,
 )
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import RunLine, cases_by_id, list_runs, of_method, panel, settings_of_run
 from perfdash.history.results import case_digest
 from perfdash.history.store import Store
 from perfdash.series_rules import SERIES, STATUS, check_metric
+from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 LATEST = 30  # nights of a testbed that are judged; older ones raise no alerts
 _A_WORD = re.compile(r"last|id:.*|torch==.*|[0-9a-f]{7,40}|\d{4}(-\d\d(-\d\d)?)?|\d+\.\d[\w.+]*|.*\.\..*")
@@ -67,6 +71,7 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
             )
         _mark(connection, run, why)
         nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
+        _move_alerts(connection, run)
         record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
         return run, nights
 
@@ -101,6 +106,7 @@ def remove(store: Store, run: RunLine, why: str | None = None) -> int:
             )
         _mark(connection, run, "removed")
         nights = judge_again_from(connection, run, f"{run.name} was removed from the history")
+        _move_alerts(connection, run)
         record(connection, Act(REMOVE, run.name, why, run.testbed_id, None, details={"started": run.started}))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run.id))
         connection.execute(sa.delete(schema.runs).where(schema.runs.c.id == run.id))
@@ -197,11 +203,100 @@ def _rolled_back(
     state = ACKNOWLEDGED if is_acknowledged and event.state in LIVE else event.state
     if state == NEW and "remeasured" in details and alert.state != DISMISSED:
         state = CONFIRMED
-    for name in ("fixed_run_id", "superseded"):
-        details.pop(name, None)
+    alert = _before_its_returns(alert, state, places, since)
+    details = {name: value for name, value in alert.details.items() if name != "superseded"}
+    fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
-        details["fixed_run_id"] = run_id
+        details["fixed_run_id"] = fixed_run if _is_before(fixed_run, places, since) else run_id
     return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
+
+
+def _before_its_returns(
+    alert: Alert, state: str, places: dict[int, tuple[str, int]], since: tuple[str, int]
+) -> Alert:
+    """An alert with its levels and details before the night `since`, when its state was `state`.
+
+    Each return of a fixed change has nights and levels of its own.
+    """
+    fixed_states = alert.details.get("fixed_states", [])
+    fixed_runs = [fixed["details"].get("fixed_run_id") for fixed in fixed_states]
+    fixed_runs.append(alert.details.get("fixed_run_id"))
+    number = sum(_is_before(run_id, places, since) for run_id in fixed_runs) - (state == FIXED)
+    if not 0 <= number < len(fixed_states):
+        return alert
+    kept = {name: alert.details[name] for name in _KEPT if name in alert.details}
+    earlier = alert_states.as_fixed(alert, number)
+    return replace(earlier, details={**kept, **earlier.details})
+
+
+def _is_before(run_id: int | None, places: dict[int, tuple[str, int]], since: tuple[str, int]) -> bool:
+    return run_id is not None and places.get(run_id, ("", 0)) < since
+
+
+def _move_alerts(connection: sa.Connection, run: RunLine) -> None:
+    """Let alerts begin and end with the nights beside `run`, which is not judged any more.
+
+    Their levels are those with the host as on the night before, if they were as on `run`.
+    """
+    stored = alert_store.load(connection, testbed_id=run.testbed_id, states=_MOVED)
+    alerts = [
+        alert
+        for alert in stored
+        if _beside(vars(alert), run.id, None, None) != vars(alert)
+        or alert.details.get("level_night") == run.started
+    ]
+    if not alerts:
+        return
+    settings = settings_of_run(connection, run.id)
+    runs = list_runs(connection, testbed_id=run.testbed_id, with_excluded=False, settings=settings)
+    nights = [night for night in runs if night.origin == run.origin]
+    earlier = [night for night in nights if _place(night) < _place(run)]
+    later = [night for night in nights if _place(night) > _place(run)]
+    around = panel(connection, [*earlier[-REFERENCE:], run, *later[:WINDOWS]], READ)
+    around, _ = on_one_machine(of_method(around, run.method))
+    net = NetLogs(around, [alert for alert in stored if alert.state in alert_store.SHOWN])
+    for alert in alerts:
+        measured = None if alert.kind == "vanished" else _runs_of_case(connection, alert.case_id)
+        before = [night for night in earlier if measured is None or night.id in measured]
+        after = [night for night in later if measured is None or night.id in measured]
+        previous = before[-1] if before else None
+        if previous is not None:
+            alert = with_levels_of(alert, around, net, run, previous)
+        following = after[0] if after else previous
+        ids = (night.id if night else None for night in (previous, following))
+        alert_store.save(connection, Alert(**_beside(vars(alert), run.id, *ids)))
+
+
+_MOVED = (*alert_store.SHOWN, FIXED, alert_store.INVALID)
+# The runs of an alert: those after which something happened, and those with which something happened.
+_LAST = ("good_run_id", "seen_run_id", "born_run_id", "raised_run_id")
+_FIRST = ("bad_run_id", "fixed_run_id")
+
+
+def _beside(
+    values: Mapping[str, Any], run_id: int, previous: int | None, following: int | None
+) -> dict[str, Any]:
+    """The columns or details of an alert with the runs beside one instead of it."""
+    moved = dict(values)
+    for name, value in values.items():
+        if name in _LAST and value == run_id:
+            moved[name] = previous
+        elif name in _FIRST and value == run_id:
+            moved[name] = following
+        elif name == "spells":
+            moved[name] = [[following if end == run_id else end for end in spell] for spell in value]
+        elif name == "fixed_states":
+            moved[name] = [_beside(fixed, run_id, previous, following) for fixed in value]
+        elif name == "details":
+            moved[name] = _beside(value, run_id, previous, following)
+    return moved
+
+
+def _runs_of_case(connection: sa.Connection, case_id: int | None) -> set[int] | None:
+    """The runs with a result of a case; None without a case."""
+    results = schema.results
+    query = sa.select(results.c.run_id).where(results.c.case_id == case_id)
+    return None if case_id is None else set(connection.execute(query).scalars())
 
 
 def withdrawn_alerts(connection: sa.Connection, run: RunLine) -> list[Alert]:

@@ -21,7 +21,7 @@ from perfdash.metrics import JUDGED, JUDGED_COUNTS, PARTS, Metric
 from perfdash.records import FAILED_TO_RUN, PASSING, Status
 from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
-from perfdash.stats.host_shift import host_shift
+from perfdash.stats.host_shift import HostShift, host_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import MachineLevels, machine_levels
 
@@ -61,8 +61,9 @@ class Finding:
 
     kind: metric (of a case), drift, count, status, vanished, host. good, bad: indices in the panel's runs of
     the last run before the change and the first run with it. case_id: None for the host. alarm: certain
-    enough for an alert. suspect: reported as suspected. Neither: only worth re-measuring. change: log of
-    after / before. sd, df: standard deviation of one night's log and its degrees of freedom, for the
+    enough for an alert. suspect: reported as suspected. Neither: only worth re-measuring. before, after: the
+    levels, of a number with the host as it was on the night `good`, of a drift as it was on `bad`. change:
+    log of after / before. sd, df: standard deviation of one night's log and its degrees of freedom, for the
     re-measurement.
     """
 
@@ -156,7 +157,8 @@ def drifts(
             row = int(rows[place])
             nights = np.flatnonzero(np.isfinite(values[row]))
             nights = nights[nights >= first[place]]
-            change, reference = float(test.change[place]), float(test.reference[place])
+            change = float(test.change[place])
+            reference = float(test.reference[place]) + float(test.host[place])
             findings.append(
                 Finding(
                     "drift",
@@ -217,22 +219,36 @@ def _without_steps(panel: Panel, metric: str, alerts: Iterable[Alert]) -> Array:
 class NetLogs:
     """Logs of a panel's metrics without the shifts that each series made with most others.
 
-    `alerts`: those whose steps are no part of such a shift.
+    `alerts`: those whose steps are no part of such a shift. Shifts are relative to the usual night of the
+    panel, which is another night in another panel: a level that is kept is that of one night (`state`).
     """
 
     def __init__(self, panel: Panel, alerts: Iterable[Alert]) -> None:
         self._panel = panel
         self._steps = list(alerts)
         self._of_metric: dict[str, Array] = {}
+        self._shifts: dict[str, HostShift] = {}
 
     def of(self, metric: str) -> Array:
         """The logs of a metric (cases, nights); NaN where not measured or not passed."""
         if metric not in self._of_metric:
-            # Without its own step a series that stayed is not taken for one that moved with the host.
-            logs = _without_steps(self._panel, JUDGED[metric].part_of or metric, self._steps)
-            shift = host_shift(logs, np.isfinite(logs), nightly_test.FLOOR)
-            self._of_metric[metric] = metric_logs(self._panel, metric) - shift.own
+            self._of_metric[metric] = metric_logs(self._panel, metric) - self._shift(metric).own
         return self._of_metric[metric]
+
+    def state(self, metric: str) -> Array:
+        """The state of the host for a metric (cases, nights), as in HostShift.
+
+        The level of a series on a night is its level without the host's shifts plus the state.
+        """
+        return self._shift(metric).state
+
+    def _shift(self, metric: str) -> HostShift:
+        metric = JUDGED[metric].part_of or metric
+        if metric not in self._shifts:
+            # Without its own step a series that stayed is not taken for one that moved with the host.
+            logs = _without_steps(self._panel, metric, self._steps)
+            self._shifts[metric] = host_shift(logs, np.isfinite(logs), nightly_test.FLOOR)
+        return self._shifts[metric]
 
 
 def _within(panel: Panel, metric: str) -> Array | None:
@@ -256,10 +272,11 @@ def _of_metric(
     rows, first = _measured(panel, metric.column, values, start)
     if not len(rows):
         return []
-    raw = values
+    raw, host = values, np.zeros_like(values)
     if metric.part_of:  # too few cases have parts to estimate the host's shift from them
         whole_step = metric_logs(panel, metric.part_of)
-        values = values - host_shift(whole_step, np.isfinite(whole_step), nightly_test.FLOOR).own
+        shift = host_shift(whole_step, np.isfinite(whole_step), nightly_test.FLOOR)
+        values, host = values - shift.own, shift.state.copy()
     within = _within(panel, metric.column)
     night = nightly_test.judge(
         values[rows],
@@ -270,6 +287,7 @@ def _of_metric(
             [least.get((panel.case_ids[row], metric.column), metric.threshold) for row in rows.tolist()]
         ),
     )
+    host[rows, -night.host.shape[1] :] += night.host
     findings = []
     last = len(panel.runs) - 1
     if not metric.part_of and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.threshold):
@@ -298,18 +316,20 @@ def _of_metric(
         if metric.part_of and not _moved(raw[row, nights], window, change, own or metric.threshold):
             continue
         bad, before = int(nights[-window]), nights[:-window]
+        good = int(before[-1]) if len(before) else None
+        level = baseline + (float(host[row, good]) if good is not None else 0.0)
         findings.append(
             Finding(
                 "metric",
                 panel.case_ids[row],
                 metric.column,
                 WORSE if change > 0 else BETTER,
-                int(before[-1]) if len(before) else None,
+                good,
                 bad,
                 alarm=bool(night.alarm[place]),
                 suspect=bool(night.suspect[place]),
-                before=math.exp(baseline),
-                after=math.exp(baseline + change),
+                before=math.exp(level),
+                after=math.exp(level + change),
                 change=change,
                 p=float(night.p[place]),
                 sd=float(night.sd[place]),

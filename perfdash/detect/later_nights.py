@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.history.alert_store import NEW, Alert
-from perfdash.history.queries import Panel
+from perfdash.detect.nights import comparable
+from perfdash.history.alert_store import NEW, SHOWN, Alert
+from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
 from perfdash.records import Status
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import MachineLevels
+from perfdash.stats.nightly_test import REFERENCE
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
@@ -22,6 +25,7 @@ _SURE = 5.0
 _LOOKED_BACK = 10
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
+_SETTLED = 40  # nights ago: no act of a person has them judged again
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,61 @@ class AlertLevels:
         return math.hypot(self.sd, math.sqrt(nights * self.variance))
 
 
-def alert_levels(alert: Alert, panel: Panel, machines: Levels) -> AlertLevels:
-    """The levels of an alert, from its machine's level to that of the panel."""
+def alert_levels(alert: Alert, panel: Panel, net: NetLogs, machines: Levels) -> AlertLevels:
+    """The levels of an alert among the `net` logs of a panel.
+
+    The alert has them at the level of its machine, with the host as it was on its `level_night`.
+    """
     offset, variance = _machine_offset(alert, panel, machines.get(str(alert.metric)))
+    if _has_levels(alert, panel):
+        row = panel.case_ids.index(alert.case_id or 0)
+        offset += float(net.state(str(alert.metric))[row, _level_place(alert, panel)])
     metric = JUDGED.get(str(alert.metric))
     sd = float(alert.details.get("sd") or (metric.threshold if metric else 0.0))
     before, after = (math.log(level) if level and level > 0 else 0.0 for level in (alert.before, alert.after))
     return AlertLevels(before - offset, after - offset, sd, variance)
+
+
+def _has_levels(alert: Alert, panel: Panel) -> bool:
+    """Whether an alert is of the levels of a series that the panel has."""
+    return alert.kind in ("metric", "drift") and alert.metric in JUDGED and alert.case_id in panel.case_ids
+
+
+def _level_place(alert: Alert, panel: Panel) -> int:
+    """The night of the panel that had the host as in an alert's levels.
+
+    The first night, if that was before the panel: `with_recent_levels` lets no open alert be so old.
+    """
+    started = alert.details.get("level_night")
+    if started is None:  # an older perfdash kept none
+        return next((place for place, run in enumerate(panel.runs) if run.id == alert.good_run_id), 0)
+    return max(0, bisect_right([run.started for run in panel.runs], started) - 1)
+
+
+def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
+    """An open alert with its levels as the host was on a later night, if its own will soon not be read."""
+    if alert.state not in SHOWN or not _has_levels(alert, panel):
+        return alert
+    night, latest = _level_place(alert, panel), len(panel.runs) - 1
+    if latest - night < REFERENCE:
+        return alert
+    return _with_levels_of(alert, panel, net, night, latest - _SETTLED)
+
+
+def with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: RunLine, new: RunLine) -> Alert:
+    """An alert with its levels as the host was on another night, if it has them as on the night `old`."""
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if not _has_levels(alert, panel) or new.id not in places or _level_place(alert, panel) != places[old.id]:
+        return alert
+    return _with_levels_of(alert, panel, net, places[old.id], places[new.id])
+
+
+def _with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: int, new: int) -> Alert:
+    state = net.state(str(alert.metric))[panel.case_ids.index(alert.case_id or 0)]
+    factor = math.exp(state[new] - state[old])
+    before, after = (level * factor if level else level for level in (alert.before, alert.after))
+    details = {**alert.details, "level_night": panel.runs[new].started}
+    return replace(alert, before=before, after=after, details=details)
 
 
 def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) -> tuple[float, float]:
@@ -85,7 +137,7 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
-        return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
+        return BACK if status else _still_vanished(alert, panel, row)
     if row is None or status in NOT_MEASURED:
         return UNKNOWN
     if alert.kind == "status":
@@ -107,6 +159,18 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
+
+
+def _still_vanished(alert: Alert, panel: Panel, row: int | None) -> str:
+    """Whether the last run lacks a vanished case, and is no run of other cases, as of another setting.
+
+    It must have half of the cases of a run that measured the case. If none of these is read any more, of the
+    run that last showed the alert.
+    """
+    nights = [] if row is None else np.flatnonzero(panel.statuses[row] != "").tolist()
+    if not nights:
+        nights = [place for place, run in enumerate(panel.runs[:-1]) if run.id == alert.seen_run_id]
+    return AGAIN if is_whole(panel.runs[-1]) and comparable(panel)[nights].any() else UNKNOWN
 
 
 def shows_status(alert: Alert, panel: Panel) -> str:

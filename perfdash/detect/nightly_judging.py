@@ -17,12 +17,14 @@ from perfdash.detect.findings import (
     Finding,
     Key,
     Levels,
+    NetLogs,
     drifts,
     judge,
     metric_logs,
     on_one_machine,
     with_parts,
 )
+from perfdash.detect.later_nights import with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     has_enough_cases,
@@ -280,10 +282,12 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
             alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
-    for alert, note in alert_states.advance(night, alerts, judged.findings, at, machines):
+    net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
+    for alert, note in alert_states.advance(night, alerts, judged.findings, at, net, machines):
         if alert.id is None:
             alert = raised_again(alert, withdrawn)
-        alert_store.save(connection, alert_states.dated(alert, night, machines), note)
+        alert = alert_states.dated(alert, night, net, machines)
+        alert_store.save(connection, with_recent_levels(alert, night, net), note)
 
 
 def _earlier(run: RunLine, later: RunLine) -> bool:
@@ -291,9 +295,21 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night was judged already; partial runs do not count."""
-    later = list_runs(connection, testbed_id=run.testbed_id, since=run.started, with_excluded=False)
+    """Whether a later night of its settings was judged already; partial runs do not count.
+
+    Runs of several settings measure side by side, and the one that began first may end last.
+    """
+    later = list_runs(
+        connection,
+        testbed_id=run.testbed_id,
+        since=run.started,
+        with_excluded=False,
+        settings=settings_of_run(connection, run.id),
+    )
     return any(
-        line.judged is not None and _earlier(run, line) and has_enough_cases(line.results, run.results)
+        line.judged is not None
+        and line.origin == run.origin
+        and _earlier(run, line)
+        and has_enough_cases(line.results, run.results)
         for line in later
     )

@@ -30,7 +30,8 @@ class Drift:
     """The drift test of S series, as arrays (S,).
 
     judged: long enough; otherwise numbers are NaN and `drifting` is False. change: log of the last nights
-    over the reference, without the host's drift. p: two-sided. reference: log level of the first nights.
+    over the reference, without the host's drift. p: two-sided. reference: log level of the first nights,
+    without shifts of the host. host: its `state` (HostShift) on the last night.
     together: drifts as many others do, the same way or no farther, so that it may be the host.
     """
 
@@ -39,6 +40,7 @@ class Drift:
     change: Array
     p: Array
     reference: Array
+    host: Array
     together: Flags
 
 
@@ -65,7 +67,8 @@ def drift(
     if start is not None:
         present &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
     values = np.where(present, values, np.nan)
-    values = values - host_shift(values, present, floor).own
+    shifts = host_shift(values, present, floor)
+    values = values - shifts.own
     count = present.sum(axis=1)
     judged = count >= first + last
     rank = np.cumsum(present, axis=1)
@@ -90,7 +93,7 @@ def drift(
         for way in (drifting & (change > 0), drifting & (change < 0)):
             if way.sum() > TOGETHER * judged.sum():
                 together |= way
-    return Drift(judged, drifting, change, p, reference, together)
+    return Drift(judged, drifting, change, p, reference, shifts.state[:, -1], together)
 
 
 def _mean(values: Array, nights: Flags, sd: Array) -> Array:

@@ -44,12 +44,15 @@ class HostShift:
     """The shifts of a host, for S series and T nights.
 
     night (T,): the shift that most series made. own (S, T): the shift that each series made with others.
-    followed (S, T): the series made the night's shift. group (S, T): the series moved with about half of the
-    others, so that it is unclear whether the host moved.
+    state (S, T): the same on nights with an unusual median, and 0 on all others, so that an unshifted series
+    is as it was measured. All three are relative to the usual night of `values`; the difference of two nights
+    is not. followed (S, T): the series made the night's shift. group (S, T): the series moved with about half
+    of the others, so that it is unclear whether the host moved.
     """
 
     night: Array
     own: Array
+    state: Array
     followed: Flags
     group: Flags
 
@@ -71,6 +74,7 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         centre[~enough] = 0.0
         night = centre.copy()
         own = np.broadcast_to(centre, values.shape).copy()
+        state = np.zeros_like(values)
         followed, group = np.zeros((2, *values.shape), dtype=bool)
         moved = np.flatnonzero(enough & _off(away, spread))
         if not len(moved):
@@ -87,14 +91,14 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         night[moved] = np.where(most, groups.far, groups.near)
         # The place of the stayed group is unreliable with few members; then it is taken as 0.
         stayed = groups.near * np.where(most, np.clip((1 - share - 0.1) / 0.2, 0.0, 1.0), 1.0)
-        own[:, moved] = np.where(most & far, groups.far, stayed)
+        own[:, moved] = state[:, moved] = np.where(most & far, groups.far, stayed)
         followed[:, moved] = most & far
         group[:, moved] = ~most & (share + 2 * doubt > 0.5) & far
         few, source = _lasting(away, own, enough, moved)
         night[few] = night[source]
-        for part in (own, followed, group):
+        for part in (own, state, followed, group):
             part[:, few] = part[:, source]
-    return HostShift(night, own, followed, group)
+    return HostShift(night, own, state, followed, group)
 
 
 def _lasting(

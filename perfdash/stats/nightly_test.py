@@ -58,8 +58,9 @@ class NightTest:
     that changed with the host by another amount, with it.
     score: the change without the shift, in standard errors. p: two-sided, corrected for the windows
     searched. heavy_p: p of tonight's value alone in heavy-tailed noise. repeat: the probability that one more
-    night of an unchanged series shows half of the change. baseline: log level before. sd, df: standard
-    deviation of one night's log and its degrees of freedom, for the re-measurement.
+    night of an unchanged series shows half of the change. baseline: log level before, without shifts of the
+    host. host (S, T): the host's `state` (HostShift) on the last T nights. sd, df: standard deviation of one
+    night's log and its degrees of freedom, for the re-measurement.
     """
 
     judged: Flags
@@ -74,6 +75,7 @@ class NightTest:
     repeat: Array
     window: Counts
     baseline: Array
+    host: Array
     sd: Array
     df: Array
     shift: Shift
@@ -159,6 +161,7 @@ def judge(
         repeat=np.where(judged, _repeat(change, noise), np.nan),
         window=window,
         baseline=noise.level,
+        host=shifts.state,
         sd=np.where(judged, noise.sd, np.nan),
         df=noise.df,
         shift=shift,

@@ -5,6 +5,7 @@ import pytest
 from perfdash.detect import alert_evidence
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import date_change, lasting_changes
+from perfdash.detect.findings import NetLogs
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -94,7 +95,7 @@ def test_changes_of_the_whole_history(taken):
             (None, "compilation_cpu_s", names(runs)[40]),
         ]
         (number,) = (number for number, case in cases.items() if case.model == "model03")
-        bad = whole.runs[21].id
-        assert date_change(whole, number, "backend_ms", bad, 1).first.name == names(runs)[20]
-        assert date_change(whole, number, "backend_ms", bad, -1) is None
-        assert date_change(whole, number, "eager_ms", bad, 1) is None
+        bad, net = whole.runs[21].id, NetLogs(whole, [])
+        assert date_change(whole, net, number, "backend_ms", bad, 1).first.name == names(runs)[20]
+        assert date_change(whole, net, number, "backend_ms", bad, -1) is None
+        assert date_change(whole, net, number, "eager_ms", bad, 1) is None

@@ -176,7 +176,7 @@ def test_what_becomes_of_alerts(night):
     refuted, _ = alert_after(finding, DISMISSED, seen, [suspected], judged.panel, "now")
     assert (refuted.id, refuted.state) == (mine.id, "dismissed")
     before = {"details": {"remeasured": {"pairs": 8}}, "change": 0.3}
-    returned = replace(suspected, details={**suspected.details, "returns": 1, "fixed_before": before})
+    returned = replace(suspected, details={**suspected.details, "returns": 1, "fixed_states": [before]})
     again, _ = alert_after(finding, DISMISSED, seen, [returned], judged.panel, "now")
     assert (again.state, again.change, again.details) == ("fixed", 0.3, before["details"])
     older = replace(mine, state=kept.OPEN)

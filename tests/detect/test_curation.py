@@ -7,6 +7,7 @@ import socket
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import Phase, example, given, settings
@@ -276,6 +277,103 @@ def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     curation.restore(store, name_of(runs, 28))
     judge_new(store)
     assert alerts(store) == before
+
+
+def returns(store):
+    """The alerts with how often each came back, and the days between which it was there before."""
+    with store.read() as connection:
+        days = {line.id: line.started[:10] for line in list_runs(connection)}
+        return [
+            (
+                alert.state,
+                days.get(alert.bad_run_id),
+                alert.details.get("returns", 0),
+                [[days[end] for end in spell] for spell in alert.details.get("spells", [])],
+            )
+            for alert in alert_store.load(connection, states=alert_store.STATES)
+        ]
+
+
+@pytest.mark.parametrize("night", [27, 31, 34], ids=["while it was new", "while fixed", "after its return"])
+def test_judging_again_counts_a_return_once(store, tmp_path, night):
+    def change(night, name, values):
+        bad = 26 <= night < 29 or night >= 33
+        return slower("model05", 0 if bad else 10**6, 1.4)(night, name, values)
+
+    runs = farm(37, 6, change=change)
+    judged(store, runs)
+    before = returns(store)
+    assert [alert[::2] for alert in before] == [("open", 1)]
+    curation.exclude(store, name_of(runs, night), "wrong")
+    judge_new(store)
+    with made_store(tmp_path / "without.db") as without:
+        judged(without, [*runs[:night], *runs[night + 1 :]])
+        assert returns(store) == returns(without)
+    if night == 31:
+        assert returns(store) == before
+        curation.restore(store, name_of(runs, night))
+        judge_new(store)
+        assert returns(store) == before
+
+
+def remove(store, name, why):
+    with store.read() as connection:
+        line = acts.the_run(connection, name)
+    curation.remove(store, line, why)
+
+
+@pytest.mark.parametrize("leave_out", [curation.exclude, remove])
+def test_an_alert_stays_open_without_the_first_night_of_its_change(store, monkeypatch, leave_out):
+    monkeypatch.setattr(curation, "LATEST", 5)  # as where a night consists of several runs
+    runs = farm(40, 6, change=slower("model05", 30, 1.15))
+    judged(store, runs[:38], first=30)
+    assert [alert[1:] for alert in alerts(store)] == [("backend_ms", "open", "2026-01-31")]
+    for night, since in ((30, "2026-02-01"), (29, "2026-02-01"), (31, "2026-02-02")):
+        leave_out(store, name_of(runs, night), "the fan was broken")
+        judge_new(store)
+        assert [alert[1:] for alert in alerts(store)] == [("backend_ms", "open", since)]
+    for night in runs[38:]:
+        take_in(store, [night])
+        judge_new(store)
+    assert [alert[2] for alert in alerts(store)] == ["open"]
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection)
+        days = {line.id: line.started[:10] for line in list_runs(connection)}
+    assert days[alert.good_run_id] == "2026-01-29"
+    assert "fixed" not in states_of(store, alert.id)
+
+
+def states_of(store, number):
+    with store.read() as connection:
+        return [event.state for event in alert_store.events(connection, number)]
+
+
+def test_without_the_last_good_night_the_levels_are_those_of_another(store, monkeypatch):
+    """On that night the whole host was slower, which the levels of the alert contain."""
+    monkeypatch.setattr(curation, "LATEST", 5)
+
+    def change(night, name, values):
+        values["backend_ms"] *= 1.06 if night == 29 else 1.0
+        return slower("model05", 30, 1.09)(night, name, values)
+
+    runs = farm(43, change=change)
+    judged(store, runs[:40], first=30)
+    level = [of_night.rows[5].values["backend_ms"] for of_night in runs[:29]]
+
+    def before():
+        with store.read() as connection:
+            (alert,) = (one for one in alert_store.load(connection) if one.kind == "metric")
+        return alert.before / np.median(level)
+
+    assert before() == pytest.approx(1.06, abs=0.02)
+    curation.exclude(store, name_of(runs, 29), "the fan was broken")
+    judge_new(store)
+    assert before() == pytest.approx(1.0, abs=0.02)
+    for night in runs[40:]:
+        take_in(store, [night])
+        judge_new(store)
+    ((number, *_),) = (alert for alert in alerts(store) if alert[3] == "2026-01-31")
+    assert "fixed" not in states_of(store, number)
 
 
 def test_excluded_nights_are_no_noise(store):

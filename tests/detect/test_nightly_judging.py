@@ -390,6 +390,39 @@ def of_setting(night_run, threads):
     return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick, order):
+    def statuses(night, name):
+        return "crash" if name == "model03" and night >= 6 else "pass"
+
+    nights = farm(8, models=4, statuses=statuses)
+    take_in(quick, [of_setting(night, threads) for night in nights[:6] for threads in order])
+    judge_new(quick, latest=1)
+    for night in nights[6:]:
+        for threads in order:
+            take_in(quick, [of_setting(night, threads)])
+            judge_new(quick)
+    assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
+
+
+def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):
+    def change(night, name, values):
+        return None if name == "model03" and night >= 6 else values
+
+    one, other = farm(8, models=4, change=change), farm(8, models=4)
+    both = zip(one[:6], other, strict=False)
+    take_in(quick, [of_setting(night, threads) for nights in both for threads, night in enumerate(nights, 1)])
+    judge_new(quick, latest=1)
+    for night, threads, states in (
+        (one[6], 1, ["new"]),
+        (other[6], 2, ["new"]),
+        (one[7], 1, ["new", "confirmed"]),
+    ):
+        take_in(quick, [of_setting(night, threads)])
+        judge_new(quick)
+        assert alerts(quick) == [("model03", "vanished", None, 1, states)]
+
+
 def test_a_night_of_twelve_runs_has_as_long_a_baseline_as_one_of_one(quick):
     nights = farm(40, models=4)
     take_in(quick, [of_setting(night, threads) for night in nights for threads in range(1, 13)])

@@ -1,0 +1,104 @@
+"""Alerts while the host shifts: a level is that of one night, whatever nights it is compared with."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from tests.detect.simulated import FIRST, farm, slower
+from tests.stores import made_store
+
+
+@pytest.fixture
+def quick(tmp_path):
+    with made_store(tmp_path / "history.db") as opened:
+        yield opened
+
+
+def shifted(from_night, factor, change):
+    """The compiled latency of all models times a factor from a night on, and a change."""
+
+    def both(night, name, values):
+        values["backend_ms"] *= factor if night >= from_night else 1.0
+        values = change(night, name, values)
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    return both
+
+
+def judged(store, runs, first, nights=None, kind="metric"):
+    """The alert of the one model that changed, with its states; each night is judged, or some `nights`."""
+    take_in(store, runs[:first])
+    judge_new(store, latest=1)
+    for night, one in enumerate(runs[first:], first):
+        take_in(store, [one])
+        if nights is None or night in nights:
+            judge_new(store, latest=1)
+    with store.read() as connection:
+        (alert,) = (one for one in kept.load(connection, states=kept.STATES) if one.kind == kind)
+        states = [event.state for event in kept.events(connection, alert.id)]
+        return alert, states[1:] if states[0] == "suspected" else states
+
+
+OPEN = ["new", "confirmed", "open"]
+
+
+@pytest.mark.parametrize(
+    ("from_night", "factor", "step"), [(32, 1.06, 1.09), (32, 0.92, 1.06), (47, 1.08, 1.06), (50, 0.92, 1.06)]
+)
+def test_a_shift_of_the_host_fixes_no_regression_once_it_is_dated(quick, from_night, factor, step):
+    runs = farm(56, change=shifted(from_night, factor, slower("model05", 44, step)))
+    alert, states = judged(quick, runs, first=44)
+    assert states == OPEN
+    assert alert.after / alert.before == pytest.approx(step, abs=0.02)
+
+
+@pytest.mark.parametrize(("from_night", "factor"), [(32, 1.06), (32, 0.92), (47, 1.08)])
+def test_a_regression_is_fixed_where_the_host_has_shifted(quick, from_night, factor):
+    runs = farm(58, change=shifted(from_night, factor, slower("model05", 44, 1.09, until=52)))
+    _, states = judged(quick, runs, first=44)
+    assert states == [*OPEN, "fixed"]
+
+
+def is_sunday(night):
+    return date.fromordinal(FIRST.toordinal() + night).isoweekday() == 7
+
+
+@pytest.mark.parametrize("factor", [1.06, 0.92])
+def test_the_longer_history_of_a_sunday_fixes_no_regression(quick, factor):
+    """Of 94 nights most are after the shift of the host, of 200 nights most before it."""
+    runs = farm(146, change=shifted(84, factor, slower("model05", 138, 1.09)))
+    assert any(is_sunday(night) for night in range(142, 146))
+    _, states = judged(quick, runs, first=138)
+    assert states == OPEN
+
+
+def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
+    def drift(night, name, values):
+        values["backend_ms"] *= 1 + 0.0003 * night if name == "model06" else 1.0
+        return values
+
+    runs = farm(150, noise=0.005, change=shifted(90, 0.88, drift))
+    (sunday,) = (night for night in range(138, 145) if is_sunday(night))
+    _, states = judged(quick, runs[: sunday + 5], first=sunday, kind="drift")
+    assert states == ["new"]
+
+
+def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any_more(quick):
+    """A regression that is open for months, while the host gets faster."""
+    runs = farm(175, change=shifted(70, 0.92, slower("model05", 28, 1.06)))
+    alert, states = judged(
+        quick, runs, first=28, nights={*range(28, 36), *range(50, 160, 12), *range(170, 175)}
+    )
+    assert states == OPEN
+    assert alert.after / alert.before == pytest.approx(1.06, abs=0.02)
+    with quick.read() as connection:
+        days = [line.started[:10] for line in list_runs(connection)]
+        (bad,) = list_runs(connection, ids=[alert.bad_run_id])
+    assert days.index(alert.details["level_night"][:10]) > 80
+    assert abs(days.index(bad.started[:10]) - 28) <= 2
