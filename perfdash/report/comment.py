@@ -237,7 +237,7 @@ def _configurations(night: Night, site: str | None, fold: bool, most: int) -> li
         summary = summarize(rows)
         texts = [dashboard_tables.pass_rate(summary).split(",")[0]]
         if summary.speedup is not None:
-            change = _against(night.previous, rows).partition(" ")[0]
+            change = _against(night, rows).partition(" ")[0]
             texts.append(f"{summary.speedup:.3f}x" + (f" ({change})" if change else ""))
         lines.setdefault(name, {})[setting[0]] = ", ".join(texts)
     lines = dict(sorted(lines.items(), key=lambda line: (DEFAULT_CONFIGURATION not in line[0], line[0])))
@@ -276,7 +276,7 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
                 escaped(name),
                 dashboard_tables.pass_rate(summary),
                 dashboard_tables.speedup(summary),
-                _against(night.previous, of_suite),
+                _against(night, of_suite),
                 dashboard_tables.compilation(summary),
                 "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
             ]
@@ -287,8 +287,12 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
     return [table(head, rows[:most], "llrrrrr") + more]
 
 
-def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
-    """The change of the mean speedup over the models that pass in both runs."""
+def _against(night: Night, rows: Sequence[Row]) -> str:
+    """The change of the mean speedup over the models that pass in both runs.
+
+    Empty where the two runs measured speedups by different methods.
+    """
+    previous = night.previous
     if previous is None:
         return ""
     setting = setting_of(rows[0])
@@ -296,7 +300,7 @@ def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
     if not before:
         return ""
     old = ComparedRuns("", (Imported(previous.run, before),))
-    new = ComparedRuns("", (Imported(previous.run, tuple(rows)),))
+    new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
     means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
     return f"{means.ratio[0] - 1:+.1%} ({means.cases})" if means else ""
 
