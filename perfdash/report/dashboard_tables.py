@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -308,13 +309,16 @@ def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
-    """A name for each setting: the back end, and whatever differs between the settings."""
+    """A name for each setting: the back end, and whatever differs between the settings.
+
+    Of two configurations of one name, as before and after an edit, what they set is in the names.
+    """
     device, dtype, threads, scenario, _, dynamic = (
         len({setting[place] for setting in settings}) > 1 for place in range(6)
     )
     variations = {variation(str(setting[7]), bool(setting[5])) for setting in settings}
     named = bool(variations - {"", "dynamic"})
-    names = []
+    names, words_of = [], []
     for values in settings:
         words = [str(values[4])]
         words += [str(values[1])] if dtype else []
@@ -325,6 +329,13 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
             word = variation(str(values[7]), bool(values[5])) or DEFAULT_CONFIGURATION
             words += [word] if word != values[4] else []
         elif dynamic:
+        words_of.append(" ".join(words))
             words.append("dynamic" if values[5] else "static")
-        names.append(plain(" ".join(words)))
-    return names
+        names.append(" ".join(words))
+    times = Counter(name for name, _ in set(zip(names, settings, strict=True)))
+    return [
+        plain(name)
+        if times[name] == 1
+        else plain(" ".join([words, *variation_in_words(str(values[7]), bool(values[5]), str(values[6]))]))
+        for name, words, values in zip(names, words_of, settings, strict=True)
+    ]

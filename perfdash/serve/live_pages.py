@@ -27,7 +27,7 @@ from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import read_model_view
 from perfdash.site.overview_page import OverviewView, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
-from perfdash.site.suite_page import SuiteSetting, read_suite_view
+from perfdash.site.suite_page import SuiteSetting, read_suite_view, read_trends
 from perfdash.site.testbed_history import Testbed, beds, testbeds_with_runs
 
 Words = Mapping[str, str | None]
@@ -93,7 +93,7 @@ def configurations(connection: sa.Connection, path: str) -> str:
     """`path` as report.site_links.configurations_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     runs = list_runs(connection, testbed_id=bed.id, with_excluded=False)
-    overview = overview_of(connection, bed, runs, [])
+    overview = overview_of(connection, bed, runs, [], read_trends(connection, bed, runs))
     last_runs = {night.trend.last[0].id for night in overview.settings}
     rows = {run_id: rows_of(connection, run_id, details=True) for run_id in last_runs}
     view = configurations_view(bed, overview, rows)
