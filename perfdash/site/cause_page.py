@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.alert_evidence import REAL, AlertEvidence, has_several_machines, some_cases
 from perfdash.detect.causes import Cause, causes
-from perfdash.detect.findings import metric_logs
+from perfdash.detect.findings import metric_logs, on_one_machine
 from perfdash.explain.case_sides import explain_cause, sentence_of_cause
 from perfdash.explain.code_difference import code_difference
 from perfdash.explain.explanation_text import figures, shown_figure
@@ -170,10 +170,12 @@ def _strongest(cause: Cause) -> AlertEvidence:
         return abs(member.alert.change or 0.0) / sd
 
     of_models = [member for member in cause.main if member.alert.case_id is not None] or cause.main
+    metrics: set[str] = set()
     live = [member for member in of_models if member.alert.state in alert_store.LIVE]
     return max(live or of_models, key=strength)
 
 
+                metrics.add(str(member.alert.metric))
 def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:
     """The last nights of each testbed's cases that a cause has, by the method of the last; read once."""
     case_ids: dict[int, set[int]] = {}
@@ -186,9 +188,15 @@ def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, P
         runs = list_runs(connection, testbed_id=bed, latest=4 * NIGHTS, with_excluded=False)
         first = sorted({run.started[:10] for run in runs})[-NIGHTS:][:1]
         recent = [run for run in runs if first and run.started[:10] >= first[0]]
-        if recent:
-            numbers_read = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted(numbers))
-            panels[bed] = of_method(numbers_read, recent[-1].method)
+        if not recent:
+            continue
+        several = has_several_machines(recent)
+        others = some_cases(connection, recent) if several else []  # they show the machines' levels
+        read = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted({*numbers, *others}))
+        panels[bed] = of_method(read, recent[-1].method)
+        if several:
+            steps = alert_store.load(connection, testbed_id=bed, states=REAL)
+            panels[bed], _ = on_one_machine(panels[bed], steps=steps, metrics=metrics)
     return panels
 
 
