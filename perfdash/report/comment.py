@@ -17,6 +17,7 @@ from perfdash.report.changes import (
     NEW_FAILURE,
     SUSPECTED,
     VANISHED,
+    Machine,
     RunChange,
 )
 from perfdash.report.comment_splitting import size
@@ -201,9 +202,12 @@ def _builds(cause: ReportedCause) -> str:
 
 
 def _members(members: Sequence[RunChange], night: Night, site: str | None, shown: int) -> str:
+    own = Machine(night.testbed, night.run.host_class)
+    several = len({(change.machine or own).testbed for change in members}) > 1
     rows = []
     for change in members[:shown]:
-        page = site + site_links.model_page(night.testbed, change.case) if site and change.case else None
+        machine = change.machine or own
+        page = site + site_links.model_page(machine.testbed, change.case) if site and change.case else None
         low, high = change.interval or (None, None)
         notes = [f"alert {change.alert}, {change.state}"] if change.alert else []
         rows.append(
@@ -214,12 +218,13 @@ def _members(members: Sequence[RunChange], night: Night, site: str | None, shown
                 escaped(change.after),
                 percent_change(change.change),
                 f"{percent_change(low)} .. {percent_change(high)}" if change.interval else "",
+                escaped(machine.name) if several else "",
                 escaped("; ".join((*notes, *change.notes)), 200),
             ]
         )
-    head = ["model", "what", "before", "after", "change", "95 % interval", "more"]
+    head = ["model", "what", "before", "after", "change", "95 % interval", "machine", "more"]
     used = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    align = "".join("llrrrrl"[place] for place in used)
+    align = "".join("llrrrrll"[place] for place in used)
     text = table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
     return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
 
