@@ -80,12 +80,12 @@ def suite(connection: sa.Connection, path: str) -> str:
         sa.select(*columns)
         .distinct()
         .join_from(schema.summaries, schema.runs, schema.summaries.c.run_id == schema.runs.c.id)
-        .where(schema.runs.c.testbed_id == bed.id)
+        .where(schema.runs.c.testbed_id == bed.id, schema.runs.c.excluded.is_(None))
     )
     for row in connection.execute(query):
         setting = SuiteSetting(*row)
-        if setting.page(bed.digest) == path:
-            return render.render_suite(read_suite_view(connection, bed, setting))
+        if setting.page(bed.digest) == path and (view := read_suite_view(connection, bed, setting)):
+            return render.render_suite(view)
     raise NotFound("there is no such suite on this testbed")
 
 
@@ -106,8 +106,9 @@ def model(connection: sa.Connection, path: str) -> str:
     """`path` as report.site_links.model_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     for case, number in case_numbers(connection, bed.id).items():
-        if site_links.model_page(bed.digest, case) == path:
-            return render.render_model(read_model_view(connection, bed, number))
+        is_asked = site_links.model_page(bed.digest, case) == path
+        if is_asked and (view := read_model_view(connection, bed, number)):
+            return render.render_model(view)
     raise NotFound("there is no such model on this testbed")
 
 
