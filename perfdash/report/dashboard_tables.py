@@ -38,6 +38,11 @@ def backend_of(case: Case, several: bool) -> str:
     return f"{case.backend} ({case.configuration})" if several else case.backend
 
 
+def dtype_words(dtype: str, amp_dtype: str | None) -> str:
+    """The dtype, with that of autocast where it has one."""
+    return f"amp ({amp_dtype})" if amp_dtype else dtype
+
+
 @dataclass(frozen=True)
 class DashboardSetting:
     """What all models below one title share; suites and compilers differ."""
@@ -54,11 +59,10 @@ class DashboardSetting:
     @classmethod
     def of(cls, row: Row) -> DashboardSetting:
         case, conditions = row.case, row.details.get("conditions") or {}
-        dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
         is_whole = case.device == "cpu" and case.threads > 1 and bool(conditions.get("whole_socket"))
         return cls(
             case.device,
-            dtype,
+            dtype_words(case.dtype, case.amp_dtype),
             case.threads,
             case.scenario,
             case.dynamic,
@@ -325,11 +329,11 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
         words += [str(values[0])] if device else []
         words += [f"{values[2]} threads"] if threads else []
         words += [str(values[3])] if scenario else []
+        words_of.append(" ".join(words))
         if named and len(variations) > 1:
             word = variation(str(values[7]), bool(values[5])) or DEFAULT_CONFIGURATION
             words += [word] if word != values[4] else []
         elif dynamic:
-        words_of.append(" ".join(words))
             words.append("dynamic" if values[5] else "static")
         names.append(" ".join(words))
     times = Counter(name for name, _ in set(zip(names, settings, strict=True)))
