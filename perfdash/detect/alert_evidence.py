@@ -29,7 +29,7 @@ from perfdash.stats.nightly_test import FLOOR
 DATED_IN = 400
 _BASELINE = 20  # nights in the level before a change, at most
 _OTHERS = 100  # cases that show the levels of several machines, at most
-_REAL = [state for state in STATES if state not in NOT_REAL]
+REAL = [state for state in STATES if state not in NOT_REAL]
 _AT_ONCE = 50  # runs read in one query
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
@@ -145,9 +145,9 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
     }
     steps = {
-        bed: alert_store.load(connection, testbed_id=bed, states=_REAL)
+        bed: alert_store.load(connection, testbed_id=bed, states=REAL)
         for bed, past in panels.items()
-        if _has_several_machines(past.runs)
+        if has_several_machines(past.runs)
     }
     return [
         evidence_of(alert, cases, runs, panels.get(alert.testbed_id), steps.get(alert.testbed_id, ()))
@@ -192,13 +192,14 @@ def _between(good: RunLine | None, bad: RunLine | None) -> tuple[tuple[RunLine, 
     return ((good, IMPOSSIBLE), (bad, 0.0)) if good and bad else ()
 
 
-def _has_several_machines(runs: Sequence[RunLine]) -> bool:
+def has_several_machines(runs: Sequence[RunLine]) -> bool:
+    """Whether the runs of a testbed come from several machines of its class, which have unlike levels."""
     return len({run.host for run in runs}) > 1
 
 
 def _at_one_level(past: Panel, of_case: Panel, alert: Alert, bad: RunLine, steps: Sequence[Alert]) -> Panel:
     """The nights of a case that date its alert, on machines of different levels as on one."""
-    if not _has_several_machines(of_case.runs):
+    if not has_several_machines(of_case.runs):
         return of_case
     metric = str(alert.metric)
     nights = [of_case.runs[night] for night in np.flatnonzero(np.isfinite(metric_logs(of_case, metric)[0]))]
@@ -241,7 +242,7 @@ def _panel(
     machines' levels. `runs`: those of the alerts, by their ids.
     """
     of_testbed = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
-    others = _some_cases(connection, of_testbed[-_AT_ONCE:]) if _has_several_machines(of_testbed) else []
+    others = some_cases(connection, of_testbed[-_AT_ONCE:]) if has_several_machines(of_testbed) else []
     undated = {
         (alert.case_id or 0, alert.metric or "", _time(bad))
         for alert in alerts
@@ -269,7 +270,7 @@ def _panel(
     return _joined(parts)
 
 
-def _some_cases(connection: sa.Connection, runs: Sequence[RunLine]) -> list[int]:
+def some_cases(connection: sa.Connection, runs: Sequence[RunLine]) -> list[int]:
     """Up to _OTHERS cases of some runs, evenly chosen."""
     results = schema.results
     query = sa.select(results.c.case_id).where(results.c.run_id.in_([run.id for run in runs])).distinct()

@@ -19,15 +19,21 @@ from scipy import special
 from perfdash.detect.findings import (
     BETTER,
     NO_STATUS,
+    NOTHING_CAPTURED,
     OTHER,
     WORSE,
     is_pass,
     metric_logs,
-    status_word,
     stops_running,
 )
 from perfdash.errors import UsageError
-from perfdash.history.pass_rates_and_means import gave_up, is_disturbed, setting_of
+from perfdash.history.pass_rates_and_means import (
+    gave_up,
+    is_compiled,
+    is_disturbed,
+    nothing_captured,
+    setting_of,
+)
 from perfdash.history.queries import (
     OF_ITS_NIGHT,
     Panel,
@@ -41,7 +47,7 @@ from perfdash.history.queries import (
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED, is_sampled
-from perfdash.records import Case
+from perfdash.records import PASSING, Case
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise, noise_level
@@ -347,7 +353,8 @@ def _few(values: Sequence[str]) -> str:
 
 
 def _word(row: Row) -> str:
-    return status_word(row.status, row.values.get("calls_captured"))
+    """The status, or `nothing captured` for a pass without captured calls."""
+    return NOTHING_CAPTURED if row.status in PASSING and nothing_captured(row) else row.status
 
 
 def _order(compared: ComparedCase) -> tuple[Any, ...]:
@@ -395,16 +402,11 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     """
     width = max(map(len, rows), default=0)
     every = [row for of_case in rows for row in of_case]
-    usable = [_passed(row) and not (is_sampled(metric) and is_disturbed(row)) for row in every]
+    usable = [is_compiled(row) and not (is_sampled(metric) and is_disturbed(row)) for row in every]
     flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))
-
-
-def _passed(row: Row) -> bool:
-    """Whether a row's numbers may be compared: it passed with captured calls."""
-    return is_pass(row.status, row.values.get("calls_captured"))
 
 
 def _deltas(

@@ -23,7 +23,7 @@ def machine_changes(old: RunRow, new: RunRow) -> list[str]:
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
     old_facts, new_facts = old.facts, new.facts
-    names = sorted({*old_facts, *new_facts} - {"variables"})
+    names = sorted({*old_facts, *new_facts} - {"variables", "published"})  # totals are no fact of the machine
     for name in sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         values = old_facts.get(name), new_facts.get(name)
         if values[0] != values[1] and not any(isinstance(value, list) for value in values):

@@ -45,11 +45,6 @@ def is_pass(status: str, calls_captured: float | None = None) -> bool:
     return status in _PASSING and calls_captured != 0
 
 
-def status_word(status: str, calls_captured: float | None = None) -> str:
-    """The status, or `nothing captured` for a pass without captured calls."""
-    return NOTHING_CAPTURED if status in _PASSING and calls_captured == 0 else status
-
-
 def stops_running(before: str, after: str) -> bool:
     """Whether a case passed before and now fails to run."""
     return before in _PASSING and after in _FAILED_TO_RUN

@@ -438,7 +438,15 @@ def panel(
         for name, column in zip(names, columns[4:], strict=True):
             numbers_of_cases = np.array(column, dtype=float)  # None becomes NaN
             values[name][at] = np.where(disturbed & is_sampled(name), np.nan, numbers_of_cases)
+    for name in values.keys() & set(OF_ITS_NIGHT):  # eager compiles nothing: 0 does not mean a failed capture
+        values[name][np.isin(measured, _eager_cases(connection))[:, None] & (values[name] == 0)] = np.nan
     return Panel(list(runs), measured, values, statuses)
+
+
+def _eager_cases(connection: sa.Connection) -> Sequence[int]:
+    """The ids of all cases of the back end eager."""
+    cases = schema.cases
+    return connection.execute(sa.select(cases.c.id).where(cases.c.backend == "eager")).scalars().all()
 
 
 # These counts decide whether a night's own numbers are valid; they are never compared between nights here.

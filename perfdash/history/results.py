@@ -370,12 +370,14 @@ def from_result(result: Result) -> Row:
     ):  # fmt: skip
         values[name] = getattr(result, name)
     values.update(_parts(result))
+    # Records of before have counts of 0 for back end eager, which compiles nothing.
+    capture = {} if result.case.backend == "eager" else result.capture
     for name in ("graphs", "graph_breaks", "calls_captured"):
-        values[name] = result.capture.get(name)
+        values[name] = capture.get(name)
     values["recompiles"] = result.structure.get("recompiles")
     for side, counted in result.instructions.items():
         values[f"{side}_instructions"] = counted.get("median")
-    fallbacks = result.capture.get("fallbacks")
+    fallbacks = capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
         "error": _failure(result.error) if result.error else None,

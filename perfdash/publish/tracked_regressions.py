@@ -22,7 +22,7 @@ from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.cause_text import of_cause
 from perfdash.report.changes import of_alert
-from perfdash.report.night import Night, machine_names
+from perfdash.report.night import Night, machines_of_testbeds
 from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
 
@@ -89,7 +89,7 @@ class _IssueWriter:
         self._digests = {
             row.id: row.digest for row in connection.execute(sa.select(table.c.id, table.c.digest))
         }
-        self._machines = machine_names(connection)
+        self._machines = machines_of_testbeds(connection)
 
     def issues(self) -> list[WantedIssue]:
         """Of each cause of open alerts, then of each past alert of the testbed."""

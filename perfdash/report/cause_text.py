@@ -23,6 +23,7 @@ from perfdash.report.changes import (
     SUSPECTED,
     VANISHED,
     ChangeEnd,
+    Machine,
     RunChange,
     of_alert,
     ordered,
@@ -39,8 +40,8 @@ class ReportedCause:
 
     It came after the build `good`; `bad` is the first known with it. number: of its page, None without an
     alert. evidence: how sure it is. attribution: compiler, library, host, or empty where unknown. changed:
-    packages that changed with it, `name: old | new`. machines: that saw it. why: what is known of its
-    generated code and files, in a sentence.
+    packages that changed with it, `name: old | new`. machines: names of those that saw it. why: what is known
+    of its generated code and files, in a sentence.
     """
 
     group: str
@@ -118,13 +119,13 @@ def reported(
     evidence: Sequence[AlertEvidence],
     run_id: int,
     of_run: Sequence[AlertEvidence] | None = None,
-    machines: Mapping[int, str] | None = None,
+    machines: Mapping[int, Machine] | None = None,
     why: Callable[[Cause], str] | None = None,
 ) -> list[ReportedCause]:
     """The causes of alerts, as a run shows them, the worst first.
 
     `evidence`: open alerts of all testbeds. `of_run`: those that the run shows; causes without one are left
-    out. `machines`: the names of the testbeds, by their numbers in the store. `why`: explains a cause.
+    out. `machines`: those of the testbeds, by their numbers in the store. `why`: explains a cause.
     """
     wanted = None if of_run is None else {item.alert.id for item in of_run}
     shown = [
@@ -144,12 +145,14 @@ def reported(
 def of_cause(
     cause: Cause,
     change_of: Callable[[AlertEvidence], RunChange],
-    machines: Mapping[int, str],
+    machines: Mapping[int, Machine],
     why: str = "",
 ) -> ReportedCause:
     """A cause with the changes that its alerts show in some run, and a sentence on why it changed."""
     good, bad = ChangeEnd.of(cause.good), ChangeEnd.of(cause.bad)
-    members = [change_of(member) for member in cause.members]
+    members = [
+        replace(change_of(member), machine=machines.get(member.alert.testbed_id)) for member in cause.members
+    ]
     return ReportedCause(
         min((member.group for member in members if member.of_run), key=GROUPS.index),
         tuple(members),
@@ -159,7 +162,7 @@ def of_cause(
         evidence_words(cause),
         "" if cause.attribution == "unknown" else cause.attribution,
         tuple(_changed(cause.good, cause.bad)),
-        tuple(machines[number] for number in cause.testbeds if number in machines),
+        tuple(machines[number].name for number in cause.testbeds if number in machines),
         why,
     )
 

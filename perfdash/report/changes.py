@@ -47,12 +47,20 @@ class ChangeEnd:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """A kind of machine: the digest of its testbed, and a name for readers."""
+
+    testbed: str
+    name: str
+
+
+@dataclass(frozen=True)
 class RunChange:
     """One change; `change` is the log of after / before, `interval` its 95 % interval.
 
     It came after the build `good`; `bad` is the first build that has it. `fresh`: first seen in the reported
     run. `of_run`: the reported run shows it; otherwise only another testbed does, by the same cause. `case`
-    None: most models of the host.
+    None: most models of the host. `machine`: that saw it; None: that of the reported run.
     """
 
     group: str
@@ -70,6 +78,7 @@ class RunChange:
     metric: str | None = None
     notes: tuple[str, ...] = field(default=())
     of_run: bool = True
+    machine: Machine | None = None
 
     @property
     def acknowledged(self) -> bool:

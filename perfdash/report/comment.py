@@ -17,6 +17,7 @@ from perfdash.report.changes import (
     NEW_FAILURE,
     SUSPECTED,
     VANISHED,
+    Machine,
     RunChange,
 )
 from perfdash.report.comment_splitting import size
@@ -201,9 +202,12 @@ def _builds(cause: ReportedCause) -> str:
 
 
 def _members(members: Sequence[RunChange], night: Night, site: str | None, shown: int) -> str:
+    own = Machine(night.testbed, night.run.host_class)
+    several = len({(change.machine or own).testbed for change in members}) > 1
     rows = []
     for change in members[:shown]:
-        page = site + site_links.model_page(night.testbed, change.case) if site and change.case else None
+        machine = change.machine or own
+        page = site + site_links.model_page(machine.testbed, change.case) if site and change.case else None
         low, high = change.interval or (None, None)
         notes = [f"alert {change.alert}, {change.state}"] if change.alert else []
         rows.append(
@@ -214,12 +218,13 @@ def _members(members: Sequence[RunChange], night: Night, site: str | None, shown
                 escaped(change.after),
                 percent_change(change.change),
                 f"{percent_change(low)} .. {percent_change(high)}" if change.interval else "",
+                escaped(machine.name) if several else "",
                 escaped("; ".join((*notes, *change.notes)), 200),
             ]
         )
-    head = ["model", "what", "before", "after", "change", "95 % interval", "more"]
+    head = ["model", "what", "before", "after", "change", "95 % interval", "machine", "more"]
     used = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    align = "".join("llrrrrl"[place] for place in used)
+    align = "".join("llrrrrll"[place] for place in used)
     text = table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
     return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
 
@@ -237,7 +242,7 @@ def _configurations(night: Night, site: str | None, fold: bool, most: int) -> li
         summary = summarize(rows)
         texts = [dashboard_tables.pass_rate(summary).split(",")[0]]
         if summary.speedup is not None:
-            change = _against(night.previous, rows).partition(" ")[0]
+            change = _against(night, rows).partition(" ")[0]
             texts.append(f"{summary.speedup:.3f}x" + (f" ({change})" if change else ""))
         lines.setdefault(name, {})[setting[0]] = ", ".join(texts)
     lines = dict(sorted(lines.items(), key=lambda line: (DEFAULT_CONFIGURATION not in line[0], line[0])))
@@ -276,7 +281,7 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
                 escaped(name),
                 dashboard_tables.pass_rate(summary),
                 dashboard_tables.speedup(summary),
-                _against(night.previous, of_suite),
+                _against(night, of_suite),
                 dashboard_tables.compilation(summary),
                 "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
             ]
@@ -287,8 +292,12 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
     return [table(head, rows[:most], "llrrrrr") + more]
 
 
-def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
-    """The change of the mean speedup over the models that pass in both runs."""
+def _against(night: Night, rows: Sequence[Row]) -> str:
+    """The change of the mean speedup over the models that pass in both runs.
+
+    Empty where the two runs measured speedups by different methods.
+    """
+    previous = night.previous
     if previous is None:
         return ""
     setting = setting_of(rows[0])
@@ -296,7 +305,7 @@ def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
     if not before:
         return ""
     old = ComparedRuns("", (Imported(previous.run, before),))
-    new = ComparedRuns("", (Imported(previous.run, tuple(rows)),))
+    new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
     means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
     return f"{means.ratio[0] - 1:+.1%} ({means.cases})" if means else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,11 @@ def backend_of(case: Case, several: bool) -> str:
     return f"{case.backend} ({case.configuration})" if several else case.backend
 
 
+def dtype_words(dtype: str, amp_dtype: str | None) -> str:
+    """The dtype, with that of autocast where it has one."""
+    return f"amp ({amp_dtype})" if amp_dtype else dtype
+
+
 @dataclass(frozen=True)
 class DashboardSetting:
     """What all models below one title share; suites and compilers differ."""
@@ -52,11 +58,10 @@ class DashboardSetting:
     @classmethod
     def of(cls, row: Row) -> DashboardSetting:
         case, conditions = row.case, row.details.get("conditions") or {}
-        dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
         is_whole = case.device == "cpu" and case.threads > 1 and bool(conditions.get("whole_socket"))
         return cls(
             case.device,
-            dtype,
+            dtype_words(case.dtype, case.amp_dtype),
             case.threads,
             case.scenario,
             case.dynamic,
@@ -307,23 +312,33 @@ def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
-    """A name for each setting: the back end, and whatever differs between the settings."""
+    """A name for each setting: the back end, and whatever differs between the settings.
+
+    Of two configurations of one name, as before and after an edit, what they set is in the names.
+    """
     device, dtype, threads, scenario, _, dynamic = (
         len({setting[place] for setting in settings}) > 1 for place in range(6)
     )
     variations = {variation(str(setting[7]), bool(setting[5])) for setting in settings}
     named = bool(variations - {"", "dynamic"})
-    names = []
+    names, words_of = [], []
     for values in settings:
         words = [str(values[4])]
         words += [str(values[1])] if dtype else []
         words += [str(values[0])] if device else []
         words += [f"{values[2]} threads"] if threads else []
         words += [str(values[3])] if scenario else []
+        words_of.append(" ".join(words))
         if named and len(variations) > 1:
             word = variation(str(values[7]), bool(values[5])) or DEFAULT_CONFIGURATION
             words += [word] if word != values[4] else []
         elif dynamic:
             words.append("dynamic" if values[5] else "static")
-        names.append(plain(" ".join(words)))
-    return names
+        names.append(" ".join(words))
+    times = Counter(name for name, _ in set(zip(names, settings, strict=True)))
+    return [
+        plain(name)
+        if times[name] == 1
+        else plain(" ".join([words, *variation_in_words(str(values[7]), bool(values[5]), str(values[6]))]))
+        for name, words, values in zip(names, words_of, settings, strict=True)
+    ]

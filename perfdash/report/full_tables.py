@@ -59,7 +59,7 @@ def _dashboard(
         "not in the means."
     )
     parts += [f"{title}\n\n{fenced(text)}" for title, text in by_suite(rows)]
-    if own := published(night.run.environment, rows, setting.title):
+    if own := published(night.run.environment, rows, setting):
         parts.append(f"What the source published, and what perfdash makes of its rows\n\n{fenced(own)}")
     if marked := _marked(rows):
         parts.append(marked)

@@ -123,6 +123,7 @@ def cause_body(
 
 
 def _member_table(cause: ReportedCause) -> str:
+    several = len({member.machine for member in cause.members}) > 1
     rows = [
         [
             code(model_of(member.case)),
@@ -130,11 +131,14 @@ def _member_table(cause: ReportedCause) -> str:
             escaped(member.before),
             escaped(member.after),
             escaped(percent_change(member.change)),
+            *([escaped(member.machine.name if member.machine else "")] if several else []),
             escaped(f"alert {member.alert}, {member.state}"),
         ]
         for member in cause.members[:_CHANGES]
     ]
-    text = table(["model", "what", "before", "after", "change", "state"], rows, "llrrrl")
+    machine = ["machine"] if several else []
+    align = "llrrr" + "l" * len(machine) + "l"
+    text = table(["model", "what", "before", "after", "change", *machine, "state"], rows, align)
     hidden = len(cause.members) - len(rows)
     return f"{text}\n\nand {hidden} more" if hidden else text
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ from perfdash.report.cause_text import ReportedCause, counts, of_changes, report
 from perfdash.report.changes import (
     APPEARED,
     ChangeEnd,
+    Machine,
     RunChange,
     of_alert,
     of_comparison,
@@ -230,7 +233,11 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
     found = reported(
-        is_open, run.id, of_run, machine_names(connection), lambda cause: why_of_cause(connection, cause)
+        is_open,
+        run.id,
+        of_run,
+        machines_of_testbeds(connection),
+        lambda cause: why_of_cause(connection, cause),
     )
     causes = sort_causes([*found, *of_changes(changes)])
     previous = read_run(connection, alike[-1])
@@ -248,10 +255,17 @@ def _elsewhere(connection: sa.Connection, run: RunLine) -> list[Alert]:
     return [alert for alert in alerts if alert.testbed_id != run.testbed_id]
 
 
-def machine_names(connection: sa.Connection) -> dict[int, str]:
-    """The host class of each testbed, by its number."""
+def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
+    """The machine of each testbed, by its number: its host class, with the setting where several share it."""
     table = schema.testbeds
-    return {row.id: row.host_class for row in connection.execute(sa.select(table.c.id, table.c.host_class))}
+    rows = connection.execute(sa.select(*table.c["id", "digest", "host_class", "setting"])).all()
+    testbeds = Counter(row.host_class for row in rows)
+
+    def name_of(host_class: str, setting: Mapping[str, Any]) -> str:
+        words = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
+        return f"{host_class} ({words})" if words and testbeds[host_class] > 1 else host_class
+
+    return {row.id: Machine(row.digest, name_of(row.host_class, row.setting)) for row in rows}
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:

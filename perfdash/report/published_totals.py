@@ -11,7 +11,7 @@ from perfdash.history.pass_rates_and_means import summarize
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables
-from perfdash.report.dashboard_tables import DashboardSetting
+from perfdash.report.dashboard_tables import DashboardSetting, dtype_words
 from perfdash.report.markdown import plain
 from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
@@ -56,7 +56,7 @@ def of_suite(
     `environment` is the run's. Empty where the source publishes no sums.
     """
     published_sums = []
-    for title, cells in _tables(environment, setting.title):
+    for title, cells in _tables(environment, setting):
         for compiler, text in cells.get(suite, {}).items():
             if _ours(compiler) != backend:
                 continue
@@ -67,13 +67,15 @@ def of_suite(
     return published_sums
 
 
-def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
+def published(
+    environment: Mapping[str, Any], rows: Sequence[Row], setting: DashboardSetting | None = None
+) -> str:
     """A table of each published total beside the totals computed from the rows.
 
-    `environment` is the run's; of several sections only those that hold the words of `section`. Empty where
-    the source publishes no sums.
+    `environment` is the run's; with `setting` only the totals of its section. Empty where the source
+    publishes no sums.
     """
-    tables = _tables(environment, section)
+    tables = _tables(environment, setting)
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     if not tables or not suites:
         return ""
@@ -100,20 +102,35 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
     return f"{text_table.get_string()}\n{why(rows)}"
 
 
-def _tables(environment: Mapping[str, Any], section: str) -> list[tuple[str, Cells]]:
-    """(title, cells) of each published table; of several sections only the named one."""
-    published = _mapping(environment.get("published"))
-    of_section = [
-        _mapping(section_tables)
-        for name, section_tables in published.items()
-        if len(published) == 1 or section in name
-    ]
+def _tables(environment: Mapping[str, Any], setting: DashboardSetting | None) -> list[tuple[str, Cells]]:
+    """(title, cells) of each published table; with `setting` only those of its section."""
+    published = environment.get("published")
+    if isinstance(published, list):
+        sections = [_mapping(section) for section in published]
+        of_setting = [
+            _mapping(section.get("tables"))
+            for section in sections
+            if setting is None or _is_of(section, setting)
+        ]
+    else:  # imported before the setting was stored: by the words of each section's headings
+        words = "" if setting is None else setting.title
+        by_heading = _mapping(published)
+        of_setting = [
+            _mapping(tables) for name, tables in by_heading.items() if len(by_heading) == 1 or words in name
+        ]
     return [
         (title, {suite: {name: str(cell) for name, cell in _mapping(line).items()} for suite, line in cells})
-        for tables in of_section
+        for tables in of_setting
         for title, table in tables.items()
         if (cells := _mapping(table).items())
     ]
+
+
+def _is_of(section: Mapping[str, Any], setting: DashboardSetting) -> bool:
+    """Whether a section's cases have this setting."""
+    dtype = dtype_words(section.get("dtype", ""), section.get("amp_dtype"))
+    own = section.get("device"), dtype, section.get("threads"), section.get("scenario")
+    return own == (setting.device, setting.dtype, setting.threads, setting.scenario)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -250,7 +250,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
     parts = ["\n".join([title, *excluded, str(table.get_string()), *cpu_time_notes(rows)])]
     of_settings = settings(rows)
     for setting, group in of_settings.items():
-        if own := published(run.facts, group, setting.title):
+        if own := published(run.facts, group, setting):
             where = f": {setting.title}" if len(of_settings) > 1 else ""
             parts.append(f"What the source published{where}\n{own}")
     return "\n\n".join(parts)

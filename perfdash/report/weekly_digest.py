@@ -19,7 +19,7 @@ from perfdash.report.cause_text import ReportedCause, of_changes, reported
 from perfdash.report.changes import of_alert
 from perfdash.report.digest import Digest, cause_line, page_links
 from perfdash.report.markdown import plain
-from perfdash.report.night import machine_names
+from perfdash.report.night import machines_of_testbeds
 from perfdash.series_rules import SeriesRule
 
 _SHOWN = 15  # causes of a kind
@@ -44,7 +44,7 @@ def weekly_digest(
     owners = owners or Owners()
     first = str(today - timedelta(days=days))
     is_open = alert_store.load(connection, states=alert_store.SHOWN)
-    causes = reported(gather(connection, is_open), -1, machines=machine_names(connection))
+    causes = reported(gather(connection, is_open), -1, machines=machines_of_testbeds(connection))
     causes = [cause for cause in causes if not cause.acknowledged]
     came = [cause for cause in causes if cause.bad is None or cause.bad.started[:10] >= first]
     older = [cause for cause in causes if cause not in came]

@@ -174,7 +174,8 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
         setattr(result, name, round(compiled[name], 4))
     result.compile_peak_bytes = compiled["compile_peak_bytes"]
     result.compile_held_bytes = compiled["compile_held_bytes"]
-    result.capture = compiled["capture"]
+    # Eager compiles nothing: a count of 0 would read as a model of which nothing was captured.
+    result.capture = {} if result.case.backend == "eager" else compiled["capture"]
     result.structure = dict(compiled.get("structure") or {})
     recompiled = main.find("recompiled")
     if result.structure and recompiled:

@@ -27,7 +27,7 @@ from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import read_model_view
 from perfdash.site.overview_page import OverviewView, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
-from perfdash.site.suite_page import SuiteSetting, read_suite_view
+from perfdash.site.suite_page import SuiteSetting, read_suite_view, read_trends
 from perfdash.site.testbed_history import Testbed, beds, testbeds_with_runs
 
 Words = Mapping[str, str | None]
@@ -80,12 +80,12 @@ def suite(connection: sa.Connection, path: str) -> str:
         sa.select(*columns)
         .distinct()
         .join_from(schema.summaries, schema.runs, schema.summaries.c.run_id == schema.runs.c.id)
-        .where(schema.runs.c.testbed_id == bed.id)
+        .where(schema.runs.c.testbed_id == bed.id, schema.runs.c.excluded.is_(None))
     )
     for row in connection.execute(query):
         setting = SuiteSetting(*row)
-        if setting.page(bed.digest) == path:
-            return render.render_suite(read_suite_view(connection, bed, setting))
+        if setting.page(bed.digest) == path and (view := read_suite_view(connection, bed, setting)):
+            return render.render_suite(view)
     raise NotFound("there is no such suite on this testbed")
 
 
@@ -93,7 +93,7 @@ def configurations(connection: sa.Connection, path: str) -> str:
     """`path` as report.site_links.configurations_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     runs = list_runs(connection, testbed_id=bed.id, with_excluded=False)
-    overview = overview_of(connection, bed, runs, [])
+    overview = overview_of(connection, bed, runs, [], read_trends(connection, bed, runs))
     last_runs = {night.trend.last[0].id for night in overview.settings}
     rows = {run_id: rows_of(connection, run_id, details=True) for run_id in last_runs}
     view = configurations_view(bed, overview, rows)
@@ -106,8 +106,9 @@ def model(connection: sa.Connection, path: str) -> str:
     """`path` as report.site_links.model_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     for case, number in case_numbers(connection, bed.id).items():
-        if site_links.model_page(bed.digest, case) == path:
-            return render.render_model(read_model_view(connection, bed, number))
+        is_asked = site_links.model_page(bed.digest, case) == path
+        if is_asked and (view := read_model_view(connection, bed, number)):
+            return render.render_model(view)
     raise NotFound("there is no such model on this testbed")
 
 

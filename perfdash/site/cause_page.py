@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.alert_evidence import REAL, AlertEvidence, has_several_machines, some_cases
 from perfdash.detect.causes import Cause, causes
-from perfdash.detect.findings import metric_logs
+from perfdash.detect.findings import metric_logs, on_one_machine
 from perfdash.explain.case_sides import explain_cause, sentence_of_cause
 from perfdash.explain.code_difference import code_difference
 from perfdash.explain.explanation_text import figures, shown_figure
@@ -25,6 +25,7 @@ from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
 from perfdash.report.changes import RunChange, without_lost
+from perfdash.report.night import machines_of_testbeds
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
 from perfdash.site.testbed_history import Testbed, epoch
 
@@ -53,14 +54,6 @@ class CauseLines:
 
 
 @dataclass(frozen=True)
-class CauseMember:
-    """A member of a cause: the change, with the testbed that saw it."""
-
-    change: RunChange
-    bed: Testbed
-
-
-@dataclass(frozen=True)
 class CauseStructure:
     """What compiling produced before and after, of the model that `case` names.
 
@@ -82,7 +75,7 @@ class CauseView:
 
     cause: ReportedCause
     onset: float | None
-    members: list[CauseMember] = field(default_factory=list)
+    members: list[RunChange] = field(default_factory=list)
     left_out: int = 0
     lines: CauseLines | None = None
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -103,10 +96,9 @@ def open_causes(
 
     `testbeds`: each with all its runs, oldest first.
     """
-    beds = {bed.id: bed for bed, _ in testbeds}
     standing = {bed.id: standing_alerts(connection, bed, runs) for bed, runs in testbeds}
     heads = {run.id: run for alerts in standing.values() for run in alerts.heads}
-    machines = {bed.id: bed.host_class for bed in beds.values()}
+    machines = machines_of_testbeds(connection)
     found = causes(
         [
             item
@@ -127,10 +119,8 @@ def open_causes(
         why = sentence_of_cause(cause, explained) if explained else ""
         shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
-        pairs = zip(shown.members, cause.members, strict=True)
-        members = [CauseMember(change, beds[member.alert.testbed_id]) for change, member in pairs]
-        left_out = max(0, len(members) - _MEMBERS)
-        view = CauseView(shown, onset, members[:_MEMBERS], left_out, command=_command(cause))
+        members, left_out = list(shown.members[:_MEMBERS]), max(0, len(shown.members) - _MEMBERS)
+        view = CauseView(shown, onset, members, left_out, command=_command(cause))
         if place < MOST:
             structure = _structure(connection, explained) if explained else None
             view = replace(
@@ -175,20 +165,31 @@ def _strongest(cause: Cause) -> AlertEvidence:
 
 
 def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:
-    """The last nights of each testbed's cases that a cause has, by the method of the last; read once."""
+    """The last nights of each testbed's cases that a cause has, by the method of the last; read once.
+
+    Several machines of a testbed are at the level of one.
+    """
     case_ids: dict[int, set[int]] = {}
+    metrics: set[str] = set()
     for cause in found:
         for member in cause.main:
             if member.alert.case_id is not None and member.alert.metric in JUDGED:
                 case_ids.setdefault(member.alert.testbed_id, set()).add(member.alert.case_id)
+                metrics.add(str(member.alert.metric))
     panels = {}
     for bed, numbers in case_ids.items():
         runs = list_runs(connection, testbed_id=bed, latest=4 * NIGHTS, with_excluded=False)
         first = sorted({run.started[:10] for run in runs})[-NIGHTS:][:1]
         recent = [run for run in runs if first and run.started[:10] >= first[0]]
-        if recent:
-            numbers_read = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted(numbers))
-            panels[bed] = of_method(numbers_read, recent[-1].method)
+        if not recent:
+            continue
+        several = has_several_machines(recent)
+        others = some_cases(connection, recent) if several else []  # they show the machines' levels
+        read = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted({*numbers, *others}))
+        panels[bed] = of_method(read, recent[-1].method)
+        if several:
+            steps = alert_store.load(connection, testbed_id=bed, states=REAL)
+            panels[bed], _ = on_one_machine(panels[bed], steps=steps, metrics=metrics)
     return panels
 
 

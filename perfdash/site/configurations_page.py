@@ -1,31 +1,52 @@
-"""The configurations of a testbed beside each other: suites, then models on which they differ."""
+"""The configurations of a testbed beside each other: suites, then models on which they differ.
+
+Only settings of one device, scenario and number of threads are compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfdash.history.pass_rates_and_means import is_compiled, is_counted
+from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
+from perfdash.methods import alike
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report.dashboard_tables import compilers
 from perfdash.report.site_links import configurations_page, model_page
 from perfdash.site.overview_page import SettingNight, TestbedView
 from perfdash.site.testbed_history import Testbed
 
-MOST = 300  # models that are listed
+MOST = 300  # models that a table lists
 _PASS = "pass"
+
+Setting = tuple[object, ...]  # of SuiteSetting, without the suite
+Model = tuple[str, str, int]  # suite, name, batch size
+
+
+class MeasuredRow(NamedTuple):
+    """A result with its run."""
+
+    row: Row
+    run: RunLine
+
+    @property
+    def day(self) -> str:
+        return self.run.started[:10]
 
 
 @dataclass(frozen=True)
 class SettingColumn:
     """A column: how cases are run. `name`: what differs between the columns, in words.
 
-    The first column is what the others are compared with. `setting`: of SuiteSetting, without the suite.
+    `day`: of its results, where all are of one night that is not the newest; else empty.
     """
 
     name: str
-    setting: tuple[object, ...]
+    setting: Setting
+    day: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,13 +54,15 @@ class ModelCell:
     """A model under one configuration. `ratio`: its latency / that of the baseline, None where not known.
 
     `badge`: of a cell that differs from the baseline, by another outcome or a latency ratio beyond both
-    intervals: better, worse, or info where both fail. Empty for others.
+    intervals: better, worse, or info where both fail. Empty for others. `day`: of a night that is not the
+    newest, where the column does not name it.
     """
 
     row: Row
     href: str
     ratio: float | None
     badge: str
+    day: str
 
     @property
     def word(self) -> str:
@@ -50,7 +73,7 @@ class ModelCell:
 
 @dataclass(frozen=True)
 class ModelLine:
-    """A model with a cell for each way, None where it was not measured."""
+    """A model that the first column has, with a cell for each column, None where it was not measured."""
 
     suite: str
     model: str
@@ -74,19 +97,35 @@ class ModelLine:
 
 
 @dataclass(frozen=True)
-class ConfigurationsView:
-    """The page of a testbed. `suites`: (suite, a SettingNight for each way); `lines`: where they differ.
+class ModelsTable:
+    """Settings of one device, scenario and number of threads; `lines`: the models on which they differ.
 
-    `not_tonight`: cases that the last nights left out for want of hours; `same`: models without difference.
+    The first column is what the others are compared with. `same`: models without difference; `not_compared`:
+    models that the first column lacks.
+    """
+
+    title: str
+    columns: list[SettingColumn]
+    lines: list[ModelLine]
+    left_out: int
+    same: int
+    not_compared: int
+
+
+@dataclass(frozen=True)
+class ConfigurationsView:
+    """The page of a testbed. `suites`: (suite, a SettingNight for each column).
+
+    `newest`: the day of the testbed's newest night; `not_tonight`: cases that the last nights left out for
+    want of hours.
     """
 
     bed: Testbed
     page: str
     columns: list[SettingColumn]
     suites: list[tuple[str, list[SettingNight | None]]]
-    lines: list[ModelLine]
-    left_out: int
-    same: int
+    tables: list[ModelsTable]
+    newest: str
     not_tonight: int
 
 
@@ -97,69 +136,129 @@ def configurations_view(
 
     `rows`: the results of the last night of each setting, by run id.
     """
-    settings = [night.trend.setting for night in overview.settings]
     if not overview.has_configurations:
         return None
-    keys = list(dict.fromkeys(tuple(setting)[1:] for setting in settings))
-    keys.sort(key=lambda key: (key[-1] != DEFAULT_CONFIGURATION, key[4] != "inductor", str(key)))
-    columns = [SettingColumn(name, key) for name, key in zip(compilers(keys), keys, strict=True)]
-    by_setting = {tuple(night.trend.setting): night for night in overview.settings}
+    nights: dict[Setting, SettingNight] = {night.trend.setting: night for night in overview.settings}
+    settings = list(dict.fromkeys(setting[1:] for setting in nights))
+    settings.sort(key=lambda key: (key[-1] != DEFAULT_CONFIGURATION, key[4] != "inductor", str(key)))
     suites = [
-        (suite, [by_setting.get((suite, *column.setting)) for column in columns])
-        for suite in dict.fromkeys(setting.suite for setting in settings)
+        (suite, [nights.get((suite, *setting)) for setting in settings])
+        for suite in dict.fromkeys(night.trend.setting.suite for night in overview.settings)
     ]
-    of_last: list[dict[tuple[str, str, int], Row]] = [{} for _ in columns]
-    not_tonight = 0
-    for place in range(len(columns)):
-        for suite, nights in suites:
-            night = nights[place]
-            if night is None:
-                continue
-            for row in rows.get(night.trend.last[0].id, ()):
-                if not night.trend.setting.includes(row.case):
-                    continue
-                not_tonight += row.status == Status.NOT_TONIGHT
-                of_last[place][suite, row.case.model, row.case.batch_size] = row
-    models = dict.fromkeys(model for of_way in of_last for model in of_way)
-    lines = [_line(bed, model, [of_way.get(model) for of_way in of_last]) for model in models]
-    different = [line for line in lines if line.differing]
-    different.sort(key=lambda line: (-line.other_outcomes, -line.spread, line.model))
+    measured: dict[Setting, dict[Model, MeasuredRow]] = {setting: {} for setting in settings}
+    for setting, night in nights.items():
+        run = night.trend.last[0]
+        for row in rows.get(run.id, ()):
+            if night.trend.setting.includes(row.case):
+                model = row.case.suite, row.case.model, row.case.batch_size
+                measured[setting[1:]][model] = MeasuredRow(row, run)
+    newest = max(night.trend.last[0].started for night in overview.settings)[:10]
+    every = [one.row.status for by_model in measured.values() for one in by_model.values()]
     return ConfigurationsView(
-        bed, configurations_page(bed.digest), columns, suites, different[:MOST],
-        max(0, len(different) - MOST), len(lines) - len(different), not_tonight,
+        bed,
+        configurations_page(bed.digest),
+        [SettingColumn(name, key) for name, key in zip(compilers(settings), settings, strict=True)],
+        suites,
+        [_table(bed, title, of_one, measured, newest) for title, of_one in _comparable(settings)],
+        newest,
+        sum(status == Status.NOT_TONIGHT for status in every),
+    )
+
+
+def _comparable(settings: Sequence[Setting]) -> list[tuple[str, list[Setting]]]:
+    """The groups of several settings that may be compared, each with its title.
+
+    They share device, scenario and number of threads, except where the threads belong to the configuration:
+    no case without a configuration has as many.
+    """
+    usual: dict[Setting, list[object]] = {}
+    for setting in settings:
+        device, _, threads, scenario, *_ = setting
+        if setting[-1] == DEFAULT_CONFIGURATION:
+            usual.setdefault((device, scenario), []).append(threads)
+    groups: dict[Setting, list[Setting]] = {}
+    for setting in settings:
+        device, _, threads, scenario, *_ = setting
+        known = usual.get((device, scenario), [threads])
+        shared = threads if threads in known else known[0]
+        groups.setdefault((device, scenario, shared), []).append(setting)
+    return [
+        (f"{device}, {scenario}, {threads} thread{'' if threads == 1 else 's'}", group)
+        for (device, scenario, threads), group in groups.items()
+        if len(group) > 1
+    ]
+
+
+def _table(
+    bed: Testbed,
+    title: str,
+    settings: Sequence[Setting],
+    measured: Mapping[Setting, Mapping[Model, MeasuredRow]],
+    newest: str,
+) -> ModelsTable:
+    columns = []
+    for name, setting in zip(compilers(settings), settings, strict=True):
+        days = {one.day for one in measured[setting].values()}
+        day = days.pop() if len(days) == 1 and newest not in days else ""
+        columns.append(SettingColumn(name, setting, day))
+    by_model = [measured[setting] for setting in settings]
+    models = dict.fromkeys(model for of_setting in by_model for model in of_setting)
+    lines = [
+        _line(bed, model, baseline, [of_setting.get(model) for of_setting in by_model], columns, newest)
+        for model in models
+        if (baseline := by_model[0].get(model)) is not None
+    ]
+    compared = [line for line in lines if sum(cell is not None for cell in line.cells) > 1]
+    different = [line for line in compared if line.differing]
+    different.sort(key=lambda line: (-line.other_outcomes, -line.spread, line.model))
+    return ModelsTable(
+        title, columns, different[:MOST], max(0, len(different) - MOST), len(compared) - len(different),
+        len(models) - len(lines),
     )  # fmt: skip
 
 
-def _line(bed: Testbed, key: tuple[str, str, int], rows: Sequence[Row | None]) -> ModelLine:
-    suite, model, batch_size = key
-    baseline = next((row for row in rows if row is not None), None)
+def _line(
+    bed: Testbed,
+    model: Model,
+    baseline: MeasuredRow,
+    measured: Sequence[MeasuredRow | None],
+    columns: Sequence[SettingColumn],
+    newest: str,
+) -> ModelLine:
     cells: list[ModelCell | None] = []
-    for row in rows:
-        if row is None or baseline is None:
+    for one, column in zip(measured, columns, strict=True):
+        if one is None:
             cells.append(None)
             continue
-        page = model_page(bed.digest, row.case)
-        cells.append(ModelCell(row, page, _ratio(row, baseline), _badge(row, baseline)))
-    return ModelLine(suite, model, batch_size, cells)
+        page = model_page(bed.digest, one.row.case)
+        day = "" if one.day in (newest, column.day) else one.day
+        cells.append(ModelCell(one.row, page, _ratio(one, baseline), _badge(one, baseline), day))
+    return ModelLine(*model, cells)
 
 
-def _ratio(row: Row, baseline: Row) -> float | None:
+def _ratio(one: MeasuredRow, baseline: MeasuredRow) -> float | None:
     """The latency of a row over the baseline's, where both were measured of what was compiled."""
-    if not (is_counted(row) and is_counted(baseline)):
+    if not (is_counted(one.row) and is_counted(baseline.row)) or not _alike(one, baseline, "backend_ms"):
         return None
-    mine, other = row.values.get("backend_ms", 0.0), baseline.values.get("backend_ms", 0.0)
+    mine, other = (of.row.values.get("backend_ms", 0.0) for of in (one, baseline))
     return mine / other if mine > 0 and other > 0 else None
 
 
-def _badge(row: Row, baseline: Row) -> str:
+def _alike(one: MeasuredRow, baseline: MeasuredRow, column: str) -> bool:
+    """Whether one method measured a column of both."""
+    return alike(one.run.method, baseline.run.method, column)
+
+
+def _badge(one: MeasuredRow, baseline: MeasuredRow) -> str:
     """The badge of a row that differs from the baseline; empty where it does not, or one was not run."""
-    if {row.status, baseline.status} & {Status.SKIPPED, Status.NOT_TONIGHT}:
+    if {one.row.status, baseline.row.status} & {Status.SKIPPED, Status.NOT_TONIGHT}:
         return ""
-    outcome, other = _outcome(row), _outcome(baseline)
+    outcome, other = _outcome(one.row), _outcome(baseline.row)
     if outcome != other:
-        return {outcome: "better", other: "worse"}.get(_PASS, "info")
-    if _apart(row, baseline):
-        return "better" if (_ratio(row, baseline) or 1.0) < 1 else "worse"
+        word = {outcome: "better", other: "worse"}.get(_PASS, "info")
+        return word if _alike(one, baseline, "status") else ""
+    if _apart(one, baseline):
+        return "better" if (_ratio(one, baseline) or 1.0) < 1 else "worse"
     return ""
 
 
@@ -170,15 +269,15 @@ def _outcome(row: Row) -> str:
     return str(row.status)
 
 
-def _apart(row: Row, baseline: Row) -> bool:
+def _apart(one: MeasuredRow, baseline: MeasuredRow) -> bool:
     """Whether two intervals have nothing in common; without intervals nobody can say.
 
     They are those of the speedups, and of the latencies where eager runs in other dtypes.
     """
-    if _ratio(row, baseline) is None:
+    name = "speedup" if one.row.case.dtype == baseline.row.case.dtype else "backend_ms"
+    if _ratio(one, baseline) is None or not _alike(one, baseline, name):
         return False
-    name = "speedup" if row.case.dtype == baseline.case.dtype else "backend_ms"
-    ends = [of.values.get(f"{name}_{end}") for of in (row, baseline) for end in ("low", "high")]
+    ends = [of.row.values.get(f"{name}_{end}") for of in (one, baseline) for end in ("low", "high")]
     if any(end is None for end in ends):
         return False
     low, high, other_low, other_high = (end or 0.0 for end in ends)

@@ -68,7 +68,11 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
         len(runs),
         runs[0],
         last,
-        sorted((name, _shown(value)) for name, value in last.facts.items() if name != "variables")
+        sorted(
+            (name, _shown(value))
+            for name, value in last.facts.items()
+            if name not in ("variables", "published")  # a dashboard's totals are on the suites' pages
+        )
         + sorted((f"variable {k}", _shown(v)) for k, v in (last.facts.get("variables") or {}).items()),
         sorted((name, package_words(last, name)) for name in last.packages),
         noise_of(last),

@@ -320,12 +320,12 @@ def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
     return SiblingCase(SuiteSetting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 
-def read_model_view(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
-    """Read the page of a single case. Raises KeyError for an unknown case."""
+def read_model_view(connection: sa.Connection, bed: Testbed, number: int) -> ModelView | None:
+    """Read the page of a single case; None where no run of the testbed measured it."""
     cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
     case_of_page = cases.get(number)
     if case_of_page is None:
-        raise KeyError(number)
+        return None
     siblings = [
         n for n, case in cases.items() if (case.suite, case.model) == (case_of_page.suite, case_of_page.model)
     ]

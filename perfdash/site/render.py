@@ -237,7 +237,7 @@ def render_overview(view: OverviewView) -> str:
 
 def render_cause(view: CauseView) -> str:
     """The page of a cause."""
-    several = len({member.bed.host_class for member in view.members}) > 1
+    several = len({member.machine for member in view.members}) > 1
     return _page("cause.html", view.page, view=view, chart=cause_chart(view), several=several)
 
 

@@ -1,4 +1,4 @@
-"""The heat map of a suite: each case's nights against its own median."""
+"""The heat map of a suite: each case's nights against its own median on the night's machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfdash.report.site_links import model_page
 from perfdash.site.testbed_history import TestbedHistory, as_logs, failed
 from perfdash.stats.intervals import Array
+from perfdash.stats.machine_levels import numbers_of_machines
 from perfdash.stats.noise_level import noise_level
 
 COLUMNS = 90  # nights of the heat map
@@ -21,7 +22,7 @@ _UP = "../../../"  # from the page to the top of the site
 
 @dataclass(frozen=True)
 class HeatLine:
-    """A case over nights: each value relative to its median, None where not measured.
+    """A case over nights: each value relative to its median on that machine, None for none.
 
     `spread`: standard deviation of their logs; `open`: whether an alert is, as `OpenChange.word`.
     """
@@ -52,7 +53,7 @@ def heat_lines(
 ) -> tuple[list[HeatLine], str]:
     """The rows of the heat map: compiled latency relative to each case's own median.
 
-    The median is over nights of one method. Speedup serves where no latency is known.
+    The median is over nights of one method and machine. Speedup serves where no latency is known.
     """
     rows = [history.row[number] for number in numbers]
     at = np.ix_(rows, nights)
@@ -63,12 +64,12 @@ def heat_lines(
         logs = as_logs(history.values["speedup"][at], passed)
         measure, column = "speedup against the row's median", "speedup"
     crosses = failed(history.statuses[at])
-    methods = history.codes_of(column, nights)
-    spreads = _spreads(logs, methods)
+    alike = _alike(history, column, nights)
+    spreads = _spreads(logs, alike)
     lines = []
     for place, number in enumerate(numbers):
         case, values = history.cases[number], logs[place]
-        middles = _medians(values, methods)
+        middles = _medians(values, alike)
         label = f"{case.model} ({case.batch_size})" if several else case.model
         ratios = [
             float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
@@ -81,25 +82,33 @@ def heat_lines(
     return lines, measure
 
 
-def _spreads(logs: Array, methods: NDArray[np.int32]) -> Array:
+def _alike(history: TestbedHistory, column: str, nights: Sequence[int]) -> NDArray[np.intp]:
+    """A number for each night; nights of one number have one method and machine, and may be compared."""
+    machines = numbers_of_machines([history.recent[night].host for night in nights])
+    alike: NDArray[np.intp] = history.codes_of(column, nights) * (machines.max(initial=0) + 1) + machines
+    return alike
+
+
+def _spreads(logs: Array, alike: NDArray[np.intp]) -> Array:
     """The standard deviation of each row's nights, moderated over the rows.
 
-    From the differences of neighbours, so that a change that lasts does not hide itself.
+    From the differences of neighbours among the nights that may be compared, so that a change that lasts does
+    not hide itself.
     """
     if min(logs.shape) == 0:  # of a suite that is long gone there is no night left
         return np.full(len(logs), _LEAST_SPREAD)
     steps = np.full(logs.shape, np.nan)
-    for place, values in enumerate(logs):
-        known = np.flatnonzero(np.isfinite(values))
-        alike = methods[known[1:]] == methods[known[:-1]]
-        steps[place, known[1:][alike]] = np.diff(values[known])[alike] / math.sqrt(2)
+    for number in np.unique(alike).tolist():
+        for place, values in enumerate(logs):
+            known = np.flatnonzero(np.isfinite(values) & (alike == number))
+            steps[place, known[1:]] = np.diff(values[known]) / math.sqrt(2)
     return np.nan_to_num(noise_level(steps, floor=_LEAST_SPREAD).sd, nan=_LEAST_SPREAD)
 
 
-def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
-    """For each night the median over the nights of the same method; 0 without any."""
+def _medians(values: Array, alike: NDArray[np.intp]) -> Array:
+    """For each night the median over the nights that may be compared with it; 0 without any."""
     middles = np.zeros(len(values))
-    for method in np.unique(methods).tolist():
-        measured = values[(methods == method) & np.isfinite(values)]
-        middles[methods == method] = float(np.median(measured)) if len(measured) else 0.0
+    for number in np.unique(alike).tolist():
+        measured = values[(alike == number) & np.isfinite(values)]
+        middles[alike == number] = float(np.median(measured)) if len(measured) else 0.0
     return middles

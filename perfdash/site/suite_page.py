@@ -506,13 +506,13 @@ def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -
     return gone
 
 
-def read_suite_view(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
-    """Read the page of one suite. Raises KeyError where the testbed has no such suite."""
+def read_suite_view(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView | None:
+    """Read the page of one suite; None where no run of the testbed measured it."""
     numbers = [n for case, n in case_numbers(connection, bed.id).items() if setting.includes(case)]
     history = read_history(connection, bed, case_ids=numbers)
     trends = read_trends(connection, bed, history.runs, setting)
     if not trends:
-        raise KeyError(setting)
+        return None
     (trend,) = trends
     changes = open_changes(alert_store.load(connection, testbed_id=bed.id, states=SHOWN))
     return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True), changes)

@@ -26,7 +26,7 @@ from perfdash.records import PASSING, Case, Status
 from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
 
-FORMAT = 6  # of what is kept: another number makes all of it anew
+FORMAT = 7  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.

@@ -36,8 +36,10 @@ def test_run(imported):
         "2023-02-01T00-00-00Z_inductor_cpu_dashboard",
     )
     assert run.host_class == "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
-    (published,) = run.environment["published"].values()
-    assert published["Passrate"]["timm"] == {"inductor": "89%, 54/61"}
+    (section,) = run.environment["published"]
+    assert section["tables"]["Passrate"]["timm"] == {"inductor": "89%, 54/61"}
+    setting = [section[name] for name in ("device", "dtype", "amp_dtype", "threads", "scenario")]
+    assert setting == ["cpu", "float32", None, 1, "inference"]
     cases = {row.case for row in imported.rows}
     assert len(cases) == 159
     assert {(c.device, c.dtype, c.threads, c.scenario, c.backend) for c in cases} == {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
@@ -60,6 +62,28 @@ def test_one_commit_that_slows_many_models_is_one_issue(tmp_path):
     assert "](https://perf.example/causes/" in issue.body
     assert "github.com/pytorch/pytorch/compare/" in issue.body
     assert issue.body.count("perfdash run --suite timm") == 5
+
+
+def test_a_cause_on_two_machines_names_the_machine_of_each_change(tmp_path):
+    here = farm(36, 6, change=several(2, 3, 28, 1.14))
+    there = [
+        replace(
+            one,
+            run=replace(
+                one.run, uid=f"{one.run.uid}b", host="farm-b", host_class="EPYC",
+                started=one.run.started.replace("T01", "T00"),
+            ),
+        )
+        for one in farm(36, 6, seed=1, change=several(2, 3, 28, 1.14))
+    ]  # fmt: skip
+    runs = sorted([*here, *there], key=lambda one: one.run.started)
+    (issue,) = tracked(tmp_path, runs)
+    members = [line for line in issue.body.splitlines() if line.startswith("| `timm/model0")]
+    assert len(members) == 4
+    assert {name: sum(f"| {name} " in line for line in members) for name in ("EPYC", "Xeon x 100")} == {
+        "EPYC": 2,
+        "Xeon x 100": 2,
+    }
 
 
 def test_fixed_ones_of_a_cause_are_apart_and_have_no_issue_of_their_own(tmp_path):

@@ -226,6 +226,22 @@ def test_the_reference_dashboard_comes_out_again():
             assert (our_size, counted) == (size, cell)
 
 
+@pytest.mark.parametrize(
+    ("ways", "shown"), [(("default",), 1), (("default", "freezing"), 4)], ids=["one", "several"]
+)
+def test_mean_speedups_of_different_methods_are_not_compared(ways, shown):
+    """On the first night after an upgrade, also with --baseline: the baseline is the previous run then."""
+    rows = [row("timm", name, 1.2, configuration=way) for name in "ab" for way in ways]
+    tonight = imported(rows)
+    before = imported(
+        [replace(one, values={**one.values, "speedup": 1.0}) for one in rows], method=tonight.run.method
+    )
+    earlier = replace(before.run, method={**before.run.method, "speedup": 1})
+    assert comment(Night(tonight, against="x", previous=before)).count("+20.0%") == shown
+    other_method = Night(tonight, against="x", previous=Imported(earlier, before.rows))
+    assert "+20.0%" not in comment(other_method)
+
+
 def test_a_null_far_out_of_bounds_stands_above_the_changes():
     night = bad_night()
     run = replace(night.run, noise={"null": {"worst": 0.176}})

@@ -19,7 +19,7 @@ from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED,
 from perfdash.report.comment import comment
 from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
-from perfdash.report.night import against, headline, of_history
+from perfdash.report.night import against, headline, machines_of_testbeds, of_history
 from perfdash.report.weekly_digest import weekly_digest
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run
@@ -292,6 +292,31 @@ def test_alerts_of_other_machines_fail_no_check(tmp_path):
     assert headline(night) == "1 suspected regression"
     assert checked(night) == (0, 0)
     assert "seen on 2 machines" in comment(night)
+
+
+def test_the_comment_names_the_machine_of_each_change_and_links_to_its_page(tmp_path):
+    change = slower("model03", 28, 1.2)
+    night = on_two_machines(tmp_path, farm(36, 6, change=change), farm(36, 6, seed=1, change=change))
+    lines = [
+        line
+        for line in comment(night, site_url="https://perf.example").splitlines()
+        if line.startswith("| [`timm/model03")
+    ]
+    here = run(host_class="Xeon x 100").run.testbed_digest
+    for name, testbed in (("EPYC", night.testbed), ("Xeon x 100", here)):
+        (line,) = [line for line in lines if f"| {name} " in line]
+        assert f"https://perf.example/beds/{testbed[:10]}/models/" in line
+
+
+def test_machines_of_one_class_are_named_with_their_settings(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        others = [{"setting": {"side_by_side": 4}}, {"host_class": "EPYC", "setting": {"tf32": True}}]
+        take_in(
+            store, [run(f"2026-11-0{day}", [row()], **other) for day, other in enumerate([{}, *others], 1)]
+        )
+        with store.read() as connection:
+            names = sorted(machine.name for machine in machines_of_testbeds(connection).values())
+    assert names == ["EPYC", "Xeon x 100", "Xeon x 100 (side_by_side 4)"]
 
 
 def test_an_improvement_that_shares_a_cause_with_another_machines_regression_fails_no_check(tmp_path):

@@ -297,6 +297,23 @@ def test_a_trend_is_parted_where_the_method_changes():
     assert note in picture.figure.get_suptitle()
 
 
+def test_an_edited_configuration_has_a_trend_of_its_own():
+    """It keeps its name, so the settings separate the two."""
+    edited = [
+        night(configuration="mine", settings=f'{{"inductor_config":{{"max_fusion_size":{size}}}}}')
+        for size in (16, 64)
+    ]
+    with look():
+        pictures = list(trend(edited))
+    assert len({picture.name for picture in pictures}) == 2
+    for picture, size in zip(pictures, (16, 64), strict=True):
+        assert re.fullmatch("trend_timm_cpu_float32_t1_inference_mine_[0-9a-f]{8}", picture.name)
+        assert f"configuration mine (max_fusion_size={size})" in picture.title
+    rows = [row(configuration="mine", settings=edited[0]["settings"])]
+    (name,) = svgs("speedup", rows)
+    assert name.partition("_")[2] == f"{pictures[0].name.partition('_')[2]}.svg"
+
+
 def test_trends_never_mix_testbeds_or_settings():
     nights = [night(), night(testbed_id=7), night(dtype="bfloat16"), night(backend="onnxruntime")]
     names = [name for name, _ in files_of_trend(nights) if name.endswith(".png")]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdash.detect.environment_changes import machine_changes
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
+from perfdash.report.dashboard_tables import DashboardSetting
 from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.published_totals import published
 from perfdash.report.terminal_tables import run_rows
 from tests.history.made import row
+from tests.site.stored import Page, built
 from tests.stores import made_store
 
 DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
@@ -102,6 +106,44 @@ def test_sums_of_one_of_two_sections_are_not_the_others(tmp_path):
         return again[: again.index("Passrate")] + again[again.index("## torchbench suite") :]
 
     assert list(shown(tmp_path, without_sums)) == [FLOAT32]
+
+
+def test_sections_of_other_settings_are_found_by_their_rows(tmp_path):
+    """The headings do not name 56 threads as perfdash does, nor the dtype of autocast."""
+    text = DASHBOARD.read_text().replace("Single-core Single-thread", "Single-socket Multi-threads")
+    again = text[text.index("# Performance Dashboard") :].replace("float32", "amp").replace("1.07x", "1.27x")
+    path = tmp_path / "two.md"
+    path.write_text(f"{text}\n{again}")
+    options = ImportOptions(started="2023-02-01", threads=56, amp_dtype="bfloat16")
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, read([path], options))
+        with store.read() as connection:
+            (line,) = list_runs(connection)
+            output = run_rows(line, rows_of(connection, line.id))
+        folder = built(store, tmp_path / "site")
+    assert output.count("49/54") == 4, "published, and its rules, of both"
+    for dtype, mean in (("float32", "1.07x"), ("amp-bfloat16", "1.27x")):
+        (page,) = folder.glob(f"beds/*/suites/timm_cpu_{dtype}_t56_*.html")
+        assert f"Geometric mean speedup {mean}" in Page(page).text
+
+
+def test_sections_that_were_stored_by_their_headings_keep_their_sums(imported):
+    ((section,), rows) = imported.run.environment["published"], imported.rows
+    other = {"Passrate": {"timm": {"inductor": "1%, 1/100"}}}
+    text = published(
+        {"published": {FLOAT32: section["tables"], BFLOAT16: other}}, rows, DashboardSetting.of(rows[0])
+    )
+    assert "89%, 54/61" in text
+    assert "1/100" not in text
+
+
+def test_published_sums_are_no_change_of_the_machine(imported):
+    old = imported.run
+    published = [{**section, "tables": {}} for section in old.environment["published"]]
+    new = replace(old, environment={**old.environment, "published": published})
+    assert machine_changes(old, new) == []
+    by_heading = replace(old, environment={**old.environment, "published": {FLOAT32: {}}})
+    assert machine_changes(by_heading, new) == []
 
 
 def test_a_source_without_sums():

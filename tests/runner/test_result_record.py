@@ -370,6 +370,15 @@ def test_nothing_captured_is_noted():
     assert "nothing was captured" in run(ProcessOutcome(events(graphs=0), status=0))[0].notes[0]
 
 
+def test_the_back_end_eager_has_no_counts_of_what_was_captured():
+    planned = replace(PLANNED, case=replace(PLANNED.case, backend="eager"))
+    outcome = ProcessOutcome(events(graphs=0), status=0)
+    result = assemble(planned, Answer((outcome,), "t", 9.0, 0.0, {}), "steady", "m.log")
+    assert result.status is Status.PASS
+    assert result.capture == {}
+    assert is_counted(from_result(result))
+
+
 def test_no_message_holds_a_secret():
     planned = replace(PLANNED, env={"HF_TOKEN": "hf-0123456789abcdef"})
     error = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}

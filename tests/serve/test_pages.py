@@ -12,6 +12,7 @@ from perfdash.detect.curation import exclude, rename
 from perfdash.history import nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
+from perfdash.records import Case
 from perfdash.report import site_links
 from perfdash.serve import cached_answers, live_pages
 from perfdash.site.build import build
@@ -176,6 +177,23 @@ def test_pages_follow_what_people_correct(tmp_path, change):
         after = server.get("/api/runs", if_none_match=before.headers["etag"])
         assert after.status == 200
         assert after.text != before.text
+
+
+def test_a_suite_that_only_an_excluded_run_measured_has_no_page(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    other = Case("torchbench", "dcgan")
+    with open_store(address) as store:
+        take_in(store, [run("2026-11-01", [row(of=case())]), run("2026-11-02", [row(of=other)])])
+    bed = run().run.testbed_digest
+    paths = [f"/{page(bed, other)}" for page in (site_links.suite_page, site_links.model_page)]
+    with serving(address) as server:
+        assert [server.get(path).status for path in paths] == [200, 200]
+        with open_store(address) as store:
+            exclude(store, "2026-11-02T01-00-00Z_farm", "the clock was off")
+        assert [server.get(path).status for path in paths] == [404, 404]
+        assert server.get(f"/{site_links.suite_page(bed, case())}").status == 200
 
 
 def test_an_odd_name_in_the_api_and_on_its_page(server, pages):

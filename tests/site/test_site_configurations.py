@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Row
 from perfdash.history.store import open_store
+from perfdash.methods import CURRENT
 from perfdash.records import Case
 from tests.history.made import run
-from tests.site.stored import FIRST, built, check, result
+from tests.site.stored import FIRST, Page, built, check, result
 
 CONFIGURATIONS = (("default", ""), ("freezing", '{"inductor_config":{"freezing":true}}'))
 # A model's outcomes under default and under freezing.
@@ -35,17 +37,31 @@ def outcome(model: str, place: int) -> Row:
     return result(case, status=status)
 
 
+def page_of(tmp_path, *runs):
+    """The path of the page."""
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, list(runs))
+        folder = built(store, tmp_path / "site")
+    check(folder)
+    (page,) = folder.glob("beds/*/configurations.html")
+    return page
+
+
+def tables(page):
+    """The tables of models that differ: the columns, and the lines by model."""
+    found = []
+    for table in re.findall(r'id="differing[-0-9]*"(.*?)</table>', page.read_text(), re.DOTALL):
+        columns = re.findall(r'<th scope="col" class="num">(.*?)</th>', table)
+        found.append((columns, dict(re.findall(r'<tr><th scope="row">(\w+) (.*?)</tr>', table, re.DOTALL))))
+    return found
+
+
 @pytest.fixture
 def lines(tmp_path):
     """The lines of the table of models that differ, by model."""
     rows = [outcome(model, place) for model in OUTCOMES for place in range(2)]
-    with open_store(str(tmp_path / "history.db")) as store:
-        take_in(store, [run(str(FIRST), rows)])
-        folder = built(store, tmp_path / "site")
-    check(folder)
-    (page,) = folder.glob("beds/*/configurations.html")
-    table = page.read_text().partition('id="differing"')[2]
-    return dict(re.findall(r'<tr><th scope="row">(\w+) (.*?)</tr>', table, re.DOTALL))
+    ((_, by_model),) = tables(page_of(tmp_path, run(str(FIRST), rows)))
+    return by_model
 
 
 def test_what_was_not_run_differs_from_nothing(lines):
@@ -63,3 +79,69 @@ def test_what_was_not_run_differs_from_nothing(lines):
 def test_the_badge_says_which_side_passes(lines, model, badge):
     assert badge in lines[model]
     assert lines[model].count("badge ") == 1
+
+
+FREEZING = {"configuration": "freezing", "settings": CONFIGURATIONS[1][1]}
+SOCKET = {"configuration": "socket", "settings": '{"bind_memory":true}', "threads": 56}
+
+
+def measured(level, model="resnet18", **way):
+    """A result whose latency and speedup are `level`."""
+    return result(Case("timm", model, **way), level, speedup=level, speedup_low=level, speedup_high=level)
+
+
+def test_only_what_is_run_alike_is_compared(tmp_path):
+    """A training step is not slower than inference, nor one thread slower than four."""
+    rows = [
+        measured(10.0), measured(12.0, **FREEZING), measured(2.0, **SOCKET),
+        measured(5.0, threads=4), measured(4.0, threads=4, **FREEZING),
+        measured(30.0, scenario="training"), measured(1.0, device="cuda"),
+    ]  # fmt: skip
+    page = page_of(tmp_path, run(str(FIRST), rows))
+    one, four = tables(page)
+    assert one[0] == [
+        "inductor 1 threads default",
+        "inductor 1 threads freezing",
+        "inductor 56 threads socket",
+    ]
+    assert four[0] == ["inductor default", "inductor freezing"]
+    assert re.findall('badge (.*?)"', one[1]["resnet18"]) == ["worse", "better"]
+    assert re.findall('badge (.*?)"', four[1]["resnet18"]) == ["better"]
+    titles = re.findall("<h3>(.*?)</h3>", page.read_text())
+    assert titles == ["cpu, inference, 1 thread", "cpu, inference, 4 threads"]
+
+
+def test_a_model_that_the_first_column_lacks_is_compared_with_nothing(tmp_path):
+    dynamic = {"configuration": "dynamic", "dynamic": True}
+    rows = [
+        measured(10.0, "everywhere"), measured(20.0, "everywhere", **FREEZING),
+        measured(10.0, "not_in_default", **FREEZING), measured(20.0, "not_in_default", **dynamic),
+    ]  # fmt: skip
+    page = page_of(tmp_path, run(str(FIRST), rows))
+    ((columns, by_model),) = tables(page)
+    assert len(columns) == 3
+    assert set(by_model) == {"everywhere"}
+    assert "1 is not compared: the first column lacks it." in Page(page).text
+
+
+def test_an_edited_configuration_has_its_settings_and_the_date_of_its_last_night(tmp_path):
+    def of_night(night, size):
+        settings = f'{{"inductor_config":{{"max_fusion_size":{size}}}}}'
+        rows = [measured(10.0), measured(4.0, configuration="mine", settings=settings)]
+        return run(str(FIRST + timedelta(days=night)), rows)
+
+    page = page_of(tmp_path, of_night(0, 16), of_night(60, 64))
+    names = [f"inductor configuration mine (max_fusion_size={size})" for size in (16, 64)]
+    ((columns, by_model),) = tables(page)
+    last = f' <span class="muted">last night {FIRST}</span>'
+    assert columns == ["inductor default", names[0] + last, names[1]]
+    matrix = page.read_text().partition('id="matrix"')[2].partition("</table>")[0]
+    assert matrix.count(last) == 1
+    assert f">{names[0]}</a>{last}" in matrix
+    assert str(FIRST) not in by_model["resnet18"], "the column says it"
+
+
+def test_numbers_of_different_methods_are_not_compared(tmp_path):
+    old = run(str(FIRST), [measured(4.0, **FREEZING)], method={**CURRENT, "latency": 0})
+    new = run(str(FIRST + timedelta(days=60)), [measured(10.0)])
+    assert tables(page_of(tmp_path, old, new)) == []

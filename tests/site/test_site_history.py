@@ -21,7 +21,7 @@ from perfdash.site.site_folder import ArrayCache
 from perfdash.site.suite_page import drawn, read_trends
 from perfdash.site.testbed_history import DAYS, Period, _gaps_filled, beds, period_of, read_history, three
 from tests.history.made import run
-from tests.site.stored import FIRST, fill, night, result
+from tests.site.stored import FIRST, Page, built, fill, night, result
 from tests.stores import made_store
 
 CASE = Case("timm", "one")
@@ -108,6 +108,17 @@ def test_values_of_a_failure_are_of_something_else(store):
     values = {name: value for name, value in none.values.items() if name != "calls_captured"}
     take_in(store, [run("2026-01-08", [replace(none, values=values)])])
     assert read(store).passed[0].tolist() == [False, False, True, False]
+
+
+def test_numbers_of_the_back_end_eager_count_though_it_captures_nothing(store, tmp_path):
+    eager = replace(CASE, dtype="bfloat16", backend="eager")
+    for day in range(3):
+        row = result(eager, night=day, graphs=0, calls_captured=0)
+        take_in(store, [run(str(FIRST + timedelta(days=day)), [row])])
+    assert read(store).passed.tolist() == [[True, True, True]]
+    (model,) = built(store, tmp_path / "site").glob("beds/*/models/*.html")
+    assert 'id="f-speedup"' in model.read_text()
+    assert "nothing captured" not in Page(model).text.partition("Over time")[0]
 
 
 def test_what_is_kept_is_what_is_read(store, tmp_path, monkeypatch):

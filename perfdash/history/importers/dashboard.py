@@ -52,6 +52,7 @@ _RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*")
 _FENCE = re.compile(r"(```+|~~~+).*")
 _MOST_ROWS = 200_000
+_SETTING = ("device", "dtype", "amp_dtype", "threads", "scenario")  # what all cases of a section share
 
 Cells = dict[tuple[str, str], tuple[FilePlace, int, str]]  # (model, compiler) -> place, batch size, cell
 
@@ -76,7 +77,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
         raise FilePlace(path).wrong("no table of a suite in it: nothing to import")
     rows: list[Row] = []
     environment: dict[str, Any] = {}
-    published: dict[str, dict[str, Any]] = {}
+    published: list[dict[str, Any]] = []
     hardware = ""
     for section in dict.fromkeys(headings[:-1] for headings in suites):
         hardware = _hardware(page, section)
@@ -87,7 +88,10 @@ def _run(path: Path, options: ImportOptions) -> Imported:
                 suite_rows = _rows(FilePlace(path), headings[-1], tables, common, options)
                 rows_by_suite.setdefault(suite_rows[0].case.suite, []).extend(suite_rows)
                 rows += suite_rows
-        published[" / ".join(section)] = _check_summary(page, section, rows_by_suite)
+        if sums := _check_summary(page, section, rows_by_suite):
+            case = next(iter(rows_by_suite.values()))[0].case
+            setting = {name: getattr(case, name) for name in _SETTING}
+            published.append({**setting, "tables": sums})
     cases: dict[Case, Row] = {}
     for row in rows:
         if row.case in cases:
@@ -95,8 +99,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
             line = row.details["origin"]["line"]
             raise FilePlace(path, line).wrong(f"the same case is in line {first} too: remove one of them")
         cases[row.case] = row
-    if any(published.values()):
-        # Also for sections without sums, so that the sums of one section are not taken for another's.
+    if published:
         environment["published"] = published
     if hardware:
         environment["cpu" if rows[0].case.device == "cpu" else "gpu"] = hardware

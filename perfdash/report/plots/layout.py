@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from perfdash.history.pass_rates_and_means import Summary, is_counted, summarize
-from perfdash.history.results import Row
+from perfdash.history.results import Row, digest
 from perfdash.records import DEFAULT_CONFIGURATION, variation, variation_in_words
 from perfdash.report.dashboard_tables import status
 from perfdash.report.plots.drawing import (
@@ -28,6 +28,7 @@ from perfdash.report.plots.drawing import (
 from perfdash.report.techniques.technique_results import baseline_of
 
 _SMALLEST, _LARGEST = 1e-12, 1e15  # what an axis can hold; what lies beyond is written out
+_CONFIGURATION = 100  # characters of a configuration with its settings
 
 
 @dataclass(frozen=True, order=True)
@@ -46,14 +47,16 @@ class PlotSetting:
     @property
     def title(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        words = [shown(self.suite), self.device, self.dtype, threads, self.scenario]
-        return ", ".join(map(shown, [*words, *variation_in_words(self.configuration, self.dynamic)]))
+        words = map(shown, [self.suite, self.device, self.dtype, threads, self.scenario])
+        variations = variation_in_words(self.configuration, self.dynamic, self.settings)
+        return ", ".join([*words, *(shown(text, _CONFIGURATION) for text in variations)])
 
     @property
     def word(self) -> str:
-        """The setting as part of a file name."""
+        """The setting as part of a file name; a digest separates two configurations of one name."""
         words = [self.suite, self.device, self.dtype, f"t{self.threads}", self.scenario]
         words += [word for word in [variation(self.configuration, self.dynamic)] if word]
+        words += [digest(self.settings)[:8]] if self.settings else []
         return "_".join(map(file_word, words))
 
 
