@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.effort  # noqa: F401 (the profile of hypothesis)
 from perfdash.records import Result, RunInfo
 from perfdash.runner.run_journal import read_info, read_results
 from tests.command_server import CommandServer
