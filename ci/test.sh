@@ -81,10 +81,10 @@ tests() { # PART [WORDS...]
       "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" --dist loadfile \
         --no-loadscope-reorder
       ;;
-    # Each process on a core of its own, since they measure.
+    # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
       mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
+      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n auto --own-core --dist loadfile \
         --no-loadscope-reorder "${files[@]}"
       ;;
     machine)

@@ -56,7 +56,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 20) -> object:
+    def wait(self, expression: str, seconds: float = 300) -> object:
         """The value of an expression as soon as it is true."""
         code = f"""new Promise((resolve, reject) => {{
             const end = Date.now() + {seconds * 1000};

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+import tests.effort  # noqa: F401 (the profile of hypothesis)
 from perfdash.records import Result, RunInfo
+from perfdash.runner.cores import available_cores, sibling_groups
 from perfdash.runner.run_journal import read_info, read_results
 from tests.command_server import CommandServer
 from tests.lazy import note_imports
@@ -32,6 +34,11 @@ sys.executable = os.path.abspath(sys.executable)
 
 
 _server = CommandServer()
+
+
+def physical_cores() -> list[int]:
+    """A hardware thread of each physical core: two of one core would wait for the lock of each other's."""
+    return [group[0] for group in sibling_groups(available_cores())]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,11 +58,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if not worker and "PERFDASH_CACHE" not in os.environ:
         os.environ["PERFDASH_CACHE"] = tempfile.mkdtemp(prefix="perfdash-tests-cache-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PERFDASH_CACHE"), ignore_errors=True))
-    if not worker and config.getoption("numprocesses", None):
+    if not worker and (count := config.getoption("numprocesses", None)):
+        if config.getoption("--own-core") and count > len(physical_cores()):
+            raise pytest.UsageError(f"--own-core: physical cores here: {len(physical_cores())}; give -n auto")
         _server.share()
     if worker and config.getoption("--own-core"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+        os.sched_setaffinity(0, {physical_cores()[int(worker.removeprefix("gw"))]})
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto --own-core`: a process on each of two cores, or one where there are no two."""
+    return min(2, len(physical_cores())) if config.getoption("--own-core") else None
 
 
 # Tests that start many processes come after those of pure functions, so that most faults show at once.

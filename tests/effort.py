@@ -1,4 +1,7 @@
-"""How much chance is tried: `ci/test.sh --thorough` sets TEST_EFFORT=10, else it is 1."""
+"""How much chance is tried: `ci/test.sh --thorough` sets TEST_EFFORT=10, else it is 1.
+
+`tests/conftest.py` imports this before any test file: @given takes the profile that is loaded then.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import os
 from hypothesis import settings
 
 EFFORT = int(os.environ.get("TEST_EFFORT", "1"))
-# How busy the machine is must not decide: no deadline for an example.
-settings.register_profile("effort", deadline=None, max_examples=50 * EFFORT)
+# How busy the machine is must not decide: no deadline for an example. Nor may chance, unless it is asked for.
+settings.register_profile("effort", deadline=None, derandomize=EFFORT == 1, max_examples=100 * EFFORT)
 settings.load_profile("effort")
 
 

@@ -8,14 +8,13 @@ import os
 import subprocess
 from pathlib import Path
 
-_clock = itertools.count(1_700_000_000, 60)
-
 
 class Repository:
     """A repository with one author; each commit a minute after the one before."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._clock = itertools.count(1_700_000_000, 60)
         folder.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
         self.git("config", "user.name", "Ann Author")
@@ -45,11 +44,11 @@ class Repository:
         """Its full name."""
         self.write(files or {})
         self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--no-verify", "-m", message, stamp=next(_clock))
+        self.git("commit", "--quiet", "--allow-empty", "--no-verify", "-m", message, stamp=next(self._clock))
         return self.head
 
     def merge(self, branch: str) -> str:
-        self.git("merge", "--quiet", "--no-ff", "--no-edit", branch, stamp=next(_clock))
+        self.git("merge", "--quiet", "--no-ff", "--no-edit", branch, stamp=next(self._clock))
         return self.head
 
     @property

@@ -11,7 +11,7 @@ import sys
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash import redaction
@@ -151,7 +151,6 @@ def test_no_address_is_seen_across_quotes(text):
     assert redacted(text, ()) == text
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(min_size=6), st.text())
 def test_a_text_is_not_searched_only_where_no_secret_can_be(before, secret, after):
     """Digits, capitals, other alphabets and halves of characters included."""

@@ -438,7 +438,8 @@ def winsorized(y: Array) -> tuple[Array, float]:
     median = ndimage.median_filter(y, min(WINDOW, len(y)), mode="reflect")
     away = y - median
     cap = CAP * max(_scale(away), floor)
-    return median + np.clip(away, -cap, cap), floor
+    # The others stay as they are to the last bit, which median + away is not near 0.
+    return np.where(np.abs(away) > cap, median + np.clip(away, -cap, cap), y), floor
 
 
 def _scale(away: Array, part: float = 0.9) -> float:

@@ -71,7 +71,7 @@ class Mixer(torch.nn.Module):
 
 @torch.compiler.disable
 def wait(steps):
-    time.sleep(steps * 0.0004)
+    time.sleep(steps * 0.002)
 """
 _MODELS = """
 import torch

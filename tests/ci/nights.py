@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -71,10 +72,19 @@ def stamp_environment(venv: Path) -> None:
     (venv / ".perfdash-setup").write_text(hashlib.sha256(inputs + version).hexdigest() + "\n")
 
 
-def nightly(home: Path, *words: str, timeout: float = 1500, **more: str) -> Night:
-    """Runs it to its end."""
+def checkout_with(folder: Path, perfdash_toml: str) -> Path:
+    """A checkout whose commands have these settings: a nightly runs them in the folder of its own script."""
+    for name in ("ci", "suites", "configurations", "bisect"):
+        shutil.copytree(CHECKOUT / name, folder / name)
+    shutil.copy(CHECKOUT / "pyproject.toml", folder)
+    (folder / "perfdash.toml").write_text(perfdash_toml)
+    return folder
+
+
+def nightly(home: Path, checkout: Path, *words: str, timeout: float = 1500, **more: str) -> Night:
+    """Runs that of a checkout to its end."""
     done = subprocess.run(
-        [NIGHTLY, *words],
+        [checkout / "ci" / "nightly.sh", *words],
         cwd=home, env=variables(home, **more), text=True, timeout=timeout,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip

@@ -72,7 +72,7 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     servers, quick, slow, machine = calls
     assert servers.endswith(SERVERS)
     assert f"not cuda and not slow --ignore {SERVERS}" in quick
-    assert "slow and not machine and not cuda -n 2" in slow
+    assert "slow and not machine and not cuda -n auto --own-core" in slow
     assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
     assert machine.endswith("machine and not cuda tests/test_c.py")
 

@@ -66,16 +66,17 @@ def test_a_run_is_named_by_its_folder(called, tmp_path):
 
 @pytest.mark.parametrize(("nightlies", "code", "message"), [
     ([], 1, "none ever began"),
-    ([ago(2)], 0, "ok"),
-    ([ago(26)], 0, "ok"),
-    ([ago(28)], 1, "late"),
-    ([ago(80)], 1, "missing"),
-    ([ago(2, "failed", why="no wheel")], 1, "no wheel"),
-    ([ago(26, "partial"), ago(1, "running")], 1, "partial"),
-    ([ago(30, "running")], 1, "never ended"),
+    ([(2, "ok")], 0, "ok"),
+    ([(26, "ok")], 0, "ok"),
+    ([(28, "ok")], 1, "late"),
+    ([(80, "ok")], 1, "missing"),
+    ([(2, "failed")], 1, "no wheel"),
+    ([(26, "partial"), (1, "running")], 1, "partial"),
+    ([(30, "running")], 1, "never ended"),
 ])  # fmt: skip
 def test_the_doctor(tmp_path, capsys, nightlies, code, message):
-    assert examined(None, put(tmp_path, *nightlies), None) == code
+    begun = [ago(hours, state, why="no wheel" if state == "failed" else None) for hours, state in nightlies]
+    assert examined(None, put(tmp_path, *begun), None) == code
     assert message in capsys.readouterr().out
 
 

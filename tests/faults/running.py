@@ -11,11 +11,19 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import physical_cores
+
 HERE = Path(__file__).parent
 COMPILES = ["compiles0", "compiles1"]
 GOOD = [*COMPILES, *(f"small{number}" for number in range(10))]
 BAD = ["eats", "eats_shared"]
 CASES = len(GOOD) + len(BAD)
+
+
+# Two hardware threads of one core have one lock: two slots there would wait for each other.
+two_cores = pytest.mark.skipif(len(physical_cores()) < 2, reason="needs two physical cores, for two slots")
 
 
 def write_suite(path: Path) -> Path:

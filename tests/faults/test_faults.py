@@ -14,9 +14,9 @@ import pytest
 
 from perfdash.records import Status
 from perfdash.runner.run_journal import is_being_measured, read_all, read_info, read_results
-from tests.faults.running import BAD, CASES, GOOD, Run, compilers, hit, left_over, write_suite
+from tests.faults.running import BAD, CASES, GOOD, Run, compilers, hit, left_over, two_cores, write_suite
 
-pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.machine, two_cores, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._bomb()
             return
         if kind == "slow":
-            hub.released.wait(5)
+            hub.released.wait(300)
         with hub.lock:
             status, data, headers = self._act(parts.path, parse_qs(parts.query), sent)
         if kind in ("lose", "slow"):

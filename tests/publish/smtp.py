@@ -115,7 +115,7 @@ class _Handler(socketserver.BaseRequestHandler):
             return False
         answer = waiting.pop(0)
         if answer == "silent":
-            self.post.released.wait(20)
+            self.post.released.wait(300)
         if answer in ("drop", "silent"):
             raise _Gone
         self._say(answer)

@@ -13,7 +13,7 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.records import Case, RunInfo
 from perfdash.runner import build_comparison, cores
-from perfdash.runner.alternating_builds import BuildPair
+from perfdash.runner.alternating_builds import Budget, BuildPair
 from perfdash.runner.build_comparison import BuildComparison
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
@@ -56,7 +56,7 @@ class Slots:
             assert all(Locks.try_take([name]) is None for name in slots.lock_names), "a waiting run takes it"
         for one in planned:
             pairs = list(begun.get(one.case, ()))
-            while not enough(one, pairs):
+            while not enough(one, pairs) and not (budget and budget.spent):
                 Slots.measured.append((threads, new, one.case, len(pairs) + 1))
                 result = good(one.case.model, 1.2, "faster", threads=one.case.threads)
                 pairs.append(BuildPair(*[replace(result, case=one.case)] * 2))
@@ -138,6 +138,19 @@ def test_a_comparison_without_any_case_says_why_and_leaves_no_folder(refused_wit
     with pytest.raises(UsageError, match=r"all 2 cases are skipped: a does not run here; b does not"):
         refused_without_folder(*cases)
     assert not (tmp_path / "runs").exists()
+
+
+def test_after_its_minutes_no_pair_begins(comparison, monkeypatch):
+    compared, own, socket = comparison
+    messages = []
+    # Its minutes end while the second pair of the first case is measured.
+    monkeypatch.setattr(Budget, "spent", property(lambda budget: len(Slots.measured) >= 3))
+    build_comparison.measure(compared, 0.5, messages.append)
+    assert [entry[2:] for entry in Slots.measured] == [(own, 1), (socket, 1), (own, 2)]
+    assert {case: len(pairs) for case, pairs in compared.pairs.items()} == {own: 2, socket: 1}
+    assert compared.infos["new"].state == "incomplete"
+    assert compared.out_of_time
+    assert messages[-1] == "0.5 minutes are over: 2 cases are not decided"
 
 
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):

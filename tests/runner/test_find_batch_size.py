@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.cli.find_batch_size import left_out_words, limit_words, words
@@ -87,7 +87,6 @@ def test_it_says_how_much_memory_is_filled(device, given_gib, default, message):
     assert message in limit_words(device, given_gib, default)
 
 
-@settings(deadline=None)
 @given(room=st.integers(0, 3 * MOST), start=st.integers(1, 3 * MOST))
 def test_the_search_ends_close_below_the_first_that_fails(room, start):
     size_search = LargestBatch(Case("s", "m"), "eager")

@@ -81,7 +81,6 @@ def test_a_time_limit_ends_it_and_the_next_case_runs(parent, tmp_path):
     hang = replace(job(tmp_path, "hangs", timeout_s=2), case=Case("t", "hangs", backend="aot-eager"))
     outcome = parent.run(hang, tmp_path / "log")
     assert outcome.limit == {"what": "time", "scope": "case", "limit": 2, "unit": "s"}
-    assert outcome.find("phase")["name"] == "compile"
     assert parent.run(job(tmp_path, "itself"), tmp_path / "log").find("done")
 
 
@@ -92,6 +91,7 @@ def test_a_phase_has_its_own_limit(parent, tmp_path):
     )
     outcome = parent.run(hang, tmp_path / "log")
     assert outcome.limit == {"what": "time", "scope": "phase", "limit": 1.5, "unit": "s"}
+    assert outcome.find("phase")["name"] == "compile"
     assert not outcome.frozen
     assert outcome.find("eager"), "what was measured before is kept"
 
@@ -252,11 +252,11 @@ def test_a_compiler_that_escaped_is_found_by_its_mark():
         name, value = mark.split("=")
         escaped = subprocess.Popen(["sleep", "60"], env={name: value}, start_new_session=True)
         other = subprocess.Popen(["sleep", "60"], env={name: f"{value}0"}, start_new_session=True)
-    assert escaped.wait(5) == -signal.SIGKILL
+    assert escaped.wait(300) == -signal.SIGKILL
     assert other.poll() is None
     gone = subprocess.Popen(["sleep", "60"], env={name: "999999999.1.0"}, start_new_session=True)
     orphans.end_strays()
-    assert gone.wait(5) == -signal.SIGKILL, "its run is gone"
+    assert gone.wait(300) == -signal.SIGKILL, "its run is gone"
     assert other.poll() is None, "its run, which is this process, is not"
     other.kill()
     other.wait()

@@ -76,7 +76,7 @@ def serving(address, *, local=True, files=ASSETS):
             yield Server(port)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(300)
             listening.close()
 
 

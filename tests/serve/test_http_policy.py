@@ -129,7 +129,7 @@ def test_equal_requests_are_answered_by_one_computation(history, monkeypatch):
     with serving(history) as server, ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(server.get, "/") for _ in range(6)]
         waiting.wait()
-        replies = [future.result(30) for future in futures]
+        replies = [future.result(300) for future in futures]
     assert {reply.status for reply in replies} == {200}
     assert len({reply.body for reply in replies}) == 1
     assert len(made) == 1

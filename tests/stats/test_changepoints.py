@@ -6,10 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfdash.stats.changepoints import change_points, is_ratio, noise, pooled_rho, weak_changes
+from perfdash.stats.changepoints import (
+    change_points,
+    is_ratio,
+    noise,
+    pooled_rho,
+    weak_changes,
+    winsorized,
+)
 
 NIGHTS = 365
 HISTORY = Path(__file__).parents[1] / "fixtures" / "history_tigerbeetle.json"
@@ -252,11 +259,20 @@ def test_any_values_give_changes_in_order_and_in_range(values, min_change):
 
 
 @given(st.integers(0, 2**32), st.floats(1e-6, 1e6))
+@example(2798412009, 1.0)
+@example(2798412009, 0.1)  # near 1, where logs are near 0: its noise is as calm as near 10
 def test_the_unit_does_not_matter(seed, unit):
     rng = np.random.default_rng(seed)
     values = stepped(rng.normal(0, 0.02, 60), (int(rng.integers(10, 50)), 1.2))
     ours, theirs = change_points(values), change_points(unit * values)
     assert [c.index for c in ours] == [c.index for c in theirs]
+
+
+def test_what_is_no_outlier_stays_as_it_is_also_near_1():
+    """Logs are near 0 there: one that changed in its last bit counted as winsorized."""
+    for unit in (0.1, 1.0):
+        y = np.log(unit * stepped(np.random.default_rng(9).normal(0, 0.03, NIGHTS)))
+        assert np.mean(winsorized(y)[0] != y) <= 0.01
 
 
 def test_a_real_history():

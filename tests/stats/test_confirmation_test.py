@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.stats import confirmation_test
@@ -91,7 +91,6 @@ def test_values_that_are_no_numbers_are_left_out(values):
     assert decide([*values, math.nan], suspected=1.0, sd=0.02) == decide(values, suspected=1.0, sd=0.02)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 12))
 def test_boundaries_fall_from_pair_to_pair(pairs):
     made = plan(pairs)

@@ -12,30 +12,36 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PREFILL_MS, STEP_MS, NEW_TOKENS = 20, 10, 9  # generation_models.py and generation.toml
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def run(home, *models, quickly):
     suite = HERE / "truth" / "generation.toml"
     ran = perfdash(
-        "run", "--suite", str(suite), "--backend", "aot_eager", "--processes", "1",
-        cwd=tmp_path_factory.mktemp("generation"), quickly=True,
+        "run", "--suite", str(suite), "--models", ",".join(models), "--backend", "aot_eager",
+        "--processes", "1", cwd=home, quickly=quickly,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return {(result.case.model, result.case.batch_size): result for result in ran.every}
 
 
-def test_prefill_and_decode_are_timed_apart(results):
-    result = results["waits", 2]
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    home = tmp_path_factory.mktemp("generation")
+    return run(home, "grows", "no_cache", "too_long", quickly=True)
+
+
+def test_prefill_and_decode_are_timed_apart(tmp_path):
+    # On a busy machine a few samples of 100 ms may all be disturbed, and then no parts are known.
+    result = run(tmp_path, "waits", quickly=False)["waits", 2]
     assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
         parts = result.parts_ms[side]
-        # A sleep is never shorter; how much longer is the machine's.
-        assert PREFILL_MS <= parts["prefill"]["median"] < PREFILL_MS * 1.6
+        # A sleep is never shorter; how much longer is the machine's, but the order is the model's.
+        assert PREFILL_MS <= parts["prefill"]["median"] < parts["decode"]["median"]
         decode = STEP_MS * (NEW_TOKENS - 1)
-        assert decode <= parts["decode"]["median"] < decode * 1.6
+        assert decode <= parts["decode"]["median"] < decode * 4
         steps = parts["decode"]["steps"]
         assert steps["n"] == NEW_TOKENS - 1
         assert steps["first"] >= STEP_MS
-        assert STEP_MS <= steps["median"] < STEP_MS * 1.6
+        assert STEP_MS <= steps["median"] < parts["prefill"]["median"]
         assert steps["median"] <= steps["slowest"]
 
 

@@ -38,12 +38,13 @@ def test_forward_and_backward_are_timed_apart(compiled):
     assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
         parts = result.parts_ms[side]
-        # A sleep is never shorter, and how much longer is the machine's.
-        assert FORWARD_S * 1e3 <= parts["forward"]["median"] < FORWARD_S * 1e3 * 1.7
-        assert BACKWARD_S * 1e3 <= parts["backward"]["median"] < BACKWARD_S * 1e3 * 1.4
-        assert parts["optimizer"]["median"] < 3
-    whole = sum(part["mean"] for part in result.parts_ms["eager"].values())
-    assert whole == pytest.approx(result.eager_ms.mean, rel=0.1)
+        # A sleep is never shorter; how much longer is the machine's, but the order is the model's.
+        assert FORWARD_S * 1e3 <= parts["forward"]["median"] < parts["backward"]["median"]
+        assert BACKWARD_S * 1e3 <= parts["backward"]["median"] < BACKWARD_S * 1e3 * 4
+        assert parts["optimizer"]["median"] < parts["forward"]["median"]
+    if result.conditions["pairs"] == "clean":  # else the whole counts disturbed pairs too, and no part does
+        whole = sum(part["mean"] for part in result.parts_ms["eager"].values())
+        assert whole == pytest.approx(result.eager_ms.mean, rel=0.1)
 
 
 def test_the_memory_of_a_step_holds_what_backward_needs(eager):

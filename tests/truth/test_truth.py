@@ -118,16 +118,22 @@ def test_nothing_that_a_model_starts_is_left(failures):
 @pytest.mark.parametrize("name", ["sleeps", "spins"])
 def test_known_latency_ratio(precise, name):
     result = precise.results[name]
+    # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
+    disturbed = any("other programs used this core" in note for note in result.notes)
+    assert (result.conditions["pairs"] == "clean") != disturbed
+    assert name == "spins" or not disturbed
+    if "disturbed" in result.conditions:  # CPU time could not replace that of the wall, which is others' too
+        assert disturbed
+        by_cpu = result.conditions["clocks"]["cpu"]
+        assert by_cpu["speedup"] == pytest.approx(2.0, rel=0.03)
+        assert by_cpu["eager_ms"] == pytest.approx(120, rel=0.02)
+        return
     # The compiled call has some 0.2 ms of its own beside the 60 ms; a sleeper may wake 1 ms late.
     assert result.speedup.value == pytest.approx(2.0, rel=0.03)
     assert result.speedup.ci_low <= 2.0
     assert result.speedup.ci_high >= 2.0 * 0.97
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(120, rel=0.02)
-    # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
-    disturbed = any("other programs used this core" in note for note in result.notes)
-    assert (result.conditions["pairs"] == "clean") != disturbed
-    assert name == "spins" or not disturbed
 
 
 def test_capture_is_reported(failures, precise):

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Sampling
@@ -227,7 +227,6 @@ def test_the_order_within_pairs_is_random_and_seeded():
     assert run() == first
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(st.lists(st.floats(-1, 1), min_size=6, max_size=300))
 def test_half_width_is_finite_and_within_the_range(ratios):
     assert 0 <= latency.half_width(ratios) <= (max(ratios) - min(ratios)) / 2

@@ -55,12 +55,16 @@ cp code.py "$PREFIX/lib/__init__.py"
 echo ended >> "{count}"
 '''
 """
+# Sleeps as long as the file `hold` says between the two halves of what it writes.
 HALF = """
 name = "half"
 kind = "commits"
 [build]
 incremental = true
-command = '[ -e made ] || { printf half > made; sleep 1; printf whole > made; }; cp made $PREFIX'
+command = '''
+[ -e made ] || {{ printf half > made; sleep $(cat {hold}); printf whole > made; }}
+cp made $PREFIX
+'''
 """
 
 
@@ -135,7 +139,8 @@ def test_a_lane_is_mended(tmp_path, repo):
 
 def test_what_a_killed_build_has_half_written_in_a_lane(tmp_path, repo):
     """As make, which takes a file that is there, and newer than its source, for whole."""
-    (tmp_path / "half.toml").write_text(HALF)
+    hold = tmp_path / "hold"
+    (tmp_path / "half.toml").write_text(HALF.format(hold=hold))
     recipe = load_recipe(str(tmp_path / "half.toml"))
     repo.commit("ignores", {".gitignore": "made\n"})
     where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
@@ -145,8 +150,10 @@ def test_what_a_killed_build_has_half_written_in_a_lane(tmp_path, repo):
         threading.Thread(
             target=lambda: (wait_for(lambda: list((tmp_path / "cache").glob("lanes/*/*/made"))), stop.set())
         ).start()
+        hold.write_text("600")
         with pytest.raises(BuildStopped):
             builder.build(second, stop=stop)
+        hold.write_text("0")
         assert (builder.build(first).folder / "made").read_text() == "whole"
         (lane,) = (tmp_path / "cache" / "lanes").iterdir()
         (lane / "source" / "made").write_text("kept")
