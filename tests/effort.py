@@ -11,7 +11,7 @@ from hypothesis import settings
 
 EFFORT = int(os.environ.get("TEST_EFFORT", "1"))
 # How busy the machine is must not decide: no deadline for an example. Nor may chance, unless it is asked for.
-settings.register_profile("effort", deadline=None, derandomize=EFFORT == 1, max_examples=100 * EFFORT)
+settings.register_profile("effort", deadline=None, derandomize=EFFORT == 1, max_examples=50 * EFFORT)
 settings.load_profile("effort")
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdash.bisection import events
@@ -15,6 +15,7 @@ from perfdash.bisection.events import Question
 from perfdash.bisection.journal import FILE, Journal, find, is_being_worked_on, read
 from perfdash.errors import MachineError, UsageError
 from perfdash.stats.step_likelihood import KnownNoise
+from tests.effort import trials
 
 BEGUN = {"event": "begun", "schema": 1}
 
@@ -104,6 +105,7 @@ def test_names(folder, tmp_path):
         Journal.create(file)
 
 
+@settings(max_examples=trials(100))
 @given(
     st.lists(st.floats(0, allow_nan=False), min_size=4, max_size=4),
     st.booleans(),

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdash.bisection.environments import build_reuse
 from perfdash.bisection.recipes import BuildRecipe, Overlay, Recipe, load_recipe
+from tests.effort import trials
 
 
 def recipe(**more):
@@ -101,6 +102,7 @@ def test_digests_and_changes():
     ]
 
 
+@settings(max_examples=trials(100))
 @given(st.lists(st.lists(st.sampled_from(["docs/x", "pkg/a.py", "c.c"]), max_size=3), max_size=30))
 def test_classes_change_where_something_asks_for_it(touched):
     groups = build_reuse.classes(OVER, touched)
