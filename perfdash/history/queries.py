@@ -5,12 +5,11 @@ Runs are selected by name, `last`, a date, a window, or the version or commit of
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,21 +18,17 @@ from numpy.typing import NDArray
 from perfdash.errors import UsageError
 from perfdash.history import generated_code, schema
 from perfdash.history.compression import unpack
-from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
+from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
-from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case
 from perfdash.suggestions import did_you_mean, not_one_of
-
-if TYPE_CHECKING:
-    from perfdash.stats.process_spread import ProcessRatios
 
 CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
     "amp_dtype", "settings", "configuration",
 )  # fmt: skip
-_PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")
 _PASSING = [str(status) for status in PASSING]
 _NOT_MEASURED = [str(status) for status in NOT_MEASURED]
@@ -114,13 +109,13 @@ def list_runs(
     if not with_excluded:
         query = query.where(runs.c.excluded.is_(None))
     if settings is not None:
-        query = query.where(_measured_any(settings))
+        query = query.where(measured_any(settings))
     if latest is not None:
         query = query.limit(latest)
     return [_run_line(dict(row._mapping)) for row in connection.execute(query)][::-1]
 
 
-def _measured_any(settings: Collection[tuple[Any, ...]]) -> sa.ColumnElement[bool]:
+def measured_any(settings: Collection[tuple[Any, ...]]) -> sa.ColumnElement[bool]:
     """The condition that a run measured one of some settings."""
     table = schema.summaries
     of_settings = sa.or_(
@@ -505,101 +500,6 @@ def model_series(
         (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])
         for case, number in sorted(of_model.items(), key=lambda item: item[0].name)
     ]
-
-
-@dataclass(frozen=True)
-class NightsOfCase:
-    """What a host has measured of a case: the nights, when last, and its seconds then.
-
-    `last` is None where it was never measured. `failed`: when it ended in infra_error since, newest first.
-    """
-
-    nights: int
-    last: str | None
-    wall_s: float | None
-    failed: tuple[str, ...] = ()
-
-
-def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
-    """What the latest runs of a host have measured of each case; skipped cases were not tried."""
-    runs, results, cases = schema.runs, schema.results, schema.cases
-    latest = (
-        sa.select(runs.c.id)
-        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
-        .where(schema.hosts.c.name == host, runs.c.excluded.is_(None))
-        .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(runs_back)
-    )
-    query = (
-        sa.select(runs.c.started, results.c.status, results.c.wall_s, *cases.c[CASE_COLUMNS])
-        .join_from(results, runs, results.c.run_id == runs.c.id)
-        .join(cases, results.c.case_id == cases.c.id)
-        .where(results.c.run_id.in_(latest))
-        .where(results.c.status.not_in(_NOT_MEASURED) | (results.c.status == str(Status.INFRA_ERROR)))
-        .order_by(runs.c.started.desc(), runs.c.id.desc())
-    )
-    known: dict[Case, NightsOfCase] = {}
-    for started, status, wall_s, *values in connection.execute(query):
-        case = Case(*values)
-        nights = known.get(case, NightsOfCase(0, None, None))
-        if status != Status.INFRA_ERROR:
-            newest = nights if nights.nights else replace(nights, last=started, wall_s=wall_s)
-            nights = replace(newest, nights=newest.nights + 1)
-        elif not nights.nights:
-            nights = replace(nights, failed=(*nights.failed, started))
-        known[case] = nights
-    return known
-
-
-def earlier_processes(
-    connection: sa.Connection, run: RunRow, cases: Collection[Case], nights: int = _PROCESS_NIGHTS
-) -> dict[Case, list[ProcessRatios]]:
-    """The processes of each case on the nights before a run, the newest first.
-
-    Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
-    Nights that sampled a case in fewer than two processes, or that other programs disturbed, are left out.
-    """
-    runs, results, details = schema.runs, schema.results, schema.result_details
-    latest = (
-        sa.select(runs.c.id)
-        .where(runs.c.testbed_id == testbed_of(connection, run))
-        .where(runs.c.started < run.started, runs.c.excluded.is_(None))
-        .where(_measured_any({setting_of_case(case) for case in cases}))
-        .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(nights)
-    )
-    numbers = list(connection.execute(latest).scalars())
-    query = (
-        sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
-        .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
-        .join(details, results.c.id == details.c.result_id)
-        .where(results.c.run_id.in_(numbers))
-        .where(results.c.verdict.is_distinct_from(DISTURBED))
-    )
-    by_case: dict[Case, list[tuple[int, ProcessRatios]]] = {}
-    for number, result_details, *values in connection.execute(query):
-        case = Case(*values)
-        processes = _processes(result_details) if case in cases else None
-        if processes:
-            by_case.setdefault(case, []).append((numbers.index(number), processes))
-    return {
-        case: [processes for _, processes in sorted(nights_of_case, key=lambda item: item[0])]
-        for case, nights_of_case in by_case.items()
-    }
-
-
-def _processes(details: Any) -> ProcessRatios | None:
-    """The processes of a result; None for fewer than two, and for malformed details."""
-    from perfdash.stats.process_spread import ProcessRatios
-
-    processes = details.get("processes") if isinstance(details, dict) else None
-    if not isinstance(processes, dict):
-        return None
-    ratios, within = processes.get("ratios"), processes.get("within")
-    numbers = [*ratios, within] if isinstance(ratios, list) else []
-    if len(numbers) < 3 or not all(isinstance(number, int | float) and number > 0 for number in numbers):
-        return None
-    return ProcessRatios(tuple(math.log(ratio) for ratio in numbers[:-1]), float(numbers[-1]))
 
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:

@@ -404,7 +404,7 @@ def from_result(result: Result) -> Row:
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)
         },
-        # For the intervals of later nights (history.earlier_processes).
+        # For the intervals of later nights (history.earlier_nights).
         "processes": {"ratios": list(ratios), "within": result.conditions.get("within_variance")}
         if len(ratios) > 1
         else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from perfdash.errors import UsageError
-from perfdash.history.queries import NightsOfCase
+from perfdash.history.earlier_nights import NightsOfCase
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner import schedule
 from perfdash.runner.plan import Plan, cut

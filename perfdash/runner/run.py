@@ -120,7 +120,7 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
             "--hours needs the history, which knows what each case waited and takes: leave out --no-history "
             "or --hours"
         )
-    from perfdash.history.queries import NightsOfCase, measured_on
+    from perfdash.history.earlier_nights import NightsOfCase, measured_on
     from perfdash.history.store import NoHistory, open_store
 
     known: dict[Case, NightsOfCase] = {}
@@ -345,7 +345,7 @@ def earlier_nights(
     """
     if settings.no_history:
         return {}
-    from perfdash.history.queries import earlier_processes
+    from perfdash.history.earlier_nights import earlier_processes
     from perfdash.history.results import from_run
     from perfdash.history.store import NoHistory, open_store
 

@@ -18,13 +18,13 @@ from perfdash.detect.comparison import noise_before
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store, schema
+from perfdash.history.earlier_nights import earlier_processes
 from perfdash.history.ingest import KNOWN, REPLACED, take_in
 from perfdash.history.maintenance import merge
 from perfdash.history.nightlies import Nightly, begin
 from perfdash.history.nightlies import load as nightlies
 from perfdash.history.queries import (
     case_numbers,
-    earlier_processes,
     find_run,
     list_runs,
     read_run,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.history.earlier_nights import earlier_processes
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import earlier_processes
 from perfdash.history.results import from_run
 from perfdash.records import Case, Result, RunInfo, Speedup, Status
 from perfdash.stats.process_spread import ProcessRatios

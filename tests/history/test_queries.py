@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from perfdash.errors import UsageError
+from perfdash.history.earlier_nights import NightsOfCase, measured_on
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import (
-    NightsOfCase,
     case_numbers,
     cases_by_id,
     find_run,
     list_runs,
-    measured_on,
     panel,
     run_before,
     series,

@@ -231,7 +231,10 @@ def test_the_reference_dashboard_comes_out_again():
 )
 def test_mean_speedups_of_different_methods_are_not_compared(ways, shown):
     """On the first night after an upgrade, also with --baseline: the baseline is the previous run then."""
-    rows = [row("timm", name, 1.2, configuration=way) for name in "ab" for way in ways]
+    settings = {"default": "", "freezing": '{"inductor_config":{"freezing":true}}'}
+    rows = [
+        row("timm", name, 1.2, configuration=way, settings=settings[way]) for name in "ab" for way in ways
+    ]
     tonight = imported(rows)
     before = imported(
         [replace(one, values={**one.values, "speedup": 1.0}) for one in rows], method=tonight.run.method

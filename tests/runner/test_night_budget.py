@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history.queries import NightsOfCase
+from perfdash.history.earlier_nights import NightsOfCase
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner import run
 from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours

@@ -1,0 +1,120 @@
+"""What earlier nights measured of a case: how often, when last, and how far processes differed in a night.
+
+A run asks before it chooses its cases, and before it makes intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from perfdash.history import schema
+from perfdash.history.pass_rates_and_means import setting_of_case
+from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
+from perfdash.history.results import RunRow
+from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
+
+if TYPE_CHECKING:
+    from perfdash.stats.process_spread import ProcessRatios
+
+_PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
+_TRIED = [str(status) for status in Status if status not in NOT_MEASURED or status == Status.INFRA_ERROR]
+
+
+@dataclass(frozen=True)
+class NightsOfCase:
+    """What a host has measured of a case: the nights, when last, and its seconds then.
+
+    `last` is None where it was never measured. `failed`: when it ended in infra_error since, newest first.
+    """
+
+    nights: int
+    last: str | None
+    wall_s: float | None
+    failed: tuple[str, ...] = ()
+
+
+def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
+    """What the latest runs of a host have measured of each case; skipped cases were not tried."""
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    latest = (
+        sa.select(runs.c.id)
+        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
+        .where(schema.hosts.c.name == host, runs.c.excluded.is_(None))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(runs_back)
+    )
+    query = (
+        sa.select(runs.c.started, results.c.status, results.c.wall_s, *cases.c[CASE_COLUMNS])
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .where(results.c.run_id.in_(latest))
+        .where(results.c.status.in_(_TRIED))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+    )
+    known: dict[Case, NightsOfCase] = {}
+    for started, status, wall_s, *values in connection.execute(query):
+        case = Case(*values)
+        nights = known.get(case, NightsOfCase(0, None, None))
+        if status != Status.INFRA_ERROR:
+            newest = nights if nights.nights else replace(nights, last=started, wall_s=wall_s)
+            nights = replace(newest, nights=newest.nights + 1)
+        elif not nights.nights:
+            nights = replace(nights, failed=(*nights.failed, started))
+        known[case] = nights
+    return known
+
+
+def earlier_processes(
+    connection: sa.Connection, run: RunRow, cases: Collection[Case], nights: int = _PROCESS_NIGHTS
+) -> dict[Case, list[ProcessRatios]]:
+    """The processes of each case on the nights before a run, the newest first.
+
+    Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
+    Nights that sampled a case in fewer than two processes, or that other programs disturbed, are left out.
+    """
+    runs, results, details = schema.runs, schema.results, schema.result_details
+    latest = (
+        sa.select(runs.c.id)
+        .where(runs.c.testbed_id == testbed_of(connection, run))
+        .where(runs.c.started < run.started, runs.c.excluded.is_(None))
+        .where(measured_any({setting_of_case(case) for case in cases}))
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(nights)
+    )
+    numbers = list(connection.execute(latest).scalars())
+    query = (
+        sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
+        .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
+        .join(details, results.c.id == details.c.result_id)
+        .where(results.c.run_id.in_(numbers))
+        .where(results.c.verdict.is_distinct_from(DISTURBED))
+    )
+    by_case: dict[Case, list[tuple[int, ProcessRatios]]] = {}
+    for number, result_details, *values in connection.execute(query):
+        case = Case(*values)
+        processes = _processes(result_details) if case in cases else None
+        if processes:
+            by_case.setdefault(case, []).append((numbers.index(number), processes))
+    return {
+        case: [processes for _, processes in sorted(nights_of_case, key=lambda item: item[0])]
+        for case, nights_of_case in by_case.items()
+    }
+
+
+def _processes(details: Any) -> ProcessRatios | None:
+    """The processes of a result; None for fewer than two, and for malformed details."""
+    from perfdash.stats.process_spread import ProcessRatios
+
+    processes = details.get("processes") if isinstance(details, dict) else None
+    if not isinstance(processes, dict):
+        return None
+    ratios, within = processes.get("ratios"), processes.get("within")
+    numbers = [*ratios, within] if isinstance(ratios, list) else []
+    if len(numbers) < 3 or not all(isinstance(number, int | float) and number > 0 for number in numbers):
+        return None
+    return ProcessRatios(tuple(math.log(ratio) for ratio in numbers[:-1]), float(numbers[-1]))
