@@ -237,11 +237,23 @@ def _line(
 
 
 def _ratio(one: MeasuredRow, baseline: MeasuredRow) -> float | None:
-    """The latency of a row over the baseline's, where both were measured of what was compiled."""
-    if not (is_counted(one.row) and is_counted(baseline.row)) or not _alike(one, baseline, "backend_ms"):
+    """The latency of a row over the baseline's, where both were measured of what was compiled.
+
+    By speedups where eager is the same on both sides: then what disturbed one case slowed its eager, too.
+    """
+    name = _compared(one, baseline)
+    if not (is_counted(one.row) and is_counted(baseline.row)) or not _alike(one, baseline, name):
         return None
-    mine, other = (of.row.values.get("backend_ms", 0.0) for of in (one, baseline))
-    return mine / other if mine > 0 and other > 0 else None
+    mine, other = (of.row.values.get(name, 0.0) for of in (one, baseline))
+    if not (mine > 0 and other > 0):
+        return None
+    return other / mine if name == "speedup" else mine / other
+
+
+def _compared(one: MeasuredRow, baseline: MeasuredRow) -> str:
+    """What two rows are compared by: speedups, or latencies where eager is not the same."""
+    of_eager = [(of.row.case.dtype, of.row.case.amp_dtype, of.row.case.threads) for of in (one, baseline)]
+    return "speedup" if of_eager[0] == of_eager[1] else "backend_ms"
 
 
 def _alike(one: MeasuredRow, baseline: MeasuredRow, column: str) -> bool:
@@ -270,12 +282,9 @@ def _outcome(row: Row) -> str:
 
 
 def _apart(one: MeasuredRow, baseline: MeasuredRow) -> bool:
-    """Whether two intervals have nothing in common; without intervals nobody can say.
-
-    They are those of the speedups, and of the latencies where eager runs in other dtypes.
-    """
-    name = "speedup" if one.row.case.dtype == baseline.row.case.dtype else "backend_ms"
-    if _ratio(one, baseline) is None or not _alike(one, baseline, name):
+    """Whether the intervals of what is compared have nothing in common; without intervals nobody can say."""
+    name = _compared(one, baseline)
+    if _ratio(one, baseline) is None:
         return False
     ends = [of.row.values.get(f"{name}_{end}") for of in (one, baseline) for end in ("low", "high")]
     if any(end is None for end in ends):

@@ -86,8 +86,31 @@ SOCKET = {"configuration": "socket", "settings": '{"bind_memory":true}', "thread
 
 
 def measured(level, model="resnet18", **way):
-    """A result whose latency and speedup are `level`."""
-    return result(Case("timm", model, **way), level, speedup=level, speedup_low=level, speedup_high=level)
+    """A result whose latency is `level`, and whose speedup that of an eager step of 100 ms."""
+    values = dict.fromkeys(("speedup", "speedup_low", "speedup_high"), 100 / level)
+    return result(Case("timm", model, **way), level, **values)
+
+
+def test_the_mark_and_the_change_say_the_same(tmp_path):
+    """A case measured while its eager was faster too, of 1.08x and 1.05x, is no better for its latency."""
+    bounds = {"speedup": 1.05, "speedup_low": 1.04, "speedup_high": 1.06}
+    default = {"speedup": 1.08, "speedup_low": 1.07, "speedup_high": 1.09}
+    amp = {**FREEZING, "dtype": "amp", "amp_dtype": "bfloat16"}
+    apart = {"backend_ms_low": 4.9, "backend_ms_high": 5.1}
+    rows = [
+        result(Case("timm", "resnet18"), 10.0, **default, backend_ms_low=9.9, backend_ms_high=10.1),
+        result(Case("timm", "resnet18", **FREEZING), 9.9, **bounds),
+        result(Case("timm", "resnet18", **amp), 5.0, **bounds, **apart),
+    ]
+    ((columns, by_model),) = tables(page_of(tmp_path, run(str(FIRST), rows)))
+    cells = dict(zip(columns, by_model["resnet18"].split("<td")[2:], strict=True))
+    other = {name: cell for name, cell in cells.items() if "float32" in name and "freezing" in name}
+    (cell,) = other.values()
+    assert "badge worse" in cell
+    assert "+2.9%" in cell
+    (cell,) = (cell for name, cell in cells.items() if "amp" in name)
+    assert "badge better" in cell
+    assert "-50.0%" in cell
 
 
 def test_only_what_is_run_alike_is_compared(tmp_path):
