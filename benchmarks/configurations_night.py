@@ -119,7 +119,13 @@ def matrix(results: Sequence[Result], configurations: Sequence[str]) -> list[str
         for name in configurations
         if name in under
     ]
-    head = ["suite, configuration", "passed", "speedup, geometric mean", "compile s", "memory ratio"]
+    head = [
+        "suite, configuration",
+        "passed",
+        "speedup, geometric mean",
+        "compile s, geometric mean",
+        "memory ratio",
+    ]
     models = [
         [model, *(speedup_of(under[name]) if name in under else "-" for name in configurations)]
         for model, under in by_model.items()
