@@ -40,9 +40,13 @@ def test_what_was_measured_is_kept_and_no_process_is_left(tmp_path, number):
         start_new_session=True,
         env={**os.environ, "TRUTH_HANGS": str(tmp_path / "hangs")},
     )
+    lines = []
     for line in process.stdout:
+        lines.append(line)
         if line.startswith("[2/2]"):
             break
+    else:
+        pytest.fail(f"the run ended with {process.wait(400)}:\n{''.join(lines)}")
     deadline = time.monotonic() + 400
     while not (tmp_path / "hangs").exists():  # the second case hangs in its compilation by then
         assert time.monotonic() < deadline, "the second case never came to where it hangs"
