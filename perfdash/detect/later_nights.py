@@ -162,7 +162,7 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
 
 
 def _still_vanished(alert: Alert, panel: Panel, row: int | None) -> str:
-    """Whether the last run lacks a vanished case, and is no run of other cases, as of another setting.
+    """Whether the last run, of the same kind as those that measured a vanished case, does not have it either.
 
     It must have half of the cases of a run that measured the case. If none of these is read any more, of the
     run that last showed the alert.

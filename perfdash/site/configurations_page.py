@@ -101,7 +101,7 @@ class ModelsTable:
     """Settings of one device, scenario and number of threads; `lines`: the models on which they differ.
 
     The first column is what the others are compared with. `same`: models without difference; `not_compared`:
-    models that the first column lacks.
+    models that are not in the first column.
     """
 
     title: str

@@ -144,7 +144,7 @@ def test_a_model_that_the_first_column_lacks_is_compared_with_nothing(tmp_path):
     ((columns, by_model),) = tables(page)
     assert len(columns) == 3
     assert set(by_model) == {"everywhere"}
-    assert "1 is not compared: the first column lacks it." in Page(page).text
+    assert "1 is not compared: it is not in the first column." in Page(page).text
 
 
 def test_an_edited_configuration_has_its_settings_and_the_date_of_its_last_night(tmp_path):
