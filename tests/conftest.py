@@ -41,6 +41,12 @@ def physical_cores() -> list[int]:
     return [group[0] for group in sibling_groups(available_cores())]
 
 
+def stay_on(core: int) -> None:
+    """Pin this process, and let it know: a test that chooses cores itself gets this one too."""
+    os.sched_setaffinity(0, {core})
+    available_cores.cache_clear()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--own-core", action="store_true", help="each process of -n stays on a core of its own")
 
@@ -63,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--own-core: physical cores here: {len(physical_cores())}; give -n auto")
         _server.share()
     if worker and config.getoption("--own-core"):
-        os.sched_setaffinity(0, {physical_cores()[int(worker.removeprefix("gw"))]})
+        stay_on(physical_cores()[int(worker.removeprefix("gw"))])
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

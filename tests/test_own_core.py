@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from perfdash.runner.cores import available_cores, choose_cores
 from tests import conftest
 
 
@@ -21,3 +24,15 @@ def test_each_process_gets_a_physical_core(monkeypatch, pytestconfig, groups, co
 def test_without_the_option_the_number_is_xdists(monkeypatch, pytestconfig):
     monkeypatch.setattr(pytestconfig.option, "own_core", False)
     assert conftest.pytest_xdist_auto_num_workers(pytestconfig) is None
+
+
+def test_a_test_chooses_the_core_of_its_process():
+    """Such a process took the other one's core where it measured without starting a command."""
+    before = os.sched_getaffinity(0)
+    first = conftest.physical_cores()[0]
+    try:
+        conftest.stay_on(first)
+        assert choose_cores(1, None) == (first,)
+    finally:
+        os.sched_setaffinity(0, before)
+        available_cores.cache_clear()

@@ -202,12 +202,13 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 
 
-def test_two_runs_on_one_core_are_impossible(command, command_server, tmp_path, suite):
+def test_two_runs_on_one_core_are_impossible(request, command, command_server, tmp_path, suite):
     from perfdash.runner.cores import Locks, choose_cores, core_names
 
     (tmp_path / "some.toml").write_text(suite)
     (core,) = choose_cores(1, None)
     held = Locks.take(core_names([core]))
+    request.addfinalizer(held.close)  # also where this fails: the tests after it measure on this core
     ran = command(*RUN)
     assert ran.code == 3
     assert "is being measured on by process" in ran.err
