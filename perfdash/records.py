@@ -274,7 +274,7 @@ class ProcessOptions:
     bind_memory: bool = False  # to the nodes of the cores, and each thread to a core of its own
     # The cores of each process that runs the case at once with the others; () for none (worker/instances).
     instance_cores: tuple[tuple[int, ...], ...] = ()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True)

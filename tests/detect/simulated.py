@@ -8,7 +8,14 @@ from datetime import date, timedelta
 
 import numpy as np
 
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.files import now
+from perfdash.history import alert_store
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
+from perfdash.history.store import Store
+from perfdash.series_rules import SeriesRule
 from tests.history.made import row, run
 
 FIRST = date(2026, 1, 1)
@@ -63,6 +70,25 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
         return values
 
     return change
+
+
+def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:
+    """Takes runs in and judges the last one; the others are never judged, as they would change no alert."""
+    take_in(store, runs)
+    judge_new(store, latest=1, rules=rules)
+    with store.write() as connection:
+        older = [line.id for line in list_runs(connection) if line.judged is None]
+        alert_store.set_judged(connection, older, now())
+
+
+def judge_nights(
+    store: Store, runs: Sequence[Imported], first: int = 25, rules: Sequence[SeriesRule] = ()
+) -> None:
+    """Takes the `first` runs in at once, the others one by one, and judges each of these, as nights do."""
+    begin(store, runs[:first], rules)
+    for night in runs[first:]:
+        take_in(store, [night])
+        judge_new(store, rules=rules)
 
 
 def names(runs: Sequence[Imported]) -> list[str]:

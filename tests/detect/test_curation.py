@@ -34,7 +34,7 @@ from perfdash.history.queries import (
 )
 from perfdash.history.store import open_store
 from perfdash.report.night import of_history
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_nights, slower
 from tests.effort import trials
 from tests.history.made import row, run
 from tests.stores import made_store
@@ -190,15 +190,6 @@ def test_a_reason_holds_no_secret(three, monkeypatch):
         assert "hunter2" not in str(acts.load(connection)) + str(list_runs(connection)[1].excluded)
 
 
-def judged(store, runs, first=25):
-    """Takes the runs in, the first at once and then one by one, as nights do."""
-    take_in(store, runs[:first])
-    judge_new(store, latest=1)
-    for night in runs[first:]:
-        take_in(store, [night])
-        judge_new(store)
-
-
 def alerts(store, *states):
     """Number, metric and state of the alerts, and the day since which each is seen."""
     with store.read() as connection:
@@ -215,7 +206,7 @@ def name_of(runs, night):
 
 def test_an_alert_that_a_wrong_night_raised_is_dismissed_when_the_night_is_excluded(store):
     runs = farm(31, statuses=lambda night, name: "crash" if (night, name) == (30, "model05") else "pass")
-    judged(store, runs)
+    judge_nights(store, runs)
     ((number, *_, state, since),) = alerts(store)
     assert (state, since) == ("new", "2026-01-31")
     _, nights = curation.exclude(store, name_of(runs, 30), "a stray build on the host")
@@ -237,12 +228,12 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
         return slower("model03", 29, 1.2)(night, name, values)
 
     runs = farm(34, change=change)
-    judged(store, runs)
+    judge_nights(store, runs)
     _, nights = curation.exclude(store, name_of(runs, 27), "wrong")
     assert nights == 6
     judge_new(store)
     with made_store(tmp_path / "without.db") as without:
-        judged(without, [*runs[:27], *runs[28:]])
+        judge_nights(without, [*runs[:27], *runs[28:]])
         expected = alerts(without, *alert_store.LIVE)
     assert [alert[1:] for alert in alerts(store, *alert_store.LIVE)] == [
         alert_row[1:] for alert_row in expected
@@ -255,7 +246,7 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
 
 def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
     runs = farm(34, change=slower("model03", 29, 1.3))
-    judged(store, runs)
+    judge_nights(store, runs)
     ((number, *_),) = alerts(store)
     curation.acknowledge(store, number, "known")
     for night in (29, 28):
@@ -269,7 +260,7 @@ def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
 
 def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     runs = farm(34, change=slower("model03", 29, 1.2))
-    judged(store, runs)
+    judge_nights(store, runs)
     before = alerts(store)
     assert [alert[2] for alert in before] == ["open"]
     curation.exclude(store, name_of(runs, 28), "why not")
@@ -301,13 +292,13 @@ def test_judging_again_counts_a_return_once(store, tmp_path, night):
         return slower("model05", 0 if bad else 10**6, 1.4)(night, name, values)
 
     runs = farm(37, 6, change=change)
-    judged(store, runs)
+    judge_nights(store, runs)
     before = returns(store)
     assert [alert[::2] for alert in before] == [("open", 1)]
     curation.exclude(store, name_of(runs, night), "wrong")
     judge_new(store)
     with made_store(tmp_path / "without.db") as without:
-        judged(without, [*runs[:night], *runs[night + 1 :]])
+        judge_nights(without, [*runs[:night], *runs[night + 1 :]])
         assert returns(store) == returns(without)
     if night == 31:
         assert returns(store) == before
@@ -326,7 +317,7 @@ def remove(store, name, why):
 def test_an_alert_stays_open_without_the_first_night_of_its_change(store, monkeypatch, leave_out):
     monkeypatch.setattr(curation, "LATEST", 5)  # as where a night consists of several runs
     runs = farm(40, 6, change=slower("model05", 30, 1.15))
-    judged(store, runs[:38], first=30)
+    judge_nights(store, runs[:38], first=30)
     assert [alert[1:] for alert in alerts(store)] == [("backend_ms", "open", "2026-01-31")]
     for night, since in ((30, "2026-02-01"), (29, "2026-02-01"), (31, "2026-02-02")):
         leave_out(store, name_of(runs, night), "the fan was broken")
@@ -357,7 +348,7 @@ def test_without_the_last_good_night_the_levels_are_those_of_another(store, monk
         return slower("model05", 30, 1.09)(night, name, values)
 
     runs = farm(43, change=change)
-    judged(store, runs[:40], first=30)
+    judge_nights(store, runs[:40], first=30)
     level = [of_night.rows[5].values["backend_ms"] for of_night in runs[:29]]
 
     def before():
@@ -386,7 +377,7 @@ def test_excluded_nights_are_no_noise(store):
         return slower("model03", 30, 1.2)(night, name, values)
 
     runs = farm(33, change=change)
-    judged(store, runs, first=30)
+    judge_nights(store, runs, first=30)
     assert alerts(store, *alert_store.LIVE) == []
     for night in wrong:
         curation.exclude(store, name_of(runs, night), "wrong")
@@ -399,7 +390,7 @@ def test_excluded_nights_are_no_noise(store):
 
 def test_two_who_judge_at_once_judge_a_night_once(store):
     runs = farm(31, change=slower("model05", 30, 1.4))
-    judged(store, runs, first=30)
+    judge_nights(store, runs, first=30)
     assert judge_new(store) == []
 
 
@@ -455,7 +446,7 @@ def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_exc
         made_store(folder / "corrected.db") as corrected,
         made_store(folder / "other.db") as without,
     ):
-        judged(corrected, runs)
+        judge_nights(corrected, runs)
         for exclude, night in steps:
             if exclude and night not in excluded:
                 curation.exclude(corrected, name_of(runs, night), "wrong")
@@ -464,7 +455,7 @@ def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_exc
                 curation.restore(corrected, name_of(runs, night))
                 excluded.remove(night)
             judge_new(corrected)
-        judged(without, [run for place, run in enumerate(runs) if place not in excluded])
+        judge_nights(without, [run for place, run in enumerate(runs) if place not in excluded])
         states = (*alert_store.LIVE, alert_store.FIXED)
         assert sorted(alert[1:3] for alert in alerts(corrected, *states)) == sorted(
             alert[1:3] for alert in alerts(without, *states)

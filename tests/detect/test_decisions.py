@@ -18,7 +18,7 @@ from perfdash.history import acts, alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import begin, farm, judge_nights, slower
 from tests.history.made import case
 from tests.stores import made_store
 
@@ -32,14 +32,6 @@ def quick(tmp_path):
 
 def fails(night, name):
     return "fail_accuracy" if name == "model05" and night >= 30 else "pass"
-
-
-def judged(store, runs, first=25, rules=()):
-    take_in(store, runs[:first])
-    judge_new(store, latest=1, rules=rules)
-    for night in runs[first:]:
-        take_in(store, [night])
-        judge_new(store, rules=rules)
 
 
 def alerts(store):
@@ -57,7 +49,7 @@ def last_note(store, number):
 
 def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
     runs = farm(37, change=slower("model03", 29, 1.2))
-    judged(store, runs[:31])
+    judge_nights(store, runs[:31])
     ((number, _, state),) = alerts(store)
     assert state in alert_store.LIVE
     curation.invalidate(store, number, "the clock was off")
@@ -77,7 +69,7 @@ def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
 
 def test_a_suspected_change_is_called_invalid_but_not_acknowledged(quick):
     runs = farm(33, change=slower("model03", 30, 1.4))
-    judged(quick, runs[:31])
+    judge_nights(quick, runs[:31])
     assert alerts(quick) == [(1, "metric", "suspected")]
     with pytest.raises(UsageError, match="alert 1 is only suspected, and fails no gate"):
         curation.acknowledge(quick, 1)
@@ -89,7 +81,7 @@ def test_a_suspected_change_is_called_invalid_but_not_acknowledged(quick):
 
 
 def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
-    judged(store, farm(31, statuses=fails))
+    judge_nights(store, farm(31, statuses=fails))
     ((number, *_),) = alerts(store)
     curation.acknowledge(store, number, "known: #12", "2026-12-24")
     assert judge_new(store) == []
@@ -102,7 +94,7 @@ def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
 
 def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
     runs = farm(38, change=slower("model03", 29, 1.2))
-    judged(store, runs[:33])
+    judge_nights(store, runs[:33])
     ((number, *_),) = alerts(store)
     _, cases, ended, nights = curation.accept_level(
         store, runs[29].run.name, "the fix of #7 costs this", LevelSelection(alert=number)
@@ -121,7 +113,7 @@ def test_after_an_accepted_level_the_series_is_judged_by_it(store):
         return slower("model03", 36, 1.3)(night, name, slower("model03", 29, 1.2)(night, name, values))
 
     runs = farm(40, change=change)
-    judged(store, runs[:30])
+    judge_nights(store, runs[:30])
     curation.accept_level(store, runs[29].run.name, "meant", LevelSelection(model="model03"))
     for night in runs[30:]:
         take_in(store, [night])
@@ -133,7 +125,7 @@ def test_after_an_accepted_level_the_series_is_judged_by_it(store):
 
 def test_a_status_from_an_accepted_run_on_raises_no_alert(store):
     runs = farm(33, statuses=fails)
-    judged(store, runs)
+    judge_nights(store, runs)
     ((number, *_),) = alerts(store)
     curation.accept_level(store, runs[30].run.name, "meant", LevelSelection(model="MODEL05", metric="status"))
     judge_new(store)
@@ -142,7 +134,7 @@ def test_a_status_from_an_accepted_run_on_raises_no_alert(store):
 
 def test_a_level_that_selects_nothing_is_refused(store):
     runs = farm(3, models=2)
-    judged(store, runs)
+    judge_nights(store, runs)
     name = runs[-1].run.name
     for selection, message in (
         (LevelSelection(model="vgg*"), "select none of its series; models of it: model00, model01"),
@@ -164,7 +156,7 @@ def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
     def change(night, name, values):
         return slower("model04", 29, 1.2)(night, name, slower("model03", 29, 1.2)(night, name, values))
 
-    judged(store, farm(34, change=change), rules=[SeriesRule(model="model03", minimum_change=0.4)])
+    judge_nights(store, farm(34, change=change), rules=[SeriesRule(model="model03", minimum_change=0.4)])
     with store.read() as connection:
         cases = [alert.case_id for alert in alert_store.load(connection, states=alert_store.STATES)]
         assert len(cases) == 1
@@ -174,13 +166,13 @@ def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
 
 def test_a_smaller_minimum_change_of_a_quiet_model_finds_a_small_step(store):
     runs = farm(36, noise=0.001, change=slower("model03", 29, 1.012))
-    judged(store, runs, rules=[SeriesRule(model="model03", metric="backend_ms", minimum_change=0.005)])
+    judge_nights(store, runs, rules=[SeriesRule(model="model03", metric="backend_ms", minimum_change=0.005)])
     assert [alert[1] for alert in alerts(store)] == ["metric"]
 
 
 def test_what_is_not_judged_raises_no_alert_and_its_open_alert_ends(store):
     runs = farm(34, statuses=fails, change=slower("model03", 25, 1.3))
-    judged(store, runs[:32])
+    judge_nights(store, runs[:32])
     assert sorted(alert[1:] for alert in alerts(store)) == [("metric", "open"), ("status", "confirmed")]
     rules = [SeriesRule(model="model0[35]")]
     for night in runs[32:]:
@@ -293,8 +285,7 @@ def test_the_noisiest_series_come_first_with_what_each_shows(quick):
 
 def test_what_is_promised_after_five_nights_is_found(quick):
     runs = farm(45, noise=0.02, seed=4)
-    take_in(quick, runs[:40])
-    judge_new(quick, latest=1)
+    begin(quick, runs[:40])
     with quick.read() as connection:
         listed = noisiest(connection, list_runs(connection)[-1], 200)
     (least,) = (s.least[2] for s in listed if (s.case.model, s.metric) == ("model07", "backend_ms"))

@@ -8,13 +8,11 @@ import pytest
 
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.findings import WORSE
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
-from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
 from perfdash.history.results import Imported, from_result
 from perfdash.records import Case, Result, Status
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_nights, slower
 from tests.stores import made_store
 
 NIGHTS = 34
@@ -42,11 +40,7 @@ def store(tmp_path):
 
 
 def judged(store, runs):
-    take_in(store, runs[:25])
-    judge_new(store, latest=1)
-    for night in runs[25:]:
-        take_in(store, [night])
-        judge_new(store)
+    judge_nights(store, runs)
     with store.read() as connection:
         return [(alert.kind, alert.metric, alert.direction) for alert in alert_store.load(connection)]
 

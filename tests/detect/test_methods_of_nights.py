@@ -18,7 +18,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, of_method, panel
 from perfdash.methods import CURRENT
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_nights, slower
 from tests.stores import made_store
 
 LATENCY, MEMORY, ACCURACY, CAPTURE = ({name: 2} for name in ("latency", "memory", "accuracy", "capture"))
@@ -39,11 +39,7 @@ def by(method, runs, from_night):
 
 
 def judged(store, runs, first=11):
-    take_in(store, runs[:first])
-    judge_new(store, latest=1)
-    for night in runs[first:]:
-        take_in(store, [night])
-        judge_new(store)
+    judge_nights(store, runs, first)
     return alerts(store)
 
 

@@ -14,7 +14,7 @@ from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import Imported
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import begin, farm, judge_nights, slower
 from tests.stores import made_store
 
 
@@ -27,11 +27,7 @@ def quick(tmp_path):
 
 def judged(store, runs):
     """Takes the runs in, the first 25 at once and then one by one, as nights do; all alerts there were."""
-    take_in(store, runs[:25])
-    judge_new(store, latest=1)
-    for night in runs[25:]:
-        take_in(store, [night])
-        judge_new(store)
+    judge_nights(store, runs)
     return alerts(store)
 
 
@@ -396,8 +392,7 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
         return "crash" if name == "model03" and night >= 6 else "pass"
 
     nights = farm(8, models=4, statuses=statuses)
-    take_in(quick, [of_setting(night, threads) for night in nights[:6] for threads in order])
-    judge_new(quick, latest=1)
+    begin(quick, [of_setting(night, threads) for night in nights[:6] for threads in order])
     for night in nights[6:]:
         for threads in order:
             take_in(quick, [of_setting(night, threads)])
@@ -411,8 +406,7 @@ def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):
 
     one, other = farm(8, models=4, change=change), farm(8, models=4)
     both = zip(one[:6], other, strict=False)
-    take_in(quick, [of_setting(night, threads) for nights in both for threads, night in enumerate(nights, 1)])
-    judge_new(quick, latest=1)
+    begin(quick, [of_setting(night, threads) for nights in both for threads, night in enumerate(nights, 1)])
     for night, threads, states in (
         (one[6], 1, ["new"]),
         (other[6], 2, ["new"]),

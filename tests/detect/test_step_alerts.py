@@ -7,13 +7,13 @@ import math
 import pytest
 
 from perfdash.detect.findings import Finding, judge, with_parts
-from perfdash.detect.nightly_judging import judge_new, read_night
+from perfdash.detect.nightly_judging import read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.metrics import PARTS
 from perfdash.report.alert_text import what
-from tests.detect.simulated import farm
+from tests.detect.simulated import farm, judge_nights
 from tests.stores import made_store
 
 
@@ -38,11 +38,7 @@ def steps(from_night, *, forward=1.0, backward=1.0, until=10**6):
 
 
 def alerts_after(store, runs):
-    take_in(store, runs[:25])
-    judge_new(store, latest=1)
-    for night in runs[25:]:
-        take_in(store, [night])
-        judge_new(store)
+    judge_nights(store, runs)
     with store.read() as connection:
         return kept.load(connection, states=kept.STATES)
 

@@ -10,7 +10,7 @@ from perfdash.history.store import open_store
 from perfdash.owners import read_owners
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import begin, farm, slower
 
 
 def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
@@ -18,8 +18,7 @@ def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
     address = str(tmp_path / "history.db")
     issues = []
     with open_store(address) as store:
-        take_in(store, runs[:30])
-        judge_new(store, latest=1)
+        begin(store, runs[:30])
     for night_run in runs[30:]:
         with open_store(address) as store:
             take_in(store, [night_run])

@@ -21,7 +21,7 @@ from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
 from perfdash.report.night import against, headline, machines_of_testbeds, of_history
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_nights, slower
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -45,11 +45,7 @@ def history_nights(tmp_path_factory):
     """{night: what is told of it}, after all 36 nights were judged one by one."""
     nights = farm(36, models=24, change=changed_values, statuses=fails)
     with made_store(tmp_path_factory.mktemp("history") / "h.db") as store:
-        take_in(store, nights[:25])
-        judge_new(store, latest=1)
-        for night in nights[25:]:
-            take_in(store, [night])
-            judge_new(store)
+        judge_nights(store, nights)
         with store.read() as connection:
             yield {number: of_history(connection, nights[number]) for number in (0, *range(25, 36))}
 
@@ -398,11 +394,7 @@ def test_a_fixed_change_that_a_re_measurement_refuted_is_not_open(tmp_path):
 
     nights = farm(43, 6, change=change)
     with made_store(tmp_path / "h.db") as store:
-        take_in(store, nights[:25])
-        judge_new(store, latest=1)
-        for night in nights[25:]:
-            take_in(store, [night])
-            judge_new(store)
+        judge_nights(store, nights)
         with store.write() as connection:
             (alert,) = alert_store.load(connection, states=[alert_store.SUSPECTED])
             alert_store.save(connection, dismissed(alert, "2026-02-12T12:00:00Z"))

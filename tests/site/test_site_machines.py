@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
 from perfdash.site import testbed_history
@@ -14,7 +13,7 @@ from perfdash.site.cause_page import open_causes
 from perfdash.site.suite_heat_map import heat_lines, heat_nights
 from perfdash.site.testbed_history import beds, read_history
 from perfdash.site.timeline import case_changes
-from tests.detect.simulated import farm
+from tests.detect.simulated import farm, judge_nights
 from tests.stores import made_store
 
 NIGHTS, STEP = 60, 40
@@ -103,11 +102,7 @@ def test_the_chart_of_a_cause_is_at_the_level_of_one_machine(tmp_path):
     better = ("model03", "model04", "model05")
     runs = on_machines(lambda night: "a" if night < 48 else "b", better, 0.92, of_b=1.12, models=24)
     with made_store(tmp_path / "history.db") as store:
-        take_in(store, runs[:25])
-        judge_new(store, latest=1)
-        for one in runs[25:]:
-            take_in(store, [one])
-            judge_new(store)
+        judge_nights(store, runs)
         with store.read() as connection:
             views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
     (view,) = [view for view in views if view.lines]
