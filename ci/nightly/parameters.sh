@@ -52,7 +52,7 @@ check_run_options() {
   done
   refuse_wrong_options -- "${words[@]}" "${more[@]}"
   arguments_of "$RESUME_ARGUMENTS"
-  refuse_wrong_options --resume "${more[@]}"
+  if [ "${#more[@]}" != 0 ]; then refuse_wrong_options --resume "${more[@]}"; fi
 }
 
 refuse_wrong_options() { # -- or --resume, WORDS...

@@ -189,8 +189,9 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     read = {earlier.id for earlier in runs}
     live = alert_store.load(connection, testbed_id=run.testbed_id, states=LIVE)
     seen = {alert.seen_run_id for alert in live if alert.case_id is None and alert.seen_run_id is not None}
-    older = list_runs(connection, ids=sorted(seen - read - {run.id}), with_excluded=False)
-    runs += [line for line in older if line.origin == run.origin and _earlier(line, run)]
+    if unread := sorted(seen - read - {run.id}):
+        older = list_runs(connection, ids=unread, with_excluded=False)
+        runs += [line for line in older if line.origin == run.origin and _earlier(line, run)]
     runs.sort(key=lambda line: (line.started, line.id))
     return of_method(panel(connection, [*runs, run], READ), run.method)
 

@@ -6,12 +6,11 @@ import pytest
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes, gather_in_causes
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
-from tests.detect.simulated import farm
+from tests.detect.simulated import farm, judge_last
 from tests.stores import made_store
 
 
@@ -51,7 +50,7 @@ def elsewhere(runs, hours="05"):
 
 def causes_of(store, runs):
     take_in(store, sorted(runs, key=lambda one: one.run.started))
-    judge_new(store)
+    judge_last(store, 14)
     with store.read() as connection:
         return causes(gather(connection, kept.load(connection, states=SHOWN)))
 
@@ -148,7 +147,7 @@ def test_the_number_of_a_cause_is_its_oldest_alerts(store):
 def test_one_alert_has_the_range_of_its_cause(store):
     """By its own nights a change of 2.5 % may have come on several of them."""
     take_in(store, farm(40, noise=0.006, change=slower((0, 9, 28, 1.025))))
-    judge_new(store)
+    judge_last(store, 14)
     with store.read() as connection:
         alerts = kept.load(connection, states=SHOWN)
         (cause,) = causes(gather(connection, alerts))

@@ -21,11 +21,10 @@ from perfdash.detect.confirmation import (
 )
 from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import Finding
-from perfdash.detect.nightly_judging import judge_new, judge_run
+from perfdash.detect.nightly_judging import judge_run
 from perfdash.history import alert_store as kept
-from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import begin, farm, slower
 from tests.history.made import with_worker
 from tests.stores import made_store
 
@@ -130,8 +129,7 @@ def night(tmp_path):
     """A night on which a model got slower, judged: the store, the judgement, its alerts."""
     with made_store(tmp_path / "history.db") as store:
         runs = farm(31, change=slower("model03", 30, 1.15))
-        take_in(store, runs)
-        judge_new(store)
+        begin(store, runs)
         with store.read() as connection:
             last = list_runs(connection)[-1]
             judged = judge_run(connection, last)

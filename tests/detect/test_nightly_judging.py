@@ -15,7 +15,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import Imported
 from tests.detect.simulated import begin, farm, judge_nights, slower
-from tests.stores import made_store
+from tests.stores import in_sqlite, made_store
 
 
 @pytest.fixture
@@ -137,6 +137,7 @@ def test_a_series_that_jumps_is_an_alert_by_re_measurement_only_also_after_one_d
     assert set(states[8:]) == {"suspected", "fixed"}
 
 
+@in_sqlite
 def test_a_status_that_changes_is_reported_at_once_and_infra_errors_are_not(store):
     def statuses(night, name):
         if name == "model01" and night >= 27:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.causes import gather_in_causes
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.explain import case_sides
 from perfdash.explain.structure_comparison import compare, side_of
 from perfdash.history import alert_store
@@ -24,7 +23,7 @@ from perfdash.report.comment import comment
 from perfdash.report.night import of_history
 from perfdash.site import cause_page
 from perfdash.site.build import build
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_last, slower
 from tests.explain.sides import kernel, structure
 from tests.history.made import run
 
@@ -61,7 +60,7 @@ def history(tmp_path_factory):
     address = str(tmp_path_factory.mktemp("explained") / "history.db")
     with open_store(address) as store:
         take_in(store, runs)
-        judge_new(store)
+        judge_last(store, 8)
     return address, runs
 
 

@@ -21,7 +21,7 @@ from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
 from perfdash.report.night import against, headline, machines_of_testbeds, of_history
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import farm, judge_nights, slower
+from tests.detect.simulated import farm, judge_last, judge_nights, slower
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -266,7 +266,7 @@ def on_two_machines(tmp_path, here, there):
     second = elsewhere(there)
     with made_store(tmp_path / "h.db") as store:
         take_in(store, sorted([*here, *second], key=lambda one: one.run.started))
-        judge_new(store)
+        judge_last(store, 12)
         with store.read() as connection:
             return of_history(connection, second[-1])
 

@@ -21,6 +21,7 @@ from perfdash.site import build_record, cause_page
 from perfdash.site import site_folder as folders
 from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
+from tests.detect.simulated import judge_last
 from tests.history.made import run
 from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
 from tests.stores import made_store
@@ -39,7 +40,7 @@ def site(tmp_path):
 
 def test_every_link_leads_somewhere_and_nothing_is_asked_of_others(store, site):
     fill(store, range(130))
-    judge_new(store)
+    judge_last(store, 5)
     # 6 cases, two settings, the testbed's comparisons, and five at the top.
     assert check(built(store, site)) == 6 + 2 + 1 + 5
     assert len(list(site.glob("beds/*/data/*.js"))) == 130 + 1
@@ -95,7 +96,7 @@ def test_the_page_of_a_cause_that_ended_says_so(store, site):
         slow = night(number)
         rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
         take_in(store, [replace(slow, rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     assert "This is no longer open" not in page.read_text()
@@ -121,7 +122,7 @@ def test_the_page_of_an_open_cause_stays_where_worse_ones_come(store, site, monk
     fill(store, range(40))
     for number in (40, 41, 42):
         slower(number, {0: 1.3})
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     assert "<figure" in page.read_text()
@@ -143,7 +144,7 @@ def test_the_page_of_a_cause_lists_what_else_changed(store, site):
         rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
         environment = {**slow.run.environment, "governor": "powersave"}
         take_in(store, [replace(slow, run=replace(slow.run, environment=environment), rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     (listed,) = re.findall(r"<h2>What else changed with it</h2>\n<ul>(.*?)</ul>", page.read_text())
@@ -164,7 +165,7 @@ def test_no_page_has_a_secret(store, site, monkeypatch):
 def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
     """Through all that can happen to a history."""
     fill(store, range(124))
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
 
     def same(title):

@@ -15,7 +15,7 @@ from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
-from tests.detect.simulated import farm
+from tests.detect.simulated import farm, judge_last
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -88,7 +88,7 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
     for number in range(22):
         level = 40.0 if number >= 20 else 10.0
         take_in(store, [dtypes(number, "float32", level), dtypes(number, "bfloat16")])
-    judge_new(store)
+    judge_last(store, 5)
     desk = [result(Case("timm", "resnet18"), night=21)]
     take_in(store, [run("2026-01-26", desk, name="desk", started="2026-01-26T09:00:00Z")])
     overview = page(site(), "index.html").text
@@ -105,6 +105,7 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
 def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch):
     names = [f"model{k}" for k in range(8)]
     fill(store, range(20), names=names)
+    judge_last(store, 1)
     for number in (20, 21, 22):
         night_run = night(number, names)
         rows = [
@@ -137,7 +138,7 @@ def test_the_culprit_of_an_alert_stands_beside_it(store, site):
         rows = tuple(result(row.case, 20.0, night=number) for row in slow.rows)
         info = replace(slow.run, environment={**slow.run.environment, "worker": worker})
         take_in(store, [replace(slow, run=info, rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     assert "culprit" not in page(site(), "regressions.html").text
     with store.write() as connection:
         alert = next(candidate for candidate in kept.load(connection) if candidate.state in kept.LIVE)
@@ -163,7 +164,7 @@ def test_a_lost_improvement_is_one_failure(store):
         return "crash" if model == "model03" and not 27 <= night < 32 else "pass"
 
     take_in(store, farm(33, 6, statuses=statuses))
-    judge_new(store)
+    judge_last(store, 8)
     with store.read() as connection:
         views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
     assert [view.cause.group for view in views] == [NEW_FAILURE]
