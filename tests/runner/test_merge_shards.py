@@ -6,6 +6,7 @@ from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.records import RunInfo, Status, to_json
+from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner.merge_shards import merge, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
@@ -106,6 +107,19 @@ def test_mixed_runs_are_refused_with_what_differs(shard, tmp_path, change, words
         merge([read_shard(shard(1)), read_shard(shard(2, **change))], tmp_path / "runs")
     assert words in str(refused.value)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("option", sorted(CHANGED_BY_RESUME - {"env"}))
+def test_shards_may_differ_in_what_a_resume_may_change(shard, tmp_path, option):
+    """For example --wait 7200, or the path of a configuration file."""
+    shards = [read_shard(shard(1, **{option: "one"})), read_shard(shard(2, **{option: "other"}))]
+    assert not merge(shards, tmp_path / "runs")[3]
+
+
+def test_shards_of_different_variables_are_refused(shard, tmp_path):
+    """A resume may name a secret variable again, but shards of other variables have other numbers."""
+    with pytest.raises(UsageError, match="env:"):
+        merge([read_shard(shard(1, env={})), read_shard(shard(2, env={"A": "1"}))], tmp_path / "runs")
 
 
 def test_shards_of_different_methods_are_refused(shard, tmp_path, monkeypatch):
