@@ -77,13 +77,19 @@ class RunRow:
     expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
-    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: its name, assumptions
+    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards.
+    imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def testbed_digest(self) -> str:
         """The identity of the testbed. Only runs of one testbed are compared."""
         return digest([self.host_class, dict(self.setting)])
+
+    @property
+    def merged_from(self) -> tuple[str, ...]:
+        """The names of the runs that were merged into this one; empty for any other run."""
+        return tuple(self.imported.get("merged_from") or ())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -250,6 +256,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         expected=info.cases,
         perfdash=info.perfdash,
         uid=uid(info),
+        imported={"merged_from": list(info.merged_from)} if info.merged_from else {},
         method=one_method(results, source),
     )
     return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))

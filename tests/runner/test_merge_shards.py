@@ -168,6 +168,22 @@ def test_what_one_shard_keeps_out_of_the_history_stays_out(shard, tmp_path, sett
     assert (tmp_path / "history.db").exists() == (why is None)
 
 
+def test_a_merged_run_without_all_shards_stays_out_of_the_history(shard, tmp_path, command, monkeypatch):
+    """Also where all runs are imported, which restores a history."""
+    monkeypatch.chdir(tmp_path)
+    two = [read_shard(shard(number, 3)) for number in (1, 2)]
+    folder, info, *_ = merge(two, tmp_path / "runs")
+    assert exclusion(info) == "shards are missing"
+    whole, info, *_ = merge([*two, read_shard(shard(3, 3))], tmp_path / "runs")
+    assert exclusion(info) is None
+    done = command("history", "import", "runs")
+    assert done.code == 0, done.err
+    assert f"{folder.name}: left out: shards are missing" in done.err
+    assert done.out.startswith(f"{whole.name}: imported")
+    # A folder that is named itself is imported; the history keeps the whole run.
+    assert "left out: what is there is newer" in command("history", "import", str(folder)).out
+
+
 def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):
     file = tmp_path / "models.py"
     file.write_text("# models")
