@@ -112,7 +112,12 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
-        values["name"] = given_name(connection, run_id) or values["name"]
+        own_name = given_name(connection, run_id)
+        if run.merged_from:
+            first = old.imported.get("first_name") or (None if own_name else old.name)
+            if first not in (None, run.name):
+                values["imported"] = {**run.imported, "first_name": first}
+        values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
@@ -128,7 +133,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
     """The stored run that is the same run, whether older or newer; None if there is none."""
     runs, run = schema.runs, imported.run
-    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
+    columns = ("id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in")
+    query = sa.select(*runs.c[columns])
     run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
     if run_row is not None:
         return run_row

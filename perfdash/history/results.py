@@ -77,7 +77,8 @@ class RunRow:
     expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
-    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards.
+    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards, and
+    # `first_name`, its name before they were merged again.
     imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from perfdash.detect import curation
 from perfdash.errors import MachineError, UsageError
-from perfdash.history import schema
+from perfdash.history import acts, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of, trend
 from perfdash.history.results import from_run
@@ -217,6 +218,24 @@ def test_shards_that_are_merged_again_with_another_run_are_one_night(store):
         runs = list_runs(connection)
     assert [(line.started[:10], line.results) for line in runs] == [("2026-11-20", 6), ("2026-11-21", 4)]
     assert count(store, schema.results) == 10
+
+
+def test_a_run_whose_shards_are_merged_again_is_known_by_its_first_name(store):
+    """Issues name the run on which an alert was born."""
+
+    def take(name, *shards):
+        take_in(store, [merged("2026-11-20", *shards, name=name)])
+        with store.read() as connection:
+            return acts.first_names(connection)
+
+    assert take("whole1", "1") == {}
+    assert take("whole2", "1", "2") == {"whole2": "whole1"}
+    assert take("whole3", "1", "2", "3") == {"whole3": "whole1"}
+    curation.rename(store, "whole3", "night", None)
+    assert take("whole4", "1", "2", "3", "4") == {"night": "whole1"}
+    take_in(store, [merged("2026-11-21", "1b", name="other1")])
+    curation.rename(store, "other1", "next", None)
+    assert take("other2", "1b", "2b") == {"night": "whole1", "next": "other1"}
 
 
 def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
