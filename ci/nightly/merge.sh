@@ -45,11 +45,12 @@ for plan in "${!shards[@]}"; do
     made="$(sed -n 's/^Saved in //p' <<<"$said" | tail -1)"
     if [ -n "$made" ]; then
       made="$(cd "$made" && pwd)"
-      printf '%s\t%s\n' "$key" "$made" >>"$PERFDASH_NIGHTLY/merged"
-      # perfdash says which cases are missing. Such a run is in no history, so the night is not whole.
-      if grep -qF '"state": "incomplete"' "$made/run.json" && [ "$worst" -lt 3 ]; then worst=3; fi
+      # A run that the history did not take is merged again by a resumed night, which records it then.
+      if [ "$code" = 0 ]; then printf '%s\t%s\n' "$key" "$made" >>"$PERFDASH_NIGHTLY/merged"; fi
     fi
   fi
+  # perfdash says which cases are missing. Such a run is in no history, so the night is not whole.
+  if [ -n "$made" ] && grep -qF '"state": "incomplete"' "$made/run.json" && [ "$worst" -lt 3 ]; then worst=3; fi
   if is_base "${folders[0]}"; then continue; fi
   if [ -n "$made" ]; then echo "$made" >>"$PERFDASH_NIGHTLY/.run"; else
     printf '%s\n' "${folders[@]}" >>"$PERFDASH_NIGHTLY/.run"

@@ -128,14 +128,24 @@ def given_name(connection: sa.Connection, run_id: int) -> str | None:
 
 
 def first_names(connection: sa.Connection) -> dict[str, str]:
-    """The names that renamed runs had at first, by their present names."""
+    """The names that renamed runs had at first, by their present names.
+
+    A run is renamed by a person, and where its shards are merged again (history.ingest).
+    """
     first: dict[int, str] = {}
     present: dict[int, str] = {}
     for act in load(connection, act=RENAME):
         if act.run_id is not None:
             first.setdefault(act.run_id, act.subject)
             present[act.run_id] = str(act.details["name"])
-    return {name: first[run_id] for run_id, name in present.items()}
+    runs = schema.runs
+    query = sa.select(runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    merged_again = {
+        run.name: str(run.imported["first_name"])
+        for run in connection.execute(query)
+        if "first_name" in run.imported
+    }
+    return {name: first[run_id] for run_id, name in present.items()} | merged_again
 
 
 def _user() -> str:

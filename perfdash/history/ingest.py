@@ -28,9 +28,9 @@ OLDER = "left out: what is there is newer"
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
-    A stored run is replaced, under its id, if it was resumed since then or its file was corrected; an older
-    copy of it, or one without its samples, is left out. Raises UsageError for values that no history can
-    hold, MachineError if the database fails.
+    A stored run is replaced, under its id, if it was resumed since then, its file was corrected or some of
+    its shards were merged again; an older copy of it, or one without its samples, is left out. Raises
+    UsageError for values that no history can hold, MachineError if the database fails.
     """
     for imported in runs:
         _check(imported)
@@ -112,7 +112,12 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
-        values["name"] = given_name(connection, run_id) or values["name"]
+        own_name = given_name(connection, run_id)
+        if run.merged_from:
+            first = old.imported.get("first_name") or (None if own_name else old.name)
+            if first not in (None, run.name):
+                values["imported"] = {**run.imported, "first_name": first}
+        values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
@@ -128,10 +133,14 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
     """The stored run that is the same run, whether older or newer; None if there is none."""
     runs, run = schema.runs, imported.run
-    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
+    columns = ("id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in")
+    query = sa.select(*runs.c[columns])
     run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
-    if run_row is not None or run.origin == "perfdash":
+    if run_row is not None:
         return run_row
+    if run.origin == "perfdash":
+        number = _with_common_shards(connection, run) if run.merged_from else None
+        return connection.execute(query.where(runs.c.id == number)).first()
     # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
     own = replace(imported, copied=None)
     other_key = own.key if imported.copied else own.earlier_key
@@ -145,6 +154,24 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
         and read_run(connection, line).key == own.key
     ]
     return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
+
+
+def _with_common_shards(connection: sa.Connection, run: RunRow) -> int | None:
+    """The id of a stored run with some of the shards of a merged run; None if there is none.
+
+    Else the measurements of these shards would count as two nights.
+    """
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    # Runs with a common shard were measured at the same time.
+    query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
+    if run.ended:
+        query = query.where(runs.c.started <= run.ended)
+    shards = set(run.merged_from)
+    stored = connection.execute(query.order_by(runs.c.id))
+    return next(
+        (line.id for line in stored if shards & {*(line.imported.get("merged_from") or [line.name])}), None
+    )
 
 
 def _same_results(

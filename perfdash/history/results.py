@@ -77,13 +77,20 @@ class RunRow:
     expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
-    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: its name, assumptions
+    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards, and
+    # `first_name`, its name before they were merged again.
+    imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def testbed_digest(self) -> str:
         """The identity of the testbed. Only runs of one testbed are compared."""
         return digest([self.host_class, dict(self.setting)])
+
+    @property
+    def merged_from(self) -> tuple[str, ...]:
+        """The names of the runs that were merged into this one; empty for any other run."""
+        return tuple(self.imported.get("merged_from") or ())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -250,6 +257,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         expected=info.cases,
         perfdash=info.perfdash,
         uid=uid(info),
+        imported={"merged_from": list(info.merged_from)} if info.merged_from else {},
         method=one_method(results, source),
     )
     return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))
@@ -306,12 +314,7 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     session = max(info.sessions, key=lambda session: len(session.get("slots", [])), default={})
     slots: list[dict[str, Any]] = session.get("slots", [])
     hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
-    setting = {
-        name: info.configuration[name]
-        for name in _SETTINGS
-        if name in info.configuration and info.configuration[name] != _DEFAULTS[name]
-    }
-    setting, case_settings = _without_configuration(setting, info.configuration.get("configuration"))
+    setting, case_settings = setting_of_options(info.configuration)
     at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
     side_by_side = max(1, at_once // len(hosts))
     if side_by_side > 1:
@@ -321,6 +324,22 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
+
+
+def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What the options of a run add to its setting, and to the settings of its cases (see testbed).
+
+    `options`: as in run.json, so that both are known before the run measures anything.
+    """
+    setting = {
+        name: options[name] for name in _SETTINGS if name in options and options[name] != _DEFAULTS[name]
+    }
+    return _without_configuration(setting, options.get("configuration"))
+
+
+def without_machine(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a setting that the options of the run decide, without cores and GPUs of the machine."""
+    return {name: value for name, value in setting.items() if name in _SETTINGS}
 
 
 def _without_configuration(

@@ -35,9 +35,15 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
 
 
 def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a marker has these fields. Old markers without `started` match any start."""
+    """Whether a marker has these fields, or the `shard` of the same merged run.
+
+    Old markers without `started` or `shard` match any.
+    """
+    if "shard" in wanted and fields.get("shard") == wanted["shard"]:
+        return True
     return all(
-        fields.get(name, value if name == "started" else None) == value for name, value in wanted.items()
+        fields.get(name, value if name in ("started", "shard") else None) == value
+        for name, value in wanted.items()
     )
 
 

@@ -296,6 +296,33 @@ def test_shards_are_merged_once(stage):
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
 
 
+def test_a_merged_run_that_could_not_be_recorded_is_merged_again(stage):
+    """The database was down: the shards are merged and recorded by the night that is resumed."""
+    mended = stage.fails("merge-shards")
+    done = stage.night(SHARDS="2")
+    assert done.code == 3, done.out
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole1\n"
+    stage.calls()
+    assert stage.night("--resume", "last").code == 3
+    assert stage.calls("merge-shards")
+    mended.unlink()
+    again = stage.night("--resume", "last")
+    assert again.code == 0, again.out
+    assert stage.calls("merge-shards")
+    assert (again.folder / "run").read_text() == f"{stage.home}/runs/whole3\n"
+    assert stage.night("--only", "merge").code == 0
+    assert not stage.calls("merge-shards")
+
+
+def test_a_merge_without_all_shards_stays_incomplete(stage):
+    (stage.home / "incomplete").touch()
+    assert stage.night(SHARDS="2").code == 3
+    stage.calls()
+    again = stage.night("--resume", "last")
+    assert (again.code, again.stages()["merge"]) == (3, "3")
+    assert not stage.calls("merge-shards")
+
+
 def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
     """The merged run names the JUnit files of its shards, and is newer."""
     mended = stage.fails("run-2-2")
