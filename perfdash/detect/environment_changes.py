@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from perfdash.history.results import RunRow
 from perfdash.records import COMMIT_IN_WHEEL
 
+# Packages that no build is made of: pip only installs, and the perfdash of the command measures both sides.
+_NOT_OF_A_BUILD = {"perfdash", "pip"}
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
 
@@ -42,11 +44,34 @@ def package_changes(old: RunRow, new: RunRow) -> list[str]:
         lines.append(f"torch: {_torch(old)} | {_torch(new)}")
     if old.python != new.python:
         lines.append(f"python: {old.python} | {new.python}")
-    for name in sorted({*old.packages, *new.packages}):
-        old_package, new_package = package_words(old, name), package_words(new, name)
-        if old_package != new_package and name != "torch" and not _only_recorded_since(old, new, name):
-            lines.append(f"{name}: {old_package} | {new_package}")
+    lines += [
+        f"{name}: {package_words(old, name)} | {package_words(new, name)}"
+        for name in _changed_packages(old, new)
+    ]
     return lines
+
+
+def changed_in_build(old: RunRow, new: RunRow) -> list[str]:
+    """The names of what changed between two runs' builds: `torch`, `python`, packages.
+
+    Empty where a run recorded no packages.
+    """
+    if not (old.packages and new.packages):
+        return []
+    names = ["torch"] if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version) else []
+    names += ["python"] if old.python != new.python else []
+    return names + [name for name in _changed_packages(old, new) if name not in _NOT_OF_A_BUILD]
+
+
+def _changed_packages(old: RunRow, new: RunRow) -> list[str]:
+    """The names of the packages, without torch, whose version or commit differs between two runs."""
+    return [
+        name
+        for name in sorted({*old.packages, *new.packages})
+        if package_words(old, name) != package_words(new, name)
+        and name != "torch"
+        and not _only_recorded_since(old, new, name)
+    ]
 
 
 def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
@@ -58,23 +83,39 @@ def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
     return has_one and old.packages.get(name) == new.packages.get(name)
 
 
-def other_commits(run: RunRow, worker: Mapping[str, Any]) -> list[str]:
-    """Differences of commits between a run and an interpreter: `torch: the run's | the interpreter's`.
+def other_build(
+    measured: Mapping[str, Any], worker: Mapping[str, Any], compared: Collection[str] = ()
+) -> list[str]:
+    """Differences between a measured build and that of an interpreter: `torch: measured | interpreter's`.
 
-    They cover torch and every package that has a commit on either side.
+    Both are what a worker says of itself. Torch and every package that has a commit on either side are
+    compared by commit, or by version where the measured one recorded no commit. `compared`: names of more
+    packages, or `python`, whose versions must be equal, too.
     """
-    commits, versions = worker.get("commits") or {}, worker.get("packages") or {}
-    pairs = {"torch": (run.torch_git_version, worker.get("torch_git_version"))}
-    for name in dict.fromkeys([*run.commits, *commits]):
-        pairs[name] = run.commits.get(name, run.packages.get(name)), commits.get(name, versions.get(name))
+    commits, versions = (
+        [side.get(name) or {} for side in (measured, worker)] for name in ("commits", "packages")
+    )
+    pairs = {"torch": _torch_of_both(measured, worker)}
+    for name in dict.fromkeys([*commits[0], *commits[1]]):
+        pairs[name] = (
+            commits[0].get(name, versions[0].get(name)),
+            commits[1].get(name, versions[1].get(name)),
+        )
         # Old runs were stored without commits: compare the versions instead.
-        if name not in run.commits and run.packages.get(name) == versions.get(name):
+        if name not in commits[0] and versions[0].get(name) == versions[1].get(name):
             del pairs[name]
-    return [
-        f"{name}: {of_run} | {of_interpreter}"
-        for name, (of_run, of_interpreter) in pairs.items()
-        if of_run != of_interpreter
-    ]
+    for name in compared:
+        if name == "python":
+            pairs[name] = measured.get(name), worker.get(name)
+        elif name != "torch" and name not in commits[0] and name not in commits[1]:
+            pairs[name] = versions[0].get(name), versions[1].get(name)
+    return [f"{name}: {old} | {new}" for name, (old, new) in pairs.items() if old != new]
+
+
+def _torch_of_both(measured: Mapping[str, Any], worker: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Torch's commit on both sides, or its version where the measured side recorded no commit."""
+    name = "torch_git_version" if measured.get("torch_git_version") else "torch"
+    return measured.get(name), worker.get(name)
 
 
 def package_words(run: RunRow, name: str) -> str:
