@@ -70,7 +70,7 @@ def changed_with(finding: Finding, panel: Panel) -> list[str]:
     """The names of what of the build changed between the last night before a change and the first with it."""
     if finding.good is None:
         return []
-    return changed_in_build(panel.runs[finding.good], panel.runs[finding.bad])
+    return changed_in_build(panel.runs[finding.good].worker, panel.runs[finding.bad].worker)
 
 
 def measured_before(finding: Finding, panel: Panel, worker: Mapping[str, Any]) -> bool:

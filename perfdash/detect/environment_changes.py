@@ -44,34 +44,11 @@ def package_changes(old: RunRow, new: RunRow) -> list[str]:
         lines.append(f"torch: {_torch(old)} | {_torch(new)}")
     if old.python != new.python:
         lines.append(f"python: {old.python} | {new.python}")
-    lines += [
-        f"{name}: {package_words(old, name)} | {package_words(new, name)}"
-        for name in _changed_packages(old, new)
-    ]
+    for name in sorted({*old.packages, *new.packages}):
+        old_package, new_package = package_words(old, name), package_words(new, name)
+        if old_package != new_package and name != "torch" and not _only_recorded_since(old, new, name):
+            lines.append(f"{name}: {old_package} | {new_package}")
     return lines
-
-
-def changed_in_build(old: RunRow, new: RunRow) -> list[str]:
-    """The names of what changed between two runs' builds: `torch`, `python`, packages.
-
-    Empty where a run recorded no packages.
-    """
-    if not (old.packages and new.packages):
-        return []
-    names = ["torch"] if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version) else []
-    names += ["python"] if old.python != new.python else []
-    return names + [name for name in _changed_packages(old, new) if name not in _NOT_OF_A_BUILD]
-
-
-def _changed_packages(old: RunRow, new: RunRow) -> list[str]:
-    """The names of the packages, without torch, whose version or commit differs between two runs."""
-    return [
-        name
-        for name in sorted({*old.packages, *new.packages})
-        if package_words(old, name) != package_words(new, name)
-        and name != "torch"
-        and not _only_recorded_since(old, new, name)
-    ]
 
 
 def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
@@ -83,39 +60,47 @@ def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
     return has_one and old.packages.get(name) == new.packages.get(name)
 
 
+def changed_in_build(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The names of what differs between two measured builds: `torch`, `python`, packages.
+
+    Both are what a worker says of itself. Empty where one recorded no packages.
+    """
+    packages = [side.get("packages") or {} for side in (old, new)]
+    if not all(packages):
+        return []
+    return list(_differences(old, new, ["python", *sorted({*packages[0], *packages[1]})]))
+
+
 def other_build(
     measured: Mapping[str, Any], worker: Mapping[str, Any], compared: Collection[str] = ()
 ) -> list[str]:
     """Differences between a measured build and that of an interpreter: `torch: measured | interpreter's`.
 
-    Both are what a worker says of itself. Torch and every package that has a commit on either side are
-    compared by commit, or by version where the measured one recorded no commit. `compared`: names of more
-    packages, or `python`, whose versions must be equal, too.
+    Torch and every package that has a commit on either side are compared by commit, or by version where the
+    measured one recorded no commit. `compared`: names of more packages, or `python`, whose versions must be
+    equal, too.
     """
-    commits, versions = (
-        [side.get(name) or {} for side in (measured, worker)] for name in ("commits", "packages")
-    )
-    pairs = {"torch": _torch_of_both(measured, worker)}
-    for name in dict.fromkeys([*commits[0], *commits[1]]):
-        pairs[name] = (
-            commits[0].get(name, versions[0].get(name)),
-            commits[1].get(name, versions[1].get(name)),
-        )
-        # Old runs were stored without commits: compare the versions instead.
-        if name not in commits[0] and versions[0].get(name) == versions[1].get(name):
-            del pairs[name]
-    for name in compared:
+    pairs = _differences(measured, worker, compared)
+    return [f"{name}: {old} | {new}" for name, (old, new) in pairs.items()]
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], compared: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two workers, by name, of what other_build compares."""
+    commits, versions = ([side.get(name) or {} for side in (old, new)] for name in ("commits", "packages"))
+    of_torch = "torch_git_version" if old.get("torch_git_version") else "torch"
+    pairs = {"torch": (old.get(of_torch), new.get(of_torch))}
+    for name in dict.fromkeys([*commits[0], *commits[1], *compared]):
         if name == "python":
-            pairs[name] = measured.get(name), worker.get(name)
-        elif name != "torch" and name not in commits[0] and name not in commits[1]:
-            pairs[name] = versions[0].get(name), versions[1].get(name)
-    return [f"{name}: {old} | {new}" for name, (old, new) in pairs.items() if old != new]
-
-
-def _torch_of_both(measured: Mapping[str, Any], worker: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Torch's commit on both sides, or its version where the measured side recorded no commit."""
-    name = "torch_git_version" if measured.get("torch_git_version") else "torch"
-    return measured.get(name), worker.get(name)
+            pairs[name] = old.get(name), new.get(name)
+        # Old runs were stored without commits: equal versions are enough.
+        elif name != "torch" and (name in commits[0] or versions[0].get(name) != versions[1].get(name)):
+            of_old, of_new = (
+                commit.get(name, version.get(name)) for commit, version in zip(commits, versions, strict=True)
+            )
+            pairs[name] = of_old, of_new
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in _NOT_OF_A_BUILD}
 
 
 def package_words(run: RunRow, name: str) -> str:
