@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.queries import Panel, RunLine
+from perfdash.history.results import RunRow
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, with a run for each
@@ -141,7 +142,8 @@ def earlier_nights(
 ) -> list[tuple[RunLine, list[tuple[str, str, RunLine]]]]:
     """The newest night of each series, with (title, anchor, run) of its baselines.
 
-    A title says how long before the night the run was: often more than a night, a week or a month.
+    The baselines are of the night's own machine, if that measured any. A title says how long before the night
+    the run was: often more than a night, a week or a month.
     """
     complete_runs = without_partial(runs, counts_by_run)
     nights = []
@@ -152,10 +154,25 @@ def earlier_nights(
         for anchor, days in _AGES:
             until = _day(head) - timedelta(days=days)
             old = [run for run in before if days == 0 or _day(run) <= until]
-            if old and old[-1] not in [run for *_, run in chosen]:
-                chosen.append((how_long(old[-1], head), anchor, old[-1]))
+            baseline = previous_run(head, old) if old else None
+            if baseline and baseline not in [run for *_, run in chosen]:
+                chosen.append((how_long(baseline, head), anchor, baseline))
         nights.append((head, chosen))
     return nights
+
+
+def previous_run(run: RunLine, earlier: Sequence[RunLine]) -> RunLine:
+    """The newest of some earlier runs, of the same machine if it has any: machines of a class differ.
+
+    `earlier`: at least one, oldest first.
+    """
+    of_machine = [other for other in earlier if other.host == run.host]
+    return (of_machine or earlier)[-1]
+
+
+def other_machine(old: RunRow, new: RunRow) -> str:
+    """Names both machines where two runs were not measured on one; empty otherwise."""
+    return "" if old.host == new.host else f"on another machine: {old.host} | {new.host}"
 
 
 def how_long(old: RunLine, new: RunLine) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prettytable import PrettyTable
@@ -86,11 +86,19 @@ class DashboardSetting:
 
 
 def settings(rows: Iterable[Row]) -> dict[DashboardSetting, list[Row]]:
-    """Group rows by setting, in the order of their first row."""
+    """Group rows by setting, in the order of their first row.
+
+    Only a row that was timed records whether it had a whole socket: where one had, its whole group had.
+    """
     groups: dict[DashboardSetting, list[Row]] = {}
     for row in rows:
-        groups.setdefault(DashboardSetting.of(row), []).append(row)
-    return groups
+        groups.setdefault(replace(DashboardSetting.of(row), is_whole_socket=False), []).append(row)
+    return {
+        replace(
+            setting, is_whole_socket=any(DashboardSetting.of(row).is_whole_socket for row in group)
+        ): group
+        for setting, group in groups.items()
+    }
 
 
 def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
-from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
+from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night, other_machine, previous_run
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.acts import given_name
@@ -45,9 +45,9 @@ _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held
 class Night:
     """A run with what changed in it.
 
-    `causes`: the worst first. `against` names the baseline; `previous` is its last run. `untold` says why
-    nothing was compared, `caution` which numbers were not; `nightly` is one line on missing or broken
-    nightlies before it.
+    `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
+    if it has one. `untold` says why nothing was compared, `caution` which numbers were not; `nightly` is one
+    line on missing or broken nightlies before it.
     """
 
     imported: Imported
@@ -228,7 +228,11 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         RunChange(APPEARED, case, "not measured before", good=last, bad=ChangeEnd.of(run))
         for case in cases_by_id(connection, new).values()
     ]
-    text = f"the {len(earlier)} runs before it on this kind of machine; previous run: {alike[-1].name}"
+    baseline = previous_run(run, alike)
+    machines = f" ({words})" if (words := other_machine(baseline, run)) else ""
+    text = (
+        f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
+    )
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
@@ -240,7 +244,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         lambda cause: why_of_cause(connection, cause),
     )
     causes = sort_causes([*found, *of_changes(changes)])
-    previous = read_run(connection, alike[-1])
+    previous = read_run(connection, baseline)
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
 
 

@@ -57,7 +57,7 @@ class Plan:
         for planned in self.cases:
             plain = to_json(planned)
             plain["env"] = mask_variables(dict(sorted(planned.env.items())))
-            plain["source"] = _digest(planned)
+            plain["source"] = digest_of_files(planned)
             cases.append(plain)
         return {
             "cases": cases,
@@ -222,7 +222,7 @@ def _usual(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _digest(planned: Planned) -> str | None:
+def digest_of_files(planned: Planned) -> str | None:
     """The digest of the user's own model and back end files; None without any."""
     files: list[Path] = []
     if planned.loader == "python":

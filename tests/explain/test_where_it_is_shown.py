@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from perfdash.detect.causes import gather_in_causes
 from perfdash.explain import case_sides
-from perfdash.explain.structure_comparison import compare, side_of
+from perfdash.explain.code_difference import code_difference
+from perfdash.explain.structure_comparison import KernelChange, compare, side_of
 from perfdash.history import alert_store
 from perfdash.history.generated_code import load
 from perfdash.history.ingest import take_in
@@ -102,6 +104,39 @@ def test_the_page_of_a_cause_has_both_sides_and_the_folded_code(history, tmp_pat
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in code
     assert "<script>alert" not in text
     assert '<tr><th scope="row">kernels</th><td class="num">1</td>' in text
+
+
+@pytest.mark.parametrize("without", [slice(SLOWER_FROM), slice(SLOWER_FROM, NIGHTS)])
+def test_code_of_one_side_is_not_shown_as_new_code(history, tmp_path, without):
+    """A night with --no-code names its kernels, and has no code to compare."""
+    _, runs = history
+    runs = list(runs)
+    runs[without] = [
+        replace(night, rows=tuple(replace(row, code={}) for row in night.rows)) for night in runs[without]
+    ]
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, runs)
+        judge_new(store)
+        build(store, tmp_path / "site", jobs=1)
+    (page,) = (tmp_path / "site").glob("causes/*.html")
+    text = page.read_text()
+    assert "Generated code that differs" not in text
+    assert any(f"no code was kept of {night.run.name}." in text for night in runs[without])
+
+
+def test_a_kernel_that_is_new_is_shown_beside_a_side_without_code():
+    added, changed = kernel("add"), kernel("mul", 1)
+    other = {**changed, "fingerprint": "other"}
+    explanation = SimpleNamespace(
+        kernels=[KernelChange("new", (), (added,)), KernelChange("changed", (changed,), (other,))]
+    )
+    code = "".join(
+        f"{each['name']} = async_compile.cpp_pybinding([], '''\nvoid f();\n''')\n" for each in (added, other)
+    )
+    code += "async_compile.wait(globals())\n"
+    assert code_difference(explanation, {}, {"graph0.py": code}).splitlines()[1:] == [
+        "+++ cpp_fused_add_0", "@@ -0,0 +1 @@", "+void f();"
+    ]  # fmt: skip
 
 
 def test_the_command_of_a_cause_names_one_case_in_a_shell(tmp_path):
