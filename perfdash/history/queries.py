@@ -204,6 +204,31 @@ def run_before(
     return list_runs(connection, ids=[number])[0] if number is not None else None
 
 
+def runs_around(
+    connection: sa.Connection, good: RunLine, bad: RunLine, case_id: int
+) -> tuple[RunLine | None, RunLine | None]:
+    """The last run no later than `good` and the first no earlier than `bad` that measured a case.
+
+    Both are of the testbed of these two runs, and not excluded.
+    """
+    runs, results = schema.runs, schema.results
+    measured = (
+        sa.select(runs.c.id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .where(runs.c.testbed_id == good.testbed_id, results.c.case_id == case_id)
+        .where(runs.c.excluded.is_(None), results.c.status.not_in(_NOT_MEASURED))
+        .limit(1)
+    )
+    before = measured.where(runs.c.started <= good.started)
+    after = measured.where(runs.c.started >= bad.started)
+    numbers = (
+        connection.execute(before.order_by(runs.c.started.desc(), runs.c.id.desc())).scalar(),
+        connection.execute(after.order_by(runs.c.started, runs.c.id)).scalar(),
+    )
+    found = {run.id: run for run in list_runs(connection, ids=[n for n in numbers if n is not None])}
+    return found.get(numbers[0] or -1), found.get(numbers[1] or -1)
+
+
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
     """Select runs by a word, oldest first. Raises UsageError if no run matches.
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdash.detect.causes import gather_in_causes
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.causes import causes, gather_in_causes
 from perfdash.explain import case_sides
 from perfdash.explain.code_difference import code_difference
 from perfdash.explain.structure_comparison import KernelChange, compare, side_of
@@ -25,7 +26,7 @@ from perfdash.report.comment import comment
 from perfdash.report.night import of_history
 from perfdash.site import cause_page
 from perfdash.site.build import build
-from tests.detect.simulated import farm, judge_last, slower
+from tests.detect.simulated import farm, judge_last, judge_nights, slower
 from tests.explain.sides import kernel, structure
 from tests.history.made import run
 
@@ -185,6 +186,42 @@ def test_only_two_texts_are_stored_for_all_nights(history):
         evidence.good.name,
         evidence.bad.name,
     )
+
+
+def test_an_alert_is_explained_by_the_builds_around_its_cause(tmp_path):
+    """Ten models get slower with one build; by its own noisy nights a model's alert may be dated later."""
+
+    def change(night, name, values):
+        if int(name.removeprefix("model")) <= 9 and night >= 28:
+            values["backend_ms"] *= 1.04
+        return None if (night, name) == (28, "model01") else values
+
+    old, new = (structure(kernel("add relu", 0, body)) for body in ("old();", "new();"))
+    nights = [
+        replace(
+            night_run,
+            rows=tuple(replace(row, structure=new if night >= 28 else old) for row in night_run.rows),
+        )
+        for night, night_run in enumerate(farm(34, models=14, noise=0.012, change=change))
+    ]
+    with open_store(str(tmp_path / "history.db")) as store:
+        judge_nights(store, nights, first=30)
+        with store.read() as connection:
+            found = causes(gather(connection, alert_store.load(connection, states=alert_store.SHOWN)))
+            (cause,) = [cause for cause in found if len(cause.members) > 5]
+            explained = {
+                member.case.model: case_sides.of_alert(connection, member.alert.id)[0]
+                for member in cause.members
+            }
+            of_cause = case_sides.explain_cause(connection, cause)
+    own = {member.case.model: (member.good.started[:10], member.bad.started[:10]) for member in cause.members}
+    assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+    assert set(own.values()) > {("2026-01-28", "2026-01-29")}, "one is dated otherwise by its own nights"
+    for model, explanation in [*explained.items(), (of_cause.after.case.model, of_cause)]:
+        sides = explanation.before.run, explanation.after.run
+        measured_on = "2026-01-30" if model == "model01" else "2026-01-29"  # not measured that night
+        assert [side.started[:10] for side in sides] == ["2026-01-28", measured_on]
+        assert explanation.same_code is False
 
 
 def test_sides_of_a_bisection_come_from_its_records():
