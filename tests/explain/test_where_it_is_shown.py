@@ -117,7 +117,7 @@ def test_code_of_one_side_is_not_shown_as_new_code(history, tmp_path, without):
     ]
     with open_store(str(tmp_path / "history.db")) as store:
         take_in(store, runs)
-        judge_new(store)
+        judge_last(store, 8)
         build(store, tmp_path / "site", jobs=1)
     (page,) = (tmp_path / "site").glob("causes/*.html")
     text = page.read_text()
