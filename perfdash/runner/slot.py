@@ -132,16 +132,14 @@ class Slot:
         `unloadable`: the failure of each model of the user's own that does not load, by the name of its
         function; then the rest is not looked at.
         """
-        # One that asks for other instructions than the machine's own says nothing of the machine.
-        plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
-        like = (plain or planned)[0]
+        like = next((case for case in planned if not case.chooses_vector_isa), planned[0])
         self._on_activity(f"starting {self._options.python} and importing torch")
         alike = {_probed_as(case): case for case in planned}
         by_kind = {kind: self._probe(like, case) for kind, case in alike.items()}
         probes = list(by_kind.values())
         hopeless = all(probe["complaints"] for probe in probes)
         unloadable = {} if hopeless else self._unloadable(like, planned)
-        plain = [case for case in plain if not by_kind[_probed_as(case)]["complaints"]]
+        possible = [case for case in planned if not by_kind[_probed_as(case)]["complaints"]]
         facts = host.facts()
         environment = {
             **facts,
@@ -149,7 +147,7 @@ class Slot:
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
             **self._gpu_facts(),
-            "vector_isa": None if hopeless or unloadable else self._vector_isa(plain, facts["cpu_flags"]),
+            "vector_isa": None if hopeless or unloadable else self._vector_isa(possible, facts["cpu_flags"]),
         }
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
@@ -206,7 +204,8 @@ class Slot:
         What all cases share is made on the way (worker.compiler_caches). Inductor falls back without a word
         when its try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
-        of_inductor = [p for p in planned if p.needs_inductor]
+        # A case that chooses its vector instructions says nothing about the machine.
+        of_inductor = [case for case in planned if case.needs_inductor and not case.chooses_vector_isa]
         if of_inductor and not of_inductor[0].needs_cpp:
             self._prepare(of_inductor[0])
             return None

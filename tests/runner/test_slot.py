@@ -18,10 +18,11 @@ from tests.runner.planned import PLANNED, Parent
 def slot(monkeypatch):
     """A slot without a worker; `asked` are the roles of its probes, `lent` what its jobs were lent."""
     slot = Slot((0,), Options(python="python", threads=1))
-    slot.asked, slot.lent = [], []
+    slot.asked, slot.probed, slot.lent = [], [], []
 
     def probe(like, case, role="probe"):
         slot.asked.append(role)
+        slot.probed.append(case)
         return {"vector_isa": "avx512", "whole": True}
 
     def process(planned, job, log, on_event=None, parent=0, timed=False):
@@ -55,6 +56,22 @@ def test_other_instructions_have_headers_of_their_own(slot, tmp_path):
     slot.measure(Order(planned()), tmp_path / "log", print)
     slot.measure(Order(planned(env={"ATEN_CPU_CAPABILITY": "avx2"})), tmp_path / "log", print)
     assert slot.asked == ["isa", "isa"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"ATEN_CPU_CAPABILITY": "avx2"}},
+        {"inductor_config": {"cpp.simdlen": 256}},
+        {"inductor_config": {"cpp.vec_isa_ok": True}},
+    ],
+)
+def test_a_case_that_names_its_instructions_says_nothing_of_the_machine(slot, change):
+    other, plain = planned(**change), planned()
+    assert slot._vector_isa([other, plain], ["avx512f"]) == "avx512"
+    assert slot.probed == [plain]
+    assert slot._vector_isa([other], ["avx512f"]) is None
+    assert slot.probed == [plain]
 
 
 def test_what_cannot_fit_is_not_started(slot, tmp_path):
