@@ -496,7 +496,8 @@ class RunInfo:
     noise: dict[str, Any] = field(default_factory=dict)
     # What was to be measured: {fingerprint, total, shard, dynamo_names}; the same fingerprint in all shards.
     plan: dict[str, Any] = field(default_factory=dict)
-    # One entry each time it was started or resumed: {started, ended, state, command, host, slots}.
+    # One entry each time it was started or resumed, for each kind of slots: {started, ended, state, command,
+    # slots}; at_once: fewer slots measured at a time; bind_memory: whether their memory is bound.
     sessions: list[dict[str, Any]] = field(default_factory=list)
     merged_from: list[str] = field(default_factory=list)
 

@@ -310,17 +310,8 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     cases instead (Case.settings), whether or not the run named the configuration.
     """
     environment = info.environment
-    # The session with most slots: a resumed run with nothing left to measure used none.
-    session = max(info.sessions, key=lambda session: len(session.get("slots", [])), default={})
-    slots: list[dict[str, Any]] = session.get("slots", [])
-    hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
     setting, case_settings = setting_of_options(info.configuration)
-    at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
-    side_by_side = max(1, at_once // len(hosts))
-    if side_by_side > 1:
-        setting["side_by_side"] = side_by_side
-    if compile_cores := max((slot.get("compile_cores", 0) for slot in slots), default=0):
-        setting["compile_cores"] = compile_cores
+    setting |= _of_slots(info)
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
@@ -340,6 +331,48 @@ def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]
 def without_machine(setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a setting that the options of the run decide, without cores and GPUs of the machine."""
     return {name: value for name, value in setting.items() if name in _SETTINGS}
+
+
+def _of_slots(info: RunInfo) -> dict[str, Any]:
+    """What the setting of a run says of its slots.
+
+    `side_by_side`: the cases at a time on a host, of the kind with most slots, if several. `side_by_side_of`:
+    those of all kinds, if sessions of one kind differ, or if one of several kinds was reduced
+    (noise.null_at_start). An ordinary run has none: its other kinds follow from the machine and its options.
+    """
+    slot_counts: dict[tuple[int, bool], int] = {}  # by kind: threads, and whether they are bound
+    at_a_time: dict[tuple[int, bool], set[int]] = {}
+    compile_cores: dict[tuple[int, bool], int] = {}
+    is_reduced = False
+    for session in info.sessions:
+        slots: list[dict[str, Any]] = session.get("slots", [])
+        if not slots:  # a resumed run with nothing left to measure
+            continue
+        kind = len(slots[0].get("cores", ())), bool(session.get("bind_memory"))
+        hosts = {slot.get("host", info.host) for slot in slots}
+        at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
+        is_reduced = is_reduced or at_once < len(slots)
+        at_a_time.setdefault(kind, set()).add(max(1, at_once // len(hosts)))
+        slot_counts[kind] = max(len(slots), slot_counts.get(kind, 0))
+        wider = max(slot.get("compile_cores", 0) for slot in slots)
+        compile_cores[kind] = max(wider, compile_cores.get(kind, 0))
+    if not slot_counts:
+        return {}
+    main = min(slot_counts, key=lambda kind: (-slot_counts[kind], kind))
+    setting: dict[str, Any] = {}
+    if max(at_a_time[main]) > 1:
+        setting["side_by_side"] = max(at_a_time[main])
+    is_mixed = any(len(numbers) > 1 for numbers in at_a_time.values())
+    if is_mixed or (is_reduced and len(at_a_time) > 1):
+        setting["side_by_side_of"] = {_kind(*kind): sorted(at_a_time[kind]) for kind in sorted(at_a_time)}
+    if compile_cores[main]:
+        setting["compile_cores"] = compile_cores[main]
+    return setting
+
+
+def _kind(threads: int, binds: bool) -> str:
+    """A kind of slots in words: `1 thread`, `8 bound threads`."""
+    return f"{threads}{' bound' if binds else ''} thread{'s' if threads != 1 else ''}"
 
 
 def _without_configuration(

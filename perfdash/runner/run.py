@@ -285,7 +285,13 @@ def _measure_part(
     """
     plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(
-        {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
+        {
+            "started": now(),
+            "command": run.command,
+            "executor": settings.executor,
+            "slots": [],
+            **({"bind_memory": True} if settings.bind_memory else {}),
+        }
     )
     if is_further:
         info.noise.get("null", {}).pop("end", None)

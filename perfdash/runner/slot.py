@@ -13,6 +13,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ PROBE_S = 300.0
 FURTHER = 2  # processes more, where the first ones disagree
 # Forks that a parent serves. What its models have in common must not stay the same for a whole night.
 _FORKS = 40
+# Variables that change what inductor compiles, or for which instructions; names or beginnings.
+_OF_COMPILING = ("ATEN_CPU_CAPABILITY", "CXX", "TORCHINDUCTOR_")
 _KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
 # The share of each phase of the main process that a further process repeats; compiling it reads a cache.
@@ -84,7 +87,7 @@ class Slot:
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
         self._monitor: GpuMonitor | None = None  # once it is first needed
-        self._prepared_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
+        self._prepared_for: set[tuple[str, ...]] = set()  # kinds of cases (_prepared_as)
 
     @property
     def lock_names(self) -> list[str]:
@@ -132,16 +135,14 @@ class Slot:
         `unloadable`: the failure of each model of the user's own that does not load, by the name of its
         function; then the rest is not looked at.
         """
-        # One that asks for other instructions than the machine's own says nothing of the machine.
-        plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
-        like = (plain or planned)[0]
+        like = next((case for case in planned if not case.chooses_vector_isa), planned[0])
         self._on_activity(f"starting {self._options.python} and importing torch")
         alike = {_probed_as(case): case for case in planned}
         by_kind = {kind: self._probe(like, case) for kind, case in alike.items()}
         probes = list(by_kind.values())
         hopeless = all(probe["complaints"] for probe in probes)
         unloadable = {} if hopeless else self._unloadable(like, planned)
-        plain = [case for case in plain if not by_kind[_probed_as(case)]["complaints"]]
+        possible = [case for case in planned if not by_kind[_probed_as(case)]["complaints"]]
         facts = host.facts()
         environment = {
             **facts,
@@ -149,7 +150,7 @@ class Slot:
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
             **self._gpu_facts(),
-            "vector_isa": None if hopeless or unloadable else self._vector_isa(plain, facts["cpu_flags"]),
+            "vector_isa": None if hopeless or unloadable else self._vector_isa(possible, facts["cpu_flags"]),
         }
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
@@ -203,10 +204,12 @@ class Slot:
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
 
-        What all cases share is made on the way (worker.compiler_caches). Inductor falls back without a word
+        What the cases of a kind share is made on the way, for every kind (worker.compiler_caches): otherwise
+        compilation latencies would depend on the kind that comes first. Inductor falls back without a word
         when its try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
-        of_inductor = [p for p in planned if p.needs_inductor]
+        # A case that chooses its vector instructions says nothing about the machine.
+        of_inductor = [case for case in planned if case.needs_inductor and not case.chooses_vector_isa]
         if of_inductor and not of_inductor[0].needs_cpp:
             self._prepare(of_inductor[0])
             return None
@@ -219,6 +222,12 @@ class Slot:
             )
             if widest and probed["whole"]:
                 break
+        for case in of_inductor:
+            if _prepared_as(case) not in self._prepared_for:
+                # Options of one configuration must not end the run: its first case tries again.
+                with suppress(MachineError):
+                    if not self._prepare(case)["whole"]:
+                        self._prepare(case)
         return vector_isa
 
     def _prepare(self, planned: Planned) -> dict[str, Any]:
@@ -226,9 +235,9 @@ class Slot:
         if self._machine_cache is None:
             self._machine_cache = TemporaryFolder()
         shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else "Triton's driver stub"
-        self._on_activity(f"compiling what all cases share: {shared}")
+        self._on_activity(f"compiling what cases share: {shared}")
         probed = self._probe(planned, planned, role="isa")
-        self._prepared_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
+        self._prepared_for.add(_prepared_as(planned))
         return probed
 
     def null(self, like: Planned, processes: int, log: Path) -> list[ProcessOutcome]:
@@ -271,11 +280,10 @@ class Slot:
         preload = allocator_library(self._options.allocator) is not None
         replica_s = 0.0
         try:
-            asked = planned.env.get("ATEN_CPU_CAPABILITY")
             if (
                 order.role in ("full", "profile", "subgraph", "structure")
                 and planned.needs_inductor
-                and asked not in self._prepared_for
+                and _prepared_as(planned) not in self._prepared_for
             ):
                 self._prepare(planned)
             with TemporaryFolder() as scratch:
@@ -432,6 +440,17 @@ class Slot:
 def _probed_as(planned: Planned) -> tuple[str, ...]:
     """What the interpreter is asked about: cases that agree in it share a probe."""
     return planned.case.backend, planned.case.dtype, repr((planned.compile_mode, planned.inductor_config))
+
+
+def _prepared_as(planned: Planned) -> tuple[str, ...]:
+    """What the files that inductor's cases share depend on: cases that agree in it share them."""
+    if not planned.needs_cpp:  # Triton's driver stub depends on Triton and Python alone
+        return ()
+    backend = planned.backend_file or planned.case.backend
+    makes_others = hasattr(registry.backend_facts(backend), "compile_sample")
+    variables = sorted(item for item in planned.env.items() if item[0].startswith(_OF_COMPILING))
+    options = sorted(planned.inductor_config.items())
+    return (backend if makes_others else "", repr(options), repr(variables))
 
 
 def free_slots(threads: int) -> list[tuple[int, ...]]:

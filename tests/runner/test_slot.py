@@ -3,9 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from perfdash.errors import MachineError
 from perfdash.records import Case
 from perfdash.runner import slot as slots
 from perfdash.runner.cores import Locks, core_names
@@ -18,10 +20,11 @@ from tests.runner.planned import PLANNED, Parent
 def slot(monkeypatch):
     """A slot without a worker; `asked` are the roles of its probes, `lent` what its jobs were lent."""
     slot = Slot((0,), Options(python="python", threads=1))
-    slot.asked, slot.lent = [], []
+    slot.asked, slot.probed, slot.lent = [], [], []
 
     def probe(like, case, role="probe"):
         slot.asked.append(role)
+        slot.probed.append(case)
         return {"vector_isa": "avx512", "whole": True}
 
     def process(planned, job, log, on_event=None, parent=0, timed=False):
@@ -55,6 +58,63 @@ def test_other_instructions_have_headers_of_their_own(slot, tmp_path):
     slot.measure(Order(planned()), tmp_path / "log", print)
     slot.measure(Order(planned(env={"ATEN_CPU_CAPABILITY": "avx2"})), tmp_path / "log", print)
     assert slot.asked == ["isa", "isa"]
+
+
+PLAIN, WRAPPER, AHEAD = planned(), planned(inductor_config={"cpp_wrapper": True}), planned("aot-inductor")
+
+
+@pytest.mark.parametrize("cases", [[PLAIN, WRAPPER, AHEAD], [AHEAD, WRAPPER, PLAIN], [WRAPPER, PLAIN, AHEAD]])
+def test_every_kind_of_case_finds_its_headers_whichever_comes_first(slot, monkeypatch, tmp_path, cases):
+    probe = slot._probe
+    able = {"complaints": [], "cuda": []}
+    monkeypatch.setattr(slot, "_probe", lambda like, case, role="probe": probe(like, case, role) | able)
+    monkeypatch.setattr(slot, "_parent_for", lambda planned: Mock(hello={}))
+    slot.introduce([*cases, planned("eager"), *cases, planned("inductor-freezing")])
+    prepared = [case for role, case in zip(slot.asked, slot.probed, strict=True) if role == "isa"]
+    assert prepared == cases
+    for case in cases:
+        slot.measure(Order(case), tmp_path / "log", print)
+    assert slot.asked.count("isa") == 3
+
+
+def test_headers_that_cannot_be_made_are_tried_again_before_the_first_case(slot, monkeypatch, tmp_path):
+    probe = slot._probe
+
+    def fail(like, case, role="probe"):
+        if case.inductor_config:
+            raise MachineError("the worker failed")
+        return probe(like, case, role)
+
+    monkeypatch.setattr(slot, "_probe", fail)
+    assert slot._vector_isa([PLAIN, WRAPPER], ["avx512f"]) == "avx512"
+    answer = slot.measure(Order(WRAPPER), tmp_path / "log", print)
+    assert answer.outcomes[0].find("failed")["status"] == "infra_error"
+    monkeypatch.setattr(slot, "_probe", probe)
+    slot.measure(Order(WRAPPER), tmp_path / "log", print)
+    assert slot.probed == [PLAIN, WRAPPER]
+
+
+def test_headers_that_are_not_whole_are_made_again(slot, monkeypatch):
+    probe, whole = slot._probe, iter([False, True, False, False])
+    monkeypatch.setattr(slot, "_probe", lambda *args, **role: probe(*args, **role) | {"whole": next(whole)})
+    assert slot._vector_isa([PLAIN, WRAPPER], ["avx512f"]) == "avx512"
+    assert slot.probed == [PLAIN, PLAIN, WRAPPER, WRAPPER]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"ATEN_CPU_CAPABILITY": "avx2"}},
+        {"inductor_config": {"cpp.simdlen": 256}},
+        {"inductor_config": {"cpp.vec_isa_ok": True}},
+    ],
+)
+def test_a_case_that_names_its_instructions_says_nothing_of_the_machine(slot, change):
+    other, plain = planned(**change), planned()
+    assert slot._vector_isa([other, plain], ["avx512f"]) == "avx512"
+    assert slot.probed == [plain]
+    assert slot._vector_isa([other], ["avx512f"]) is None
+    assert slot.probed == [plain]
 
 
 def test_what_cannot_fit_is_not_started(slot, tmp_path):
