@@ -372,7 +372,7 @@ class History:
         from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
-            judge_new(store, rules=judging_rules())
+            judge_new(store, rules=judging_rules(), warn=_warn)
             alerts = open_alerts(store, everything=everything, worse=worse, run=None)
         return pd.json_normalize([to_plain(alert) for alert in alerts])
 

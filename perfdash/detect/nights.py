@@ -90,6 +90,14 @@ def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLin
     return [run for run in runs if _day(run) in chosen]
 
 
+def first_latest_day(connection: sa.Connection, testbed_id: int, days: int) -> str:
+    """The first of the last `days` days on which a testbed has runs; "" where it has fewer."""
+    runs = schema.runs
+    day = sa.func.substr(runs.c.started, 1, 10)
+    query = sa.select(day).where(runs.c.testbed_id == testbed_id, runs.c.excluded.is_(None)).distinct()
+    return connection.execute(query.order_by(day.desc()).offset(days - 1).limit(1)).scalar() or ""
+
+
 def case_counts(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, CaseCounts]:
     """The number of cases of each setting in some runs, by run id."""
     table = schema.summaries

@@ -202,7 +202,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
     if run.judged is None:
-        return Night(imported, untold="this night was not judged, because only the latest nights are")
+        return Night(imported, untold="this night was not judged, because only those of the latest days are")
     earlier = [
         item
         for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started, with_excluded=False)

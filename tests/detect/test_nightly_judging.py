@@ -254,7 +254,7 @@ def test_drifts_are_tested_once_a_week_and_setting_while_a_shift_of_the_host_is_
     monkeypatch.setattr(nightly_judging, "drifts", lambda night, *rest: tested.append(night.runs[-1]) or [])
     nights = farm(44, change=change)
     take_in(quick, [of_setting(night, threads) for night in nights for threads in (1, 2)])
-    judge_new(quick, latest=36)
+    judge_new(quick, latest=18)
     assert {alert[1] for alert in alerts(quick)} == {"host"}
     sundays = [night.run.started[:10] for night in nights[-18:]]
     sundays = [day for day in sundays if date.fromisoformat(day).isoweekday() == 7]
@@ -384,6 +384,34 @@ def of_setting(night_run, threads):
     name = f"{night_run.run.name}_{threads}"
     started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
     return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
+
+
+def test_all_runs_of_the_latest_nights_are_judged(quick):
+    """Twelve a night: what fails from the first of three nights on would be compared with itself."""
+
+    def statuses(night, name):
+        return "crash" if name == "model01" and night >= 5 else "pass"
+
+    healthy = [farm(8, 2, seed=job) for job in range(1, 12)]
+    jobs = [farm(8, 2, statuses=statuses), *healthy]
+    nights = [[of_setting(run, job + 1) for job, run in enumerate(night)] for night in zip(*jobs, strict=True)]
+    begin(quick, [run for night in nights[:5] for run in night])
+    take_in(quick, [run for night in nights[5:] for run in night])
+    assert len(judge_new(quick)) == 36
+    assert [alert[:2] for alert in alerts(quick)] == [("model01", "status")]
+
+
+def test_nights_that_are_too_many_to_be_judged_are_named(quick):
+    nights = farm(6, models=4)
+    begin(quick, nights[:2])
+    take_in(quick, nights[2:])
+    warnings = []
+    judge_new(quick, latest=2, warn=warnings.append)
+    (warning,) = warnings
+    assert warning.startswith("Not judged: 2 runs on ")
+    assert "from 2026-01-03 to 2026-01-04" in warning
+    judge_new(quick, latest=2, warn=warnings.append)
+    assert len(warnings) == 1, "said once"
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
