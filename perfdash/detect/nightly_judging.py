@@ -32,6 +32,7 @@ from perfdash.detect.nights import (
     is_a_night,
     is_first_of_its_week,
     is_of_the_week,
+    runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
@@ -94,8 +95,8 @@ def judge_new(
                 first, last = skipped[0], skipped[-1]
                 warn(
                     f"Not judged: {len(skipped)} run{'' if len(skipped) == 1 else 's'} on {first.host_class} "
-                    f"from {first.started[:10]} to {last.started[:10]}, because only the latest {latest} days "
-                    "with runs are judged. A change that began in them raises no alert."
+                    f"from {first.started[:10]} to {last.started[:10]}, because only the latest {latest} "
+                    "days with runs are judged. A change that began in them raises no alert."
                 )
     done = []
     for run in sorted(waiting, key=lambda run: (run.started, run.id)):
@@ -192,20 +193,9 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     A night may consist of many runs, each with settings of its own. Without an earlier run of these settings:
     the runs before it, whatever they measured.
     """
-    before = list_runs(
-        connection,
-        testbed_id=run.testbed_id,
-        until=run.started,
-        latest=NIGHTS,
-        with_excluded=False,
-        settings=settings_of_run(connection, run.id),
-    )
-    runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+    runs = runs_before(connection, run, latest=NIGHTS, settings=settings_of_run(connection, run.id))
     if not runs:
-        before = list_runs(
-            connection, testbed_id=run.testbed_id, until=run.started, latest=NEARBY_RUNS, with_excluded=False
-        )
-        runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+        runs = runs_before(connection, run, latest=NEARBY_RUNS)
     else:
         week = [earlier for earlier in runs if is_of_the_week(earlier, run)]
         if not is_first_of_its_week(panel(connection, [*week, run], ())):

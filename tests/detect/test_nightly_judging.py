@@ -13,8 +13,7 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from perfdash.history.results import Imported
-from tests.detect.simulated import begin, farm, judge_nights, slower
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import made_store
 
 
@@ -378,14 +377,6 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]
 
 
-def of_setting(night_run, threads):
-    """A night's run as one of several that the night consists of, each with a setting of its own."""
-    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
-    name = f"{night_run.run.name}_{threads}"
-    started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
-    return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
-
-
 def test_all_runs_of_the_latest_nights_are_judged(quick):
     """Twelve a night: what fails from the first of three nights on would be compared with itself."""
 
@@ -394,9 +385,9 @@ def test_all_runs_of_the_latest_nights_are_judged(quick):
 
     healthy = [farm(8, 2, seed=job) for job in range(1, 12)]
     jobs = [farm(8, 2, statuses=statuses), *healthy]
-    nights = [[of_setting(run, job + 1) for job, run in enumerate(night)] for night in zip(*jobs, strict=True)]
-    begin(quick, [run for night in nights[:5] for run in night])
-    take_in(quick, [run for night in nights[5:] for run in night])
+    nights = [of_setting(run, job) for night in zip(*jobs, strict=True) for job, run in enumerate(night, 1)]
+    begin(quick, nights[: 5 * 12])
+    take_in(quick, nights[5 * 12 :])
     assert len(judge_new(quick)) == 36
     assert [alert[:2] for alert in alerts(quick)] == [("model01", "status")]
 
