@@ -87,6 +87,7 @@ class PointFields(Shape):
     torch_git_version: str | None
     method: Open
     excluded: str | None
+    remark: str | None
 
 
 class AlertEnd(Shape):
