@@ -102,6 +102,7 @@ class AlertEventFields(Shape):
     state: str
     run: str | None
     note: str | None
+    started: str | None
 
 
 class AlertFields(Shape):
