@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.findings import READ, NetLogs, on_one_machine
 from perfdash.detect.later_nights import with_levels_of
+from perfdash.detect.nights import latest_days
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -50,7 +51,7 @@ from perfdash.history.store import Store
 from perfdash.series_rules import SERIES, STATUS, check_metric
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
-LATEST = 30  # nights of a testbed that are judged; older ones raise no alerts
+LATEST = 30  # days of a testbed with runs that are judged; older ones raise no alerts
 _A_WORD = re.compile(r"last|id:.*|torch==.*|[0-9a-f]{7,40}|\d{4}(-\d\d(-\d\d)?)?|\d+\.\d[\w.+]*|.*\.\..*")
 
 
@@ -143,11 +144,11 @@ def rename(store: Store, name: str, new: str, why: str | None = None) -> RunLine
 def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     """Undo what the nights from `run` on told, so that they are judged again; return their number.
 
-    Only the latest nights are judged, and so only they are undone. What people decided stays.
+    Only the nights of the latest days are judged, and so only they are undone. What people decided stays.
     """
     nights = list_runs(connection, testbed_id=run.testbed_id, with_excluded=False)
     places = {line.id: (line.started, line.id) for line in list_runs(connection, testbed_id=run.testbed_id)}
-    latest = nights[-LATEST:]
+    latest = latest_days(nights, LATEST)
     since = max(_place(run), _place(latest[0])) if latest else _place(run)
     again = [line for line in latest if _place(line) >= since and line.results]
     runs = schema.runs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import SETTING
-from perfdash.history.queries import Panel, RunLine
+from perfdash.history.queries import Panel, RunLine, list_runs
 from perfdash.history.results import RunRow
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
@@ -89,6 +89,37 @@ def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLin
     """The runs of the last `days` days that have runs, oldest first."""
     chosen = set(sorted({_day(run) for run in runs})[-days:])
     return [run for run in runs if _day(run) in chosen]
+
+
+def runs_before(
+    connection: sa.Connection,
+    run: RunLine,
+    *,
+    latest: int | None = None,
+    settings: Collection[tuple[Any, ...]] | None = None,
+) -> list[RunLine]:
+    """The runs of its testbed and origin before a run, oldest first; `latest`, `settings`: as list_runs."""
+    before = list_runs(
+        connection,
+        testbed_id=run.testbed_id,
+        until=run.started,
+        latest=latest,
+        with_excluded=False,
+        settings=settings,
+    )
+    return [
+        earlier
+        for earlier in before
+        if earlier.origin == run.origin and (earlier.started, earlier.id) < (run.started, run.id)
+    ]
+
+
+def first_latest_day(connection: sa.Connection, testbed_id: int, days: int) -> str:
+    """The first of the last `days` days on which a testbed has runs; "" where it has fewer."""
+    runs = schema.runs
+    day = sa.func.substr(runs.c.started, 1, 10)
+    query = sa.select(day).where(runs.c.testbed_id == testbed_id, runs.c.excluded.is_(None)).distinct()
+    return connection.execute(query.order_by(day.desc()).offset(days - 1).limit(1)).scalar() or ""
 
 
 def case_counts(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, CaseCounts]:

@@ -51,12 +51,13 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertEvent:
-    """A change of an alert's state."""
+    """A change of an alert's state. `run` is the present name of its run, which began at `started`."""
 
     at: str
     state: str
     run: str | None
     note: str | None
+    started: str | None = None
 
 
 def load(
@@ -112,7 +113,7 @@ def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
     """The events of an alert, oldest first."""
     table, runs = schema.alert_events, schema.runs
     query = (
-        sa.select(table.c.at, table.c.state, runs.c.name, table.c.note)
+        sa.select(table.c.at, table.c.state, runs.c.name, table.c.note, runs.c.started)
         .join_from(table, runs, table.c.run_id == runs.c.id, isouter=True)
         .where(table.c.alert_id == number)
         .order_by(table.c.id)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perfdash.errors import UsageError
 from perfdash.history import generated_code, schema
 from perfdash.history.compression import unpack
-from perfdash.history.pass_rates_and_means import SETTING
+from perfdash.history.pass_rates_and_means import SETTING, remark
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
@@ -351,6 +351,7 @@ class Point:
     torch_git_version: str | None
     method: dict[str, int] = field(default_factory=dict)  # versions that the metric depends on
     excluded: str | None = None  # why a person excluded the run from judging
+    remark: str | None = None  # why a pass counts in no mean, as pass_rates_and_means.remark says it
 
 
 def series(
@@ -360,28 +361,50 @@ def series(
 
     `metric` is one of NUMBERS.
     """
-    runs, results, env = schema.runs, schema.results, schema.environments
+    runs, results, env, more = schema.runs, schema.results, schema.environments, schema.result_details
+    case = cases_by_id(connection, [case_id]).get(case_id)
+    if case is None:
+        return []
     query = (
         sa.select(
             runs.c.name,
             runs.c.started,
             results.c.status,
-            results.c[metric],
+            results.c[metric].label("value"),
             env.c.torch,
             env.c.torch_git_version,
             runs.c.method,
             runs.c.excluded,
+            results.c.verdict,
+            *results.c[OF_ITS_NIGHT],
+            more.c.details,
         )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
+        .outerjoin(more, more.c.result_id == results.c.id)
         .where(results.c.case_id == case_id, runs.c.started >= since)
         .order_by(runs.c.started, runs.c.id)
     )
     if testbed_id is not None:
         query = query.where(runs.c.testbed_id == testbed_id)
-    return [
-        Point(*row[:-2], numbers(row.method or {}, metric), row.excluded) for row in connection.execute(query)
-    ]
+    points = []
+    for row in connection.execute(query):
+        captured = {name: getattr(row, name) for name in OF_ITS_NIGHT if getattr(row, name) is not None}
+        result = Row(case, row.status, captured, verdict=row.verdict, details=row.details or {})
+        points.append(
+            Point(
+                row.name,
+                row.started,
+                row.status,
+                row.value,
+                row.torch,
+                row.torch_git_version,
+                numbers(row.method or {}, metric),
+                row.excluded,
+                remark(result),
+            )
+        )
+    return points
 
 
 def trend(

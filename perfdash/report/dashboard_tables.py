@@ -12,11 +12,9 @@ from prettytable import PrettyTable
 
 from perfdash.history.pass_rates_and_means import (
     Summary,
-    gave_up,
     grouped,
     is_counted,
-    is_disturbed,
-    nothing_captured,
+    remark,
     summarize,
 )
 from perfdash.history.results import Row, is_cpu_time
@@ -161,12 +159,8 @@ def status(row: Row | None) -> str:
         return plain(f"crash ({failure(row)['type']})", 40)
     if str(row.status) not in _PASSING:
         return plain(row.status, 40)
-    if nothing_captured(row):
-        return f"{row.status} (nothing captured)"
-    if gave_up(row):
-        return f"{row.status} (recompile limit)"
-    if is_disturbed(row):
-        return f"{row.status} (disturbed)"
+    if words := remark(row):
+        return f"{row.status} ({words})"
     graph_breaks = row.values.get("graph_breaks") or 0.0
     breaks = int(graph_breaks) if math.isfinite(graph_breaks) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)

@@ -13,13 +13,29 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
-from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night, other_machine, previous_run
+from perfdash.detect.nights import (
+    NEARBY_RUNS,
+    comparable,
+    is_a_night,
+    other_machine,
+    previous_run,
+    runs_before,
+)
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.acts import given_name
 from perfdash.history.alert_store import FIXED, Alert
 from perfdash.history.pass_rates_and_means import setting_of
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, read_run, testbed_of
+from perfdash.history.queries import (
+    Panel,
+    RunLine,
+    cases_by_id,
+    list_runs,
+    panel,
+    read_run,
+    settings_of_run,
+    testbed_of,
+)
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
 from perfdash.records import NOT_MEASURED, Status
@@ -202,12 +218,10 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
     if run.judged is None:
-        return Night(imported, untold="this night was not judged, because only the latest nights are")
-    earlier = [
-        item
-        for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started, with_excluded=False)
-        if item.origin == run.origin and (item.started, item.id) < (run.started, run.id)
-    ]
+        return Night(imported, untold="this night was not judged, because only those of the latest days are")
+    # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
+    earlier = runs_before(connection, run, settings=settings_of_run(connection, run.id))
+    earlier = earlier or runs_before(connection, run)
     if not earlier:
         return Night(imported, untold="first run of this kind, nothing to compare it with")
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])

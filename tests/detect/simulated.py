@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -70,6 +71,14 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
         return values
 
     return change
+
+
+def of_setting(night: Imported, threads: int) -> Imported:
+    """A night's run as one of several that the night consists of, each with a setting of its own."""
+    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night.rows)
+    name = f"{night.run.name}_{threads}"
+    started = night.run.started.replace("T01:00", f"T01:{threads:02}")
+    return Imported(replace(night.run, name=name, started=started, uid=name), rows)
 
 
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:

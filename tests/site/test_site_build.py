@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from perfdash.detect.curation import rename
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import take_in
@@ -23,7 +25,7 @@ from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
 from tests.detect.simulated import judge_last
 from tests.history.made import run
-from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
+from tests.site.stored import FIRST, NAMES, built, check, files, fill, fresh, night, result
 from tests.stores import made_store
 
 
@@ -350,3 +352,19 @@ def test_nights_have_their_files(store, site):
     cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.cases(")[:-3])
     assert set(data["case"]) <= set(cases["case"])
     assert all((bed / "data" / page).resolve().is_file() for page in cases["page"])
+
+
+def test_a_run_that_was_renamed_has_its_new_name_everywhere(store, site, tmp_path):
+    case = Case("timm", NAMES[0])
+    levels = [10.0] * 15 + [14.0] * 15
+    nights = [
+        run(str(FIRST + timedelta(days=number)), [result(case, level, night=number)])
+        for number, level in enumerate(levels)
+    ]
+    take_in(store, nights)
+    built(store, site)
+    old = nights[15].run.name
+    rename(store, old, "broken-fan")
+    built(store, site)
+    assert files(site) == fresh(store, tmp_path / "fresh")
+    assert not any(old.encode() in content for content in files(site).values())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 
+from perfdash.detect.curation import rename
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -15,7 +16,7 @@ from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
-from tests.detect.simulated import farm, judge_last
+from tests.detect.simulated import farm, judge_last, slower
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -168,3 +169,16 @@ def test_a_lost_improvement_is_one_failure(store):
     with store.read() as connection:
         views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
     assert [view.cause.group for view in views] == [NEW_FAILURE]
+
+
+def test_what_happened_to_a_cause_has_days_also_after_a_run_was_renamed(store):
+    runs = farm(33, 6, change=slower("model03", 28, 1.3))
+    take_in(store, runs)
+    judge_new(store, latest=5)
+    rename(store, runs[29].run.name, "wheel-2.15-final")
+    with store.read() as connection:
+        views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
+    days = [day for view in views for day, _ in view.events]
+    assert days == sorted(days)
+    assert runs[29].run.started[:10] in days
+    assert all(date.fromisoformat(day) for day in days)
