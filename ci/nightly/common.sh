@@ -99,6 +99,13 @@ measured_python() {
   fi
 }
 
+# The interpreter that measured a run, where ci/nightly/gather.sh has listed it: `missing` is on another machine.
+python_of() { # RUN
+  local listed
+  listed="$(grep -sF "$1"$'\t' "$PERFDASH_NIGHTLY/pythons" | tail -1 | cut -f2 || true)"
+  echo "${listed:-$(measured_python)}"
+}
+
 # The runs that are told of, a folder a line: merged ones in place of their shards.
 told_runs() { cat "$PERFDASH_NIGHTLY/run" 2>/dev/null || cat "$PERFDASH_NIGHTLY/runs" 2>/dev/null || true; }
 
