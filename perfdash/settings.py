@@ -87,6 +87,13 @@ class RunSettings(_Declared):
             raise ValueError(f"{min(value)} is no batch size: give 1 or more")
         return value
 
+    @field_validator("line")
+    @classmethod
+    def _plain_name(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"[A-Za-z0-9._+/-]{1,60}", value):
+            raise ValueError(f"{value!r} is no name of a line: give up to 60 letters, digits and . _ + / -")
+        return value or None
+
     @field_validator("db")
     @classmethod
     def _plain_address(cls, value: str | None) -> str | None:

@@ -29,7 +29,11 @@ if [ -z "$good" ]; then
   ci/torch_build.sh --good "$python"
   exit 0
 fi
-if [ "$good" = "$python" ]; then
+different=no
+for run in "${runs[@]}"; do
+  if [ "$(python_of "$run")" != "$good" ]; then different=yes; fi
+done
+if [ "$different" = no ]; then
   say "Tonight's environment is that of the last good night: there are no two builds to compare"
   exit 0
 fi
@@ -39,7 +43,18 @@ is_over="CONFIRM_MINUTES=$CONFIRM_MINUTES are over: what was not measured again 
 until="$(awk -v now="$(date +%s.%N)" -v minutes="$CONFIRM_MINUTES" 'BEGIN { printf "%.1f", now + minutes * 60 }')"
 cannot=no
 confirm() { # RUN
-  local code=0 left words=(--good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT")
+  local code=0 left words run_python
+  run_python="$(python_of "$1")"
+  if [ "$run_python" = missing ]; then
+    say "$(basename "$1"): its environment is not on this machine ($(hostname)): what it suspects stays suspected"
+    cannot=yes
+    return 0
+  elif [ "$run_python" = "$good" ]; then
+    say "$(basename "$1"): its environment is that of the last good night: there are no two builds to compare"
+    cannot=yes
+    return 0
+  fi
+  words=(--good-python "$good" --python "$run_python" --limit "$CONFIRM_MOST" --out "$OUT")
   words+=(${PERFDASH_CORES:+--cores "$PERFDASH_CORES"})
   left="$(awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { left = until - now; print left < 0.1 ? 0 : left }')"
   if [ "$left" = 0 ]; then

@@ -114,6 +114,7 @@ check_parameters() {
     bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""
   done
   check_run_options
+  [[ "$LINE" =~ ^[A-Za-z0-9._+/-]{0,60}$ ]] || complain 2 "LINE=$LINE: give a name of letters, digits and . _ + / -"
   one_of POST yes no dry
   one_of BISECT yes no
   one_of QUICK yes no

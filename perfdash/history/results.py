@@ -93,6 +93,12 @@ class RunRow:
         return tuple(self.imported.get("merged_from") or ())
 
     @property
+    def way_of_measuring(self) -> str:
+        """A digest of host class and options: the testbed without the line of builds."""
+        options = {name: value for name, value in self.setting.items() if name != "line"}
+        return digest([self.host_class, options])
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the environment says of the host, without what changes from run to run."""
         return {name: value for name, value in self.environment.items() if name not in VOLATILE}
@@ -292,13 +298,14 @@ def uid(info: RunInfo) -> str:
     return str(info.plan.get("uid") or digest([info.id, info.started, info.host]))
 
 
-# Options of a run that change the meaning of its numbers and are no fields of a case.
+# Options of a run that change the meaning of its numbers, or say which series they belong to, and are no
+# fields of a case.
 _DEFAULTS: dict[str, Any] = {
     "allocator": "steady", "bind_memory": False, "compile_mode": None, "env": {}, "inductor_config": {},
-    "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
+    "line": None, "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
 }  # fmt: skip
 _SETTINGS = tuple(_DEFAULTS)
-_OF_THE_RUN = ("allocator", "weights")  # of these: no configuration sets them
+_OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:

@@ -5,9 +5,11 @@ perfdash only pretends.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -341,6 +343,26 @@ def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
     assert sum(call.startswith("confirm") for call in calls) <= 1
     assert (done.folder / "run").read_text().count("\n") == 1
+
+
+def test_only_shards_of_one_repetition_are_merged(stage):
+    """The first shard of the first repetition left no folder; measured later, it is the last in `runs`."""
+    taken = stage.home / "taken-cpu-1.1.xml"
+    taken.touch()
+    runs = f"{stage.home}/runs"
+    done = stage.night(SHARDS="2", BASE_RUNS="3")
+    assert done.code == 3
+    assert (done.folder / "runs").read_text().split() == [f"{runs}/run{number}" for number in range(1, 6)]
+    assert sorted(stage.calls("merge-shards")) == [
+        f"merge-shards {runs}/run2 {runs}/run3 --out {runs}",
+        f"merge-shards {runs}/run4 {runs}/run5 --out {runs}",
+    ]
+    (told,) = (done.folder / "run").read_text().split()
+    assert json.loads(Path(told, "run.json").read_text())["merged_from"] == [f"{runs}/run4", f"{runs}/run5"]
+    taken.unlink()
+    assert stage.night("--resume", "last").code == 0
+    assert stage.calls("merge-shards") == [f"merge-shards {runs}/run1 {runs}/run6 --out {runs}"]
+    assert (done.folder / "run").read_text() == f"{told}\n"
 
 
 @pytest.mark.parametrize("words", [["--from", "measure"], ["--only", "measure"], ["--from", "torch"]])

@@ -146,6 +146,21 @@ def test_the_end_of_a_night_names_no_run_that_no_history_takes(stage: Stage) -> 
     assert call.split(" --run ")[1:] == [f"{stage.home}/whole", f"{stage.home}/gone"]
 
 
+def test_the_line_of_a_nightly_reaches_its_runs_and_no_comparison(stage):
+    night = stage.home / "night"
+    night.mkdir()
+    (night / "python-base").write_text("/base")
+    (night / "python-change").write_text("/change")
+    assert script(stage, "nightly/measure.sh", LINE="feature").returncode == 0
+    assert " --line feature " in stage.calls("run")[0]
+    assert script(stage, "nightly/measure.sh", LINE="", BASE_RUNS="2").returncode == 0
+    assert "--line" not in stage.calls("run")[0]
+    assert script(stage, "compare.sh", "measure", LINE="feature").returncode == 0
+    assert "--line" not in stage.calls("compare-builds")[0]
+    done = stage.night("--line", "my branch")
+    assert (done.code, "LINE=my branch: give a name" in done.out) == (2, True)
+
+
 def test_a_comparison_measures_what_a_night_would(stage):
     night = stage.home / "night"
     night.mkdir()

@@ -106,6 +106,46 @@ def test_a_version_and_a_wheel(builds):
     assert about(other)["git_version"] == "d" * 40
 
 
+def test_all_cells_of_a_night_measure_one_build(builds):
+    """A newer torch and a newer commit of the library come while the second cell waits for its agent."""
+    library = Repository(builds.home / "mylib")
+    first = library.commit("one", project("mylib"))
+    builds.torch("2.15.0.dev20261120", "1" * 40)
+    night = builds.home / "night"
+    asked = {
+        "TORCH": "nightly", "TORCH_INDEX": str(builds.wheels), "UNDER_TEST": f"git+file://{library.folder}",
+        "NIGHT": str(night), "PERFDASH_NIGHTLY": str(night), "SUITES": "timm", "SHARDS": "2",
+    }  # fmt: skip
+    env = variables(builds.home, PERFDASH_VENV=str(builds.own), TORCH_WITH="", PIP_NO_INDEX="1")
+
+    def script(name, *words, **more):
+        done = subprocess.run(
+            [CHECKOUT / "ci/nightly" / name, *words], env={**env, **asked, **more},
+            cwd=builds.home, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    script("pin.sh")
+    cells = json.loads(script("cells.sh", "measure", "--json"))
+    measured = []
+    for cell in cells:
+        script("torch.sh", **cell)
+        folder = Path(cell["PERFDASH_NIGHTLY"])
+        measured.append([(folder / name).read_text().strip() for name in ("git_version", "python")])
+        builds.torch("2.15.0.dev20261121", "2" * 40)
+        library.commit("two", {"mylib/new.py": ""})
+    assert len(measured) == 2
+    assert measured[0] == measured[1]
+    assert measured[0][0] == "1" * 40
+    assert first in about(Path(measured[0][1]))["UNDER_TEST"]
+    # Where it cannot be found out each cell does so, and the log says what that means.
+    (night / "build").unlink()
+    out = script("pin.sh", TORCH_INDEX=str(builds.home / "elsewhere"))
+    assert "cells may measure different builds" in out
+    assert "TORCH" not in json.loads(script("cells.sh", "measure", "--json"))[0]
+
+
 def test_a_commit_is_built_from_source(builds):
     repository = Repository(builds.home / "pytorch")
     commit = repository.commit("one", {**torch_files("e" * 40), **project("torch")})

@@ -46,6 +46,29 @@ def alerts(store):
         ]
 
 
+def test_two_lines_of_builds_in_one_history_are_each_judged_as_if_alone(quick):
+    """Every other night is of a branch with one slower model; main loses as much on its 25th night."""
+
+    def change(night, name, values):
+        if name == "model01" and (night % 2 or night >= 48):
+            values["backend_ms"] *= 1.12
+        return values
+
+    nights = farm(62, 3, change=change)
+    for place in range(1, len(nights), 2):
+        branch = nights[place]
+        nights[place] = replace(branch, run=replace(branch.run, setting={"line": "feature"}))
+    judge_nights(quick, nights, first=20)
+    with quick.read() as connection:
+        lines = {run.testbed_id: run.setting.get("line") for run in list_runs(connection)}
+        assert sorted(lines.values(), key=str) == [None, "feature"]
+        found = [
+            (lines[alert.testbed_id], alert.state, alert.metric, alert.direction)
+            for alert in kept.load(connection, states=kept.STATES)
+        ]
+    assert found == [(None, "open", "backend_ms", 1)]
+
+
 def test_noise_stays_silent(quick):
     assert judged(quick, farm(40, noise=0.02, seed=3)) == []
 
