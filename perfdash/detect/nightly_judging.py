@@ -44,6 +44,7 @@ from perfdash.history.queries import (
     of_method,
     panel,
     settings_of_run,
+    shared_cases,
 )
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -295,9 +296,10 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night of its settings was judged already; partial runs do not count.
+    """Whether a later night with half of its cases was judged already.
 
-    Runs of several settings measure side by side, and the one that began first may end last.
+    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
+    first may end last.
     """
     later = list_runs(
         connection,
@@ -306,10 +308,10 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
         with_excluded=False,
         settings=settings_of_run(connection, run.id),
     )
-    return any(
-        line.judged is not None
-        and line.origin == run.origin
-        and _earlier(run, line)
-        and has_enough_cases(line.results, run.results)
+    judged = [
+        line.id
         for line in later
-    )
+        if line.judged is not None and line.origin == run.origin and _earlier(run, line)
+    ]
+    shared = shared_cases(connection, run.id, judged)
+    return any(has_enough_cases(cases, run.results) for cases in shared.values())

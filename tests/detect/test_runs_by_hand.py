@@ -11,7 +11,7 @@ from perfdash.detect.nights import were_nights
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, panel
-from tests.detect.simulated import farm, judge_nights
+from tests.detect.simulated import begin, farm, judge_nights
 from tests.stores import made_store
 
 
@@ -106,3 +106,28 @@ def test_runs_by_hand_were_no_nights(quick):
     no_nights = [line.started[8:13] for line, was_night in zip(lines, flags, strict=False) if not was_night]
     # The second run by hand was judged by the first; a run of new models has nothing to be judged by.
     assert no_nights == ["04T12"]
+
+
+def of_batch_size(night, batch_size, minute):
+    """A night's run as one of several side by side, which differ in the batch size alone."""
+    rows = tuple(replace(row, case=replace(row.case, batch_size=batch_size)) for row in night.rows)
+    name = f"{night.run.name}_{batch_size}"
+    started = night.run.started.replace("T01:00", f"T01:{minute:02}")
+    return replace(night, run=replace(night.run, name=name, uid=name, started=started), rows=rows)
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_of_runs_side_by_side_without_common_cases_none_is_late(quick, first_to_end):
+    def statuses(night, name):
+        return "crash" if name == "model03" and night >= 6 else "pass"
+
+    nights = [
+        [of_batch_size(night, batch_size, minute) for minute, batch_size in enumerate((1, 32))]
+        for night in farm(9, 4, statuses=statuses)
+    ]
+    begin(quick, [run for night in nights[:6] for run in night])
+    for night in nights[6:]:
+        for place in (first_to_end, 1 - first_to_end):
+            take_in(quick, [night[place]])
+            judge_new(quick)
+    assert [(kind, state) for kind, *_, state in states(quick)] == [("status", "open")] * 2
