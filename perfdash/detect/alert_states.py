@@ -313,7 +313,7 @@ def _by_another_method(
     if alert.kind == "status" and shows_status(alert, panel) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
-    details = {**alert.details, "superseded": list(method_changes)}
+    details = {**alert.details, "superseded": list(method_changes), "superseded_run_id": tonight.id}
     return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
 
 
