@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.findings import READ, NetLogs, on_one_machine
 from perfdash.detect.later_nights import with_levels_of
+from perfdash.detect.nights import has_enough_cases
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -45,7 +46,15 @@ from perfdash.history.alert_store import (
     SUPERSEDED,
     Alert,
 )
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, of_method, panel, settings_of_run
+from perfdash.history.queries import (
+    RunLine,
+    cases_by_id,
+    list_runs,
+    of_method,
+    panel,
+    settings_of_run,
+    shared_cases,
+)
 from perfdash.history.results import case_digest
 from perfdash.history.store import Store
 from perfdash.series_rules import SERIES, STATUS, check_metric
@@ -156,7 +165,7 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     before = [line.id for line in nights if _place(line) < since]
     at, until = now(), (again[-1] if again else run).started
     for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=_UNDONE):
-        earlier = _rolled_back(connection, alert, places, since, before[-1] if before else None, until, at)
+        earlier = _rolled_back(connection, alert, places, since, before, until, at)
         if earlier is not None:
             alert_store.save(connection, earlier, f"{_AGAIN} {why}")
     return len(again)
@@ -173,12 +182,13 @@ def _rolled_back(
     alert: Alert,
     places: dict[int, tuple[str, int]],
     since: tuple[str, int],
-    last_before: int | None,
+    before: Sequence[int],
     until: str,
     at: str,
 ) -> Alert | None:
     """An alert as it was before the night `since`; None if no later night changed it.
 
+    `before`: the runs before `since`, oldest first.
     An alert that later nights raised is dismissed, and can be raised again under its number.
     """
     events = alert_store.events_with_runs(connection, alert.id or 0)
@@ -213,7 +223,23 @@ def _rolled_back(
     fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
         details["fixed_run_id"] = fixed_run if _is_before(fixed_run, places, since) else run_id
-    return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
+    seen = _last_seen(connection, alert, before) or run_id
+    return replace(alert, state=state, changed=at, seen_run_id=seen, details=details)
+
+
+def _last_seen(connection: sa.Connection, alert: Alert, runs: Sequence[int]) -> int | None:
+    """The last of some runs that could show an alert; None if it is long ago.
+
+    It has half of the cases of the run that the alert was seen in, and the alert's case unless that vanished.
+    """
+    if alert.seen_run_id is None:
+        return None
+    measured = None if alert.kind == "vanished" else _runs_of_case(connection, alert.case_id)
+    latest = [run_id for run_id in runs if measured is None or run_id in measured][-REFERENCE:]
+    shared = shared_cases(connection, alert.seen_run_id, [alert.seen_run_id, *latest])
+    cases = shared.get(alert.seen_run_id, 0)
+    alike = [run_id for run_id in latest if has_enough_cases(shared.get(run_id, 0), cases)]
+    return alike[-1] if alike else None
 
 
 def _before_its_returns(
