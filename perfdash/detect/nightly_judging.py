@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
+from perfdash.detect.curation import LATEST, judge_again_from, raised_again, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -78,6 +78,7 @@ def judge_new(store: Store, latest: int = LATEST, rules: Sequence[SeriesRule] = 
     perfdash.toml.
     """
     _end_acknowledgements(store)
+    _undo_changed_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         runs = [
@@ -120,6 +121,37 @@ def _end_acknowledgements(store: Store) -> None:
             if reopened is not None:
                 until = alert.details["act"]["until"]
                 alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+
+
+def _undo_changed_nights(store: Store) -> None:
+    """Undo what resumed or corrected nights changed, so that they are judged again."""
+    with store.read() as connection:
+        if not _changed_nights(connection):
+            return
+    with store.write() as connection:
+        for run in _changed_nights(connection):
+            judge_again_from(connection, run, f"{run.name} was resumed or corrected")
+
+
+def _changed_nights(connection: sa.Connection) -> list[RunLine]:
+    """The first run of each testbed that alerts know although it counts as not judged.
+
+    Only the latest runs, because older ones are not judged again. After `judge_again_from` such runs are
+    known by events alone, and undoing them once more changes nothing.
+    """
+    runs, alerts, events = schema.runs, schema.alerts, schema.alert_events
+    known = sa.union(sa.select(alerts.c.seen_run_id), sa.select(events.c.run_id)).subquery()
+    changed = sa.select(runs.c.id, runs.c.testbed_id).where(
+        runs.c.judged.is_(None), runs.c.excluded.is_(None), runs.c.id.in_(sa.select(known.c[0]))
+    )
+    beds: dict[int, set[int]] = {}
+    for run_id, bed in connection.execute(changed):
+        beds.setdefault(bed, set()).add(run_id)
+    first = []
+    for bed, ids in beds.items():
+        latest = list_runs(connection, testbed_id=bed, latest=LATEST, with_excluded=False)
+        first += [run for run in latest if run.id in ids][:1]
+    return first
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:

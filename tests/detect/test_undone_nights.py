@@ -9,6 +9,7 @@ import pytest
 from perfdash.detect import curation
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
+from perfdash.history.ingest import REPLACED, take_in
 from perfdash.history.queries import list_runs
 from tests.detect.simulated import begin, farm, judge_nights, slower
 from tests.detect.test_nightly_judging import of_setting
@@ -99,3 +100,66 @@ def test_an_alert_goes_back_to_a_run_of_its_own_setting(quick, kind):
         (seen,) = list_runs(connection, ids=[alert.seen_run_id])
     assert (alert.state, seen.name) == ("confirmed", nights[7][0].run.name)
     assert run_names(quick, alert)[-1] == nights[7][0].run.name
+
+
+def measured_again(night, statuses):
+    """A night after its failed cases were retried, or its file was corrected."""
+    rows = tuple(
+        replace(row, status=statuses.get(row.case.model, row.status), started=night.run.ended)
+        if row.case.model in statuses
+        else row
+        for row in night.rows
+    )
+    ended = f"{night.run.ended[:10]}T09:00:00Z"
+    return replace(night, run=replace(night.run, ended=ended), rows=rows)
+
+
+def crashes():
+    """Nine nights; two models crash on nights 6 and 7."""
+
+    def statuses(night, name):
+        return "crash" if night in (6, 7) and name in ("model01", "model02") else "pass"
+
+    return farm(9, 4, statuses=statuses)
+
+
+def as_foreign(night):
+    return replace(night, run=replace(night.run, origin="dynamo-csv", uid=None))
+
+
+@pytest.mark.parametrize("prepare", [lambda night: night, as_foreign], ids=["perfdash", "another tool"])
+@pytest.mark.parametrize("is_last", [True, False], ids=["the last night", "an earlier night"])
+def test_a_night_that_is_measured_again_takes_its_alerts_back(quick, is_last, prepare):
+    runs = [prepare(night) for night in crashes()]
+    judge_nights(quick, runs[: 7 if is_last else 9], 6)
+    states = [alert_store.NEW if is_last else alert_store.FIXED] * 2
+    assert [alert.state for alert in alerts(quick)] == states
+    first = alerts(quick)[0]
+    if is_last:
+        curation.acknowledge(quick, first.id, "known")
+    both = measured_again(runs[6], {"model01": "pass", "model02": "pass"})
+    one = measured_again(runs[6], {"model02": "pass"})
+    one = replace(one, run=replace(one.run, ended=f"{one.run.ended[:10]}T07:00:00Z"))
+    assert take_in(quick, [one]) == [REPLACED]
+    judge_new(quick)
+    still = alert_store.ACKNOWLEDGED if is_last else alert_store.FIXED
+    assert [(alert.id, alert.state) for alert in alerts(quick)] == [
+        (first.id, still),
+        (first.id + 1, alert_store.DISMISSED),
+    ]
+    assert take_in(quick, [both]) == [REPLACED]
+    judge_new(quick)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.DISMISSED] * 2
+    assert judge_new(quick) == []
+    with quick.read() as connection:
+        notes = [event.note for event in alert_store.events(connection, first.id)]
+    assert f"judged again: {runs[6].run.name} was resumed or corrected" in notes
+
+
+def test_a_resumed_night_with_the_same_results_is_not_judged_again(quick):
+    runs = crashes()[:7]
+    judge_nights(quick, runs, 6)
+    before = alerts(quick)
+    assert take_in(quick, [measured_again(runs[6], {})]) == [REPLACED]
+    assert judge_new(quick) == []
+    assert alerts(quick) == before
