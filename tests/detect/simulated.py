@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -70,6 +71,14 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
         return values
 
     return change
+
+
+def of_setting(night_run, threads):
+    """A night's run as one of several that the night consists of, each with a setting of its own."""
+    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
+    name = f"{night_run.run.name}_{threads}"
+    started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
+    return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
 
 
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:

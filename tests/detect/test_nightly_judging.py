@@ -13,8 +13,7 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from perfdash.history.results import Imported
-from tests.detect.simulated import begin, farm, judge_nights, slower
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import made_store
 
 
@@ -376,14 +375,6 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     assert [alert[1] for alert in of_model] == ["metric"]
     assert of_model[0][4][-1] == "open"
     assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]
-
-
-def of_setting(night_run, threads):
-    """A night's run as one of several that the night consists of, each with a setting of its own."""
-    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
-    name = f"{night_run.run.name}_{threads}"
-    started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
-    return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])

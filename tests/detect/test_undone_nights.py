@@ -11,8 +11,7 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
 from perfdash.history.ingest import REPLACED, take_in
 from perfdash.history.queries import list_runs
-from tests.detect.simulated import begin, farm, judge_nights, slower
-from tests.detect.test_nightly_judging import of_setting
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import made_store
 
 
