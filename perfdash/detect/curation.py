@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.findings import READ, NetLogs, on_one_machine
 from perfdash.detect.later_nights import with_levels_of
-from perfdash.detect.nights import latest_days
+from perfdash.detect.nights import has_enough_cases, latest_days
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -43,9 +43,18 @@ from perfdash.history.alert_store import (
     FIXED,
     LIVE,
     NEW,
+    SUPERSEDED,
     Alert,
 )
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, of_method, panel, settings_of_run
+from perfdash.history.queries import (
+    RunLine,
+    cases_by_id,
+    list_runs,
+    of_method,
+    panel,
+    settings_of_run,
+    shared_cases,
+)
 from perfdash.history.results import case_digest
 from perfdash.history.store import Store
 from perfdash.series_rules import SERIES, STATUS, check_metric
@@ -156,7 +165,7 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     before = [line.id for line in nights if _place(line) < since]
     at, until = now(), (again[-1] if again else run).started
     for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=_UNDONE):
-        earlier = _rolled_back(connection, alert, places, since, before[-1] if before else None, until, at)
+        earlier = _rolled_back(connection, alert, places, since, before, until, at)
         if earlier is not None:
             alert_store.save(connection, earlier, f"{_AGAIN} {why}")
     return len(again)
@@ -164,7 +173,8 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
 
 _AGAIN = "judged again:"
 # What people decided about an alert (invalid, accepted) is not undone.
-_UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, alert_store.SUPERSEDED)
+_UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, SUPERSEDED)
+_OF_SUPERSEDING = {"superseded", "superseded_run_id"}  # the details that a night of another method adds
 
 
 def _rolled_back(
@@ -172,17 +182,18 @@ def _rolled_back(
     alert: Alert,
     places: dict[int, tuple[str, int]],
     since: tuple[str, int],
-    last_before: int | None,
+    before: Sequence[int],
     until: str,
     at: str,
 ) -> Alert | None:
     """An alert as it was before the night `since`; None if no later night changed it.
 
+    `before`: the runs before `since`, oldest first.
     An alert that later nights raised is dismissed, and can be raised again under its number.
     """
     events = alert_store.events_with_runs(connection, alert.id or 0)
-    seen = places.get(alert.seen_run_id or -1)
-    if seen is None or seen < since:
+    changed_by = (alert.seen_run_id, alert.details.get("superseded_run_id"))
+    if not any(run_id in places and places[run_id] >= since for run_id in changed_by):
         return None
     # What was before the alert was withdrawn says nothing of the nights that were judged again.
     withdrawn = [
@@ -192,24 +203,43 @@ def _rolled_back(
     ]
     since_then = events[withdrawn[-1] + 1 :] if withdrawn else events
     earlier = [pair for pair in since_then if places.get(pair[1] or -1, ("", 0)) < since]
-    details = dict(alert.details)
+    alert = replace(
+        alert, details={name: alert.details[name] for name in alert.details.keys() - _OF_SUPERSEDING}
+    )
     # An acknowledgement ends when the alert is reopened, not when it is fixed on a night that is undone.
     states = [event.state for event, _ in events]
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
     if not earlier:
-        details["withdrawn"] = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
+        withdrawn_state = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
+        details = {**alert.details, "withdrawn": withdrawn_state}
         return replace(alert, state=DISMISSED, changed=at, seen_run_id=None, details=details)
     event, run_id = earlier[-1]
     state = ACKNOWLEDGED if is_acknowledged and event.state in LIVE else event.state
-    if state == NEW and "remeasured" in details and alert.state != DISMISSED:
+    if state == NEW and "remeasured" in alert.details and alert.state != DISMISSED:
         state = CONFIRMED
     alert = _before_its_returns(alert, state, places, since)
-    details = {name: value for name, value in alert.details.items() if name != "superseded"}
+    details = dict(alert.details)
     fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
         details["fixed_run_id"] = fixed_run if _is_before(fixed_run, places, since) else run_id
-    return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
+    seen = _last_seen(connection, alert, before) or run_id
+    return replace(alert, state=state, changed=at, seen_run_id=seen, details=details)
+
+
+def _last_seen(connection: sa.Connection, alert: Alert, runs: Sequence[int]) -> int | None:
+    """The last of some runs that could show an alert; None if it is long ago.
+
+    It has half of the cases of the run that the alert was seen in, and the alert's case unless that vanished.
+    """
+    if alert.seen_run_id is None:
+        return None
+    measured = None if alert.kind == "vanished" else _runs_of_case(connection, alert.case_id)
+    latest = [run_id for run_id in runs if measured is None or run_id in measured][-REFERENCE:]
+    shared = shared_cases(connection, alert.seen_run_id, [alert.seen_run_id, *latest])
+    cases = shared.get(alert.seen_run_id, 0)
+    alike = [run_id for run_id in latest if has_enough_cases(shared.get(run_id, 0), cases)]
+    return alike[-1] if alike else None
 
 
 def _before_its_returns(
@@ -268,10 +298,10 @@ def _move_alerts(connection: sa.Connection, run: RunLine) -> None:
         alert_store.save(connection, Alert(**_beside(vars(alert), run.id, *ids)))
 
 
-_MOVED = (*alert_store.SHOWN, FIXED, alert_store.INVALID)
+_MOVED = (*alert_store.SHOWN, FIXED, SUPERSEDED, alert_store.INVALID)
 # The runs of an alert: those after which something happened, and those with which something happened.
 _LAST = ("good_run_id", "seen_run_id", "born_run_id", "raised_run_id")
-_FIRST = ("bad_run_id", "fixed_run_id")
+_FIRST = ("bad_run_id", "fixed_run_id", "superseded_run_id")
 
 
 def _beside(

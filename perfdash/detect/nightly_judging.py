@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
+from perfdash.detect.curation import LATEST, judge_again_from, raised_again, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -46,6 +46,7 @@ from perfdash.history.queries import (
     of_method,
     panel,
     settings_of_run,
+    shared_cases,
 )
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -84,6 +85,7 @@ def judge_new(
     perfdash.toml. `warn` gets a line about the runs since the last judged one that are older than these days.
     """
     _end_acknowledgements(store)
+    _undo_changed_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         waiting = []
@@ -145,6 +147,37 @@ def _end_acknowledgements(store: Store) -> None:
             if reopened is not None:
                 until = alert.details["act"]["until"]
                 alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+
+
+def _undo_changed_nights(store: Store) -> None:
+    """Undo what resumed or corrected nights changed, so that they are judged again."""
+    with store.read() as connection:
+        if not _changed_nights(connection):
+            return
+    with store.write() as connection:
+        for run in _changed_nights(connection):
+            judge_again_from(connection, run, f"{run.name} was resumed or corrected")
+
+
+def _changed_nights(connection: sa.Connection) -> list[RunLine]:
+    """The first run of each testbed that alerts know although it counts as not judged.
+
+    Only the latest runs, because older ones are not judged again. After `judge_again_from` such runs are
+    known by events alone, and undoing them once more changes nothing.
+    """
+    runs, alerts, events = schema.runs, schema.alerts, schema.alert_events
+    known = sa.union(sa.select(alerts.c.seen_run_id), sa.select(events.c.run_id)).subquery()
+    changed = sa.select(runs.c.id, runs.c.testbed_id).where(
+        runs.c.judged.is_(None), runs.c.excluded.is_(None), runs.c.id.in_(sa.select(known.c[0]))
+    )
+    beds: dict[int, set[int]] = {}
+    for run_id, bed in connection.execute(changed):
+        beds.setdefault(bed, set()).add(run_id)
+    first = []
+    for bed, ids in beds.items():
+        latest = list_runs(connection, testbed_id=bed, latest=LATEST, with_excluded=False)
+        first += [run for run in latest if run.id in ids][:1]
+    return first
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:
@@ -311,9 +344,10 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night of its settings was judged already; partial runs do not count.
+    """Whether a later night with half of its cases was judged already.
 
-    Runs of several settings measure side by side, and the one that began first may end last.
+    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
+    first may end last.
     """
     later = list_runs(
         connection,
@@ -322,10 +356,10 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
         with_excluded=False,
         settings=settings_of_run(connection, run.id),
     )
-    return any(
-        line.judged is not None
-        and line.origin == run.origin
-        and _earlier(run, line)
-        and has_enough_cases(line.results, run.results)
+    judged = [
+        line.id
         for line in later
-    )
+        if line.judged is not None and line.origin == run.origin and _earlier(run, line)
+    ]
+    shared = shared_cases(connection, run.id, judged)
+    return any(has_enough_cases(cases, run.results) for cases in shared.values())

@@ -62,6 +62,22 @@ def is_a_night(panel: Panel) -> bool:
     return bool(comparable(panel)[-NEARBY_RUNS:].any())
 
 
+def were_nights(panel: Panel) -> NDArray[np.bool_]:
+    """Whether each run but the last was judged itself: a night, and no manual run of a few models.
+
+    As in `is_a_night`, but a run that shares no case with earlier runs counts: it is the first of its kind.
+    """
+    measured = (panel.statuses != "").astype(float)
+    shared = measured.T @ measured
+    runs = len(panel.runs)
+    earlier = np.tri(runs, k=-1, dtype=bool)  # of each run (row) the runs before it
+    nearby = earlier & ~np.tri(runs, k=-NEARBY_RUNS - 1, dtype=bool)
+    enough = (shared > 0) & has_enough_cases(shared, shared.diagonal())
+    is_first = ~((shared > 0) & earlier).any(axis=1)
+    nights: NDArray[np.bool_] = (is_first | (enough & nearby).any(axis=1))[:-1]
+    return nights
+
+
 def is_first_of_its_week(panel: Panel) -> bool:
     """Whether the last run is the first night of its week (from Sunday on) with these cases.
 

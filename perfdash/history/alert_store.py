@@ -98,11 +98,13 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
         before = connection.execute(sa.select(table.c.state).where(table.c.id == number)).scalar_one()
         connection.execute(sa.update(table).where(table.c.id == number).values(values))
     if before != alert.state or note:
+        # A night of another method supersedes an alert without having seen it.
+        superseded_run = alert.details.get("superseded_run_id") if alert.state == SUPERSEDED else None
         event = {
             "alert_id": number,
             "at": alert.changed,
             "state": alert.state,
-            "run_id": alert.seen_run_id,
+            "run_id": superseded_run or alert.seen_run_id,
             "note": note,
         }
         connection.execute(sa.insert(schema.alert_events).values(event))

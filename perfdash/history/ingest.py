@@ -22,6 +22,8 @@ from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
 
 TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
+# What a night is judged by, beside its results.
+_JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id")
 OLDER = "left out: what is there is newer"
 
 
@@ -99,7 +101,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         "taken_in": imported.taken_in or now(),
         "judged": None,
     }
-    if old is not None and foreign and _same_results(connection, old, values, rows):
+    same = old is not None and _same_results(connection, old, values, rows)
+    if old is not None and same and foreign:
         if not imported.copied:
             # Only the name or source has changed, so the night keeps its judgement.
             renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
@@ -112,6 +115,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
+        if same and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
+            values["judged"] = old.judged
         own_name = given_name(connection, run_id)
         if run.merged_from:
             first = old.imported.get("first_name") or (None if own_name else old.name)
@@ -133,8 +138,11 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
     """The stored run that is the same run, whether older or newer; None if there is none."""
     runs, run = schema.runs, imported.run
-    columns = ("id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in")
-    query = sa.select(*runs.c[columns])
+    read = (
+        "id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in", "judged",
+        *_JUDGED_BY,
+    )  # fmt: skip
+    query = sa.select(*runs.c[read])
     run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
     if run_row is not None:
         return run_row
@@ -181,7 +189,14 @@ def _same_results(
 
     def numbers(rows: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
         return {
-            row.case: (row.status, row.started, dict(row.values), dict(row.others), set(row.samples))
+            row.case: (
+                row.status,
+                row.verdict,
+                row.started,
+                dict(row.values),
+                dict(row.others),
+                set(row.samples),
+            )
             for row in rows
         }
 

@@ -135,6 +135,18 @@ def settings_of_run(connection: sa.Connection, run_id: int) -> list[tuple[Any, .
     return [tuple(row) for row in connection.execute(query)]
 
 
+def shared_cases(connection: sa.Connection, run_id: int, others: Sequence[int]) -> dict[int, int]:
+    """The number of cases of a run that some other runs measured, by run id; none without any."""
+    results = schema.results
+    cases = sa.select(results.c.case_id).where(results.c.run_id == run_id)
+    count = sa.select(results.c.run_id, sa.func.count()).where(results.c.case_id.in_(cases))
+    counts = {}
+    for chunk in in_chunks(others):
+        query = count.where(results.c.run_id.in_(chunk)).group_by(results.c.run_id)
+        counts.update({row[0]: row[1] for row in connection.execute(query)})
+    return counts
+
+
 def _run_line(columns: dict[str, Any]) -> RunLine:
     worker = {name: columns.pop(name) for name in ("torch", "torch_git_version", "python", "packages")}
     if commits := columns.pop("commits"):

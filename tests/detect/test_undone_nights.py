@@ -1,0 +1,164 @@
+"""What alerts are after a night that changed them is excluded or measured again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect import curation
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store
+from perfdash.history.ingest import REPLACED, take_in
+from perfdash.history.queries import list_runs
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
+from tests.stores import made_store
+
+
+@pytest.fixture
+def quick(tmp_path):
+    with made_store(tmp_path / "history.db") as opened:
+        yield opened
+
+
+def by_methods(runs, other):
+    """The nights, of which one (`other`) is measured by another method."""
+    methods = [{"latency": 2} if night == other else {} for night in range(len(runs))]
+    return [
+        replace(night, run=replace(night.run, method=method))
+        for night, method in zip(runs, methods, strict=True)
+    ]
+
+
+def alerts(store):
+    with store.read() as connection:
+        return alert_store.load(connection, states=alert_store.STATES)
+
+
+def run_names(store, alert):
+    with store.read() as connection:
+        return [event.run for event in alert_store.events(connection, alert.id)]
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+@pytest.mark.parametrize("night", [19, 57], ids=["soon", "45 nights after the change"])
+def test_alerts_return_when_the_only_night_of_another_method_is_excluded(quick, night, acknowledged):
+    runs = by_methods(farm(night + 3, 4, change=slower("model03", 12, 1.2)), night)
+    judge_nights(quick, runs[:18], 11)
+    begin(quick, runs[18:night])
+    (before,) = alerts(quick)
+    if acknowledged:
+        curation.acknowledge(quick, before.id, "known")
+        (before,) = alerts(quick)
+    judge_nights(quick, runs[night : night + 1], 0)
+    (superseded,) = alerts(quick)
+    assert superseded.state == alert_store.SUPERSEDED
+    assert run_names(quick, superseded)[-1] == runs[night].run.name
+    curation.exclude(quick, runs[night].run.name, "the wrong perfdash")
+    judge_new(quick)
+    (after,) = alerts(quick)
+    assert replace(after, changed=before.changed) == before
+    judge_nights(quick, runs[night + 1 :], 0)
+    assert [(alert.id, alert.state) for alert in alerts(quick)] == [(before.id, before.state)]
+
+
+def test_the_night_of_another_method_may_be_restored(quick):
+    runs = by_methods(farm(17, 4, change=slower("model03", 9, 1.2)), 16)
+    judge_nights(quick, runs, 9)
+    before = [(alert.id, alert.state) for alert in alerts(quick)]
+    assert before == [(1, alert_store.SUPERSEDED)]
+    curation.exclude(quick, runs[16].run.name, "the wrong perfdash")
+    curation.restore(quick, runs[16].run.name)
+    judge_new(quick)
+    assert [(alert.id, alert.state) for alert in alerts(quick)] == before
+
+
+KINDS = ("status", "vanished")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_alert_goes_back_to_a_run_of_its_own_setting(quick, kind):
+    def change(night, name, values):
+        return None if (kind, name) == ("vanished", "model01") and night >= 6 else values
+
+    def statuses(night, name):
+        return "crash" if (kind, name) == ("status", "model01") and night >= 6 else "pass"
+
+    one, other = farm(9, 4, change=change, statuses=statuses), farm(9, 4)
+    nights = [[of_setting(a, 1), of_setting(b, 4)] for a, b in zip(one, other, strict=True)]
+    begin(quick, [run for night in nights[:6] for run in night])
+    for night in nights[6:]:
+        for run in night:
+            judge_nights(quick, [run], 0)
+    (alert,) = alerts(quick)
+    assert (alert.kind, alert.state) == (kind, "open")
+    curation.exclude(quick, nights[8][0].run.name, "the fan was broken")
+    judge_new(quick)
+    (alert,) = alerts(quick)
+    with quick.read() as connection:
+        (seen,) = list_runs(connection, ids=[alert.seen_run_id])
+    assert (alert.state, seen.name) == ("confirmed", nights[7][0].run.name)
+    assert run_names(quick, alert)[-1] == nights[7][0].run.name
+
+
+def measured_again(night, statuses):
+    """A night after its failed cases were retried, or its file was corrected."""
+    rows = tuple(
+        replace(row, status=statuses.get(row.case.model, row.status), started=night.run.ended)
+        if row.case.model in statuses
+        else row
+        for row in night.rows
+    )
+    ended = f"{night.run.ended[:10]}T09:00:00Z"
+    return replace(night, run=replace(night.run, ended=ended), rows=rows)
+
+
+def crashes():
+    """Nine nights; two models crash on nights 6 and 7."""
+
+    def statuses(night, name):
+        return "crash" if night in (6, 7) and name in ("model01", "model02") else "pass"
+
+    return farm(9, 4, statuses=statuses)
+
+
+def as_foreign(night):
+    return replace(night, run=replace(night.run, origin="dynamo-csv", uid=None))
+
+
+@pytest.mark.parametrize("prepare", [lambda night: night, as_foreign], ids=["perfdash", "another tool"])
+@pytest.mark.parametrize("is_last", [True, False], ids=["the last night", "an earlier night"])
+def test_a_night_that_is_measured_again_takes_its_alerts_back(quick, is_last, prepare):
+    runs = [prepare(night) for night in crashes()]
+    judge_nights(quick, runs[: 7 if is_last else 9], 6)
+    states = [alert_store.NEW if is_last else alert_store.FIXED] * 2
+    assert [alert.state for alert in alerts(quick)] == states
+    first = alerts(quick)[0]
+    if is_last:
+        curation.acknowledge(quick, first.id, "known")
+    both = measured_again(runs[6], {"model01": "pass", "model02": "pass"})
+    one = measured_again(runs[6], {"model02": "pass"})
+    one = replace(one, run=replace(one.run, ended=f"{one.run.ended[:10]}T07:00:00Z"))
+    assert take_in(quick, [one]) == [REPLACED]
+    judge_new(quick)
+    still = alert_store.ACKNOWLEDGED if is_last else alert_store.FIXED
+    assert [(alert.id, alert.state) for alert in alerts(quick)] == [
+        (first.id, still),
+        (first.id + 1, alert_store.DISMISSED),
+    ]
+    assert take_in(quick, [both]) == [REPLACED]
+    judge_new(quick)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.DISMISSED] * 2
+    assert judge_new(quick) == []
+    with quick.read() as connection:
+        notes = [event.note for event in alert_store.events(connection, first.id)]
+    assert f"judged again: {runs[6].run.name} was resumed or corrected" in notes
+
+
+def test_a_resumed_night_with_the_same_results_is_not_judged_again(quick):
+    runs = crashes()[:7]
+    judge_nights(quick, runs, 6)
+    before = alerts(quick)
+    assert take_in(quick, [measured_again(runs[6], {})]) == [REPLACED]
+    assert judge_new(quick) == []
+    assert alerts(quick) == before
