@@ -162,7 +162,7 @@ def _undo_changed_nights(store: Store) -> None:
 def _changed_nights(connection: sa.Connection) -> list[RunLine]:
     """The first run of each testbed that alerts know although it counts as not judged.
 
-    Only the latest runs, because older ones are not judged again. After `judge_again_from` such runs are
+    Only those of the latest days, because older ones are not judged again. After `judge_again_from` such runs are
     known by events alone, and undoing them once more changes nothing.
     """
     runs, alerts, events = schema.runs, schema.alerts, schema.alert_events
@@ -175,7 +175,8 @@ def _changed_nights(connection: sa.Connection) -> list[RunLine]:
         beds.setdefault(bed, set()).add(run_id)
     first = []
     for bed, ids in beds.items():
-        latest = list_runs(connection, testbed_id=bed, latest=LATEST, with_excluded=False)
+        since = first_latest_day(connection, bed, LATEST)
+        latest = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
         first += [run for run in latest if run.id in ids][:1]
     return first
 
