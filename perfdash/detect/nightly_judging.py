@@ -162,8 +162,8 @@ def _undo_changed_nights(store: Store) -> None:
 def _changed_nights(connection: sa.Connection) -> list[RunLine]:
     """The first run of each testbed that alerts know although it counts as not judged.
 
-    Only those of the latest days, because older ones are not judged again. After `judge_again_from` such runs are
-    known by events alone, and undoing them once more changes nothing.
+    Only those of the latest days, because older ones are not judged again. After `judge_again_from` such runs
+    are known by events alone, and undoing them once more changes nothing.
     """
     runs, alerts, events = schema.runs, schema.alerts, schema.alert_events
     known = sa.union(sa.select(alerts.c.seen_run_id), sa.select(events.c.run_id)).subquery()
