@@ -39,6 +39,7 @@ from perfdash.worker import registry
 PROBE_S = 300.0
 # For the headers of a further kind of case, which take seconds; where compiling hangs, a slot waits twice.
 HEADERS_S = 200.0
+DRIVER_STUB = "Triton's driver stub"
 FURTHER = 2  # processes more, where the first ones disagree
 # Forks that a parent serves. What its models have in common must not stay the same for a whole night.
 _FORKS = 40
@@ -89,7 +90,7 @@ class Slot:
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
         self._monitor: GpuMonitor | None = None  # once it is first needed
-        self._prepared_for: set[tuple[str, ...]] = set()  # kinds of cases (_prepared_as)
+        self._prepared_for: dict[tuple[str, ...], bool] = {}  # whether a kind's (_prepared_as) is complete
 
     @property
     def lock_names(self) -> list[str]:
@@ -228,7 +229,7 @@ class Slot:
             )
             if probed["whole"] and (widest or not plain.needs_cpp):
                 break
-        self._prepared_for.add(_prepared_as(plain))
+        self._prepared_for[_prepared_as(plain)] = probed["whole"]
         for case in of_inductor:
             self._prepare(case)
         return vector_isa
@@ -242,17 +243,18 @@ class Slot:
         kind = _prepared_as(planned)
         if kind in self._prepared_for:
             return
+        whole = False
         with suppress(MachineError):
             for _ in range(2):
-                if self._make_shared(planned, HEADERS_S)["whole"]:
+                if whole := self._make_shared(planned, HEADERS_S)["whole"]:
                     break
-        self._prepared_for.add(kind)
+        self._prepared_for[kind] = whole
 
     def _make_shared(self, planned: Planned, timeout_s: float) -> dict[str, Any]:
         """Makes what inductor's cases share (worker.compiler_caches), and asks what it compiles for."""
         if self._machine_cache is None:
             self._machine_cache = TemporaryFolder()
-        shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else "Triton's driver stub"
+        shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else DRIVER_STUB
         self._on_activity(f"compiling what cases share: {shared}")
         return self._probe(planned, planned, role="isa", timeout_s=timeout_s)
 
@@ -295,9 +297,13 @@ class Slot:
         # A preloaded malloc hides what is resident: all but the timing is done without it.
         preload = allocator_library(self._options.allocator) is not None
         replica_s = 0.0
+        notes = []
         try:
             if order.role in ("full", "profile", "subgraph", "structure") and planned.needs_inductor:
                 self._prepare(planned)
+                if not self._prepared_for[_prepared_as(planned)]:
+                    header = "the precompiled C++ header" if planned.needs_cpp else DRIVER_STUB
+                    notes.append(f"{header} could not be made beforehand: compiling the case includes it")
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role, folder=order.folder)
@@ -311,7 +317,7 @@ class Slot:
             outcomes = [_not_started(error)]
         if planned.case.device != "cpu" and spoils_gpu(outcomes):
             self._recover()
-        return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
+        return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where(), notes=notes)
 
     def _main_process(self, order: Order, job: Job, log: Path, on_event: OnEvent) -> ProcessOutcome:
         """Run the main process of a case, which may share what it measures of eager (worker/shared_eager).

@@ -113,6 +113,7 @@ def test_a_crash_while_headers_are_made_is_left_to_the_case(slot, monkeypatch, t
     for _ in range(2):
         answer = slot.measure(Order(broken), tmp_path / "log", print)
         assert answer.outcomes == [ProcessOutcome([], status=0)], "the outcome of the case's own process"
+        assert "could not be made" in answer.notes[0]
     assert slot.probed == [PLAIN]
     assert len(crashed) == 1, "a probe tries twice itself"
 
@@ -149,8 +150,11 @@ def test_incomplete_headers_of_a_kind_are_made_again_before_its_first_case(
         slot, "_probe", lambda *args, **options: probe(*args, **options) | {"whole": next(whole)}
     )
     for _ in range(2):
-        slot.measure(Order(planned(inductor_config={"cpp.simdlen": 256})), tmp_path / "log", print)
+        order = Order(planned(inductor_config={"cpp.simdlen": 256}))
+        answer = slot.measure(order, tmp_path / "log", print)
+        assert len(answer.notes) == (not answers[-1]), "its compilation latency contains the header"
     assert slot.asked == ["isa"] * len(answers)
+    assert slot.measure(Order(planned("eager")), tmp_path / "log", print).notes == []
 
 
 @pytest.mark.parametrize("answers", [[False, True], [False, False], [True]])
