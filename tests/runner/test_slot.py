@@ -22,7 +22,7 @@ def slot(monkeypatch):
     slot = Slot((0,), Options(python="python", threads=1))
     slot.asked, slot.probed, slot.lent = [], [], []
 
-    def probe(like, case, role="probe"):
+    def probe(like, case, role="probe", **limits):
         slot.asked.append(role)
         slot.probed.append(case)
         return {"vector_isa": "avx512", "whole": True}
@@ -65,38 +65,115 @@ PLAIN, WRAPPER, AHEAD = planned(), planned(inductor_config={"cpp_wrapper": True}
 
 @pytest.mark.parametrize("cases", [[PLAIN, WRAPPER, AHEAD], [AHEAD, WRAPPER, PLAIN], [WRAPPER, PLAIN, AHEAD]])
 def test_every_kind_of_case_finds_its_headers_whichever_comes_first(slot, monkeypatch, tmp_path, cases):
-    probe = slot._probe
-    able = {"complaints": [], "cuda": []}
-    monkeypatch.setattr(slot, "_probe", lambda like, case, role="probe": probe(like, case, role) | able)
-    monkeypatch.setattr(slot, "_parent_for", lambda planned: Mock(hello={}))
-    slot.introduce([*cases, planned("eager"), *cases, planned("inductor-freezing")])
-    prepared = [case for role, case in zip(slot.asked, slot.probed, strict=True) if role == "isa"]
-    assert prepared == cases
+    introduce(slot, monkeypatch, [*cases, planned("eager"), *cases, planned("inductor-freezing")])
+    others = [case for case in cases if case != PLAIN]
+    assert headers_of(slot) == [PLAIN, *others], "the machine's instructions are asked for by plain inductor"
     for case in cases:
         slot.measure(Order(case), tmp_path / "log", print)
     assert slot.asked.count("isa") == 3
 
 
-def test_headers_that_cannot_be_made_are_tried_again_before_the_first_case(slot, monkeypatch, tmp_path):
+@pytest.mark.parametrize("case", [planned(), planned("inductor-freezing"), planned(device="cuda")])
+def test_a_run_of_one_configuration_compiles_once_for_what_its_cases_share(slot, monkeypatch, tmp_path, case):
+    cases = [case, replace(case, case=replace(case.case, model="n", dtype="bfloat16"))]
+    introduce(slot, monkeypatch, cases)
+    for each in cases:
+        slot.measure(Order(each), tmp_path / "log", print)
+    assert slot.asked.count("isa") == 1
+
+
+def introduce(slot, monkeypatch, cases):
+    """Introduce a slot to cases without complaints."""
     probe = slot._probe
+    able = {"complaints": [], "cuda": []}
+    monkeypatch.setattr(slot, "_probe", lambda *args, **options: probe(*args, **options) | able)
+    monkeypatch.setattr(slot, "_parent_for", lambda planned: Mock(hello={}))
+    slot.introduce(cases)
 
-    def fail(like, case, role="probe"):
-        if case.inductor_config:
+
+def headers_of(slot):
+    """The cases whose headers a slot has made."""
+    return [case for role, case in zip(slot.asked, slot.probed, strict=True) if role == "isa"]
+
+
+@pytest.mark.parametrize("broken", [AHEAD, WRAPPER], ids=["aot-inductor", "cpp_wrapper"])
+@pytest.mark.parametrize("cases", ["broken plain", "plain broken", "broken"])
+def test_a_crash_while_headers_are_made_is_left_to_the_case(slot, monkeypatch, tmp_path, broken, cases):
+    probe, crashed = slot._probe, []
+
+    def crash(like, case, *args, **options):
+        if case == broken:
+            crashed.append(case)
             raise MachineError("the worker failed")
-        return probe(like, case, role)
+        return probe(like, case, *args, **options)
 
-    monkeypatch.setattr(slot, "_probe", fail)
-    assert slot._vector_isa([PLAIN, WRAPPER], ["avx512f"]) == "avx512"
-    answer = slot.measure(Order(WRAPPER), tmp_path / "log", print)
-    assert answer.outcomes[0].find("failed")["status"] == "infra_error"
-    monkeypatch.setattr(slot, "_probe", probe)
-    slot.measure(Order(WRAPPER), tmp_path / "log", print)
-    assert slot.probed == [PLAIN, WRAPPER]
+    monkeypatch.setattr(slot, "_probe", crash)
+    cases = [{"broken": broken, "plain": PLAIN}[name] for name in cases.split()]
+    assert slot._vector_isa(cases, ["avx512f"]) == "avx512"
+    for _ in range(2):
+        answer = slot.measure(Order(broken), tmp_path / "log", print)
+        assert answer.outcomes == [ProcessOutcome([], status=0)], "the outcome of the case's own process"
+        assert "could not be made" in answer.notes[0]
+    assert slot.probed == [PLAIN]
+    assert len(crashed) == 1, "a probe tries twice itself"
+
+
+def test_a_kind_that_comes_first_after_the_beginning_may_crash_too(slot, monkeypatch, tmp_path):
+    monkeypatch.setattr(slot, "_probe", Mock(side_effect=MachineError("the worker failed")))
+    for _ in range(2):
+        answer = slot.measure(Order(planned(inductor_config={"cpp.simdlen": 256})), tmp_path / "log", print)
+        assert answer.outcomes == [ProcessOutcome([], status=0)]
+    assert slot._probe.call_count == 1
+
+
+@pytest.mark.parametrize("change", [{"env": {"TORCHINDUCTOR_X": "1"}}, {"inductor_config": {"cpp.cxx": "g"}}])
+def test_the_machine_is_asked_without_the_options_of_a_configuration(slot, change):
+    other = planned(**change)
+    assert slot._vector_isa([other, PLAIN], ["avx512f"]) == "avx512"
+    assert slot.probed == [PLAIN, other]
+    assert slot._vector_isa([other], ["avx512f"]) == "avx512"
+    assert slot.probed[2:] == [other], "the compiler that it names, and the variables of its fork parent"
+
+
+def test_a_machine_whose_plain_inductor_does_not_answer_ends_the_run(slot, monkeypatch):
+    monkeypatch.setattr(slot, "_probe", Mock(side_effect=MachineError("the worker failed")))
+    with pytest.raises(MachineError):
+        slot._vector_isa([AHEAD], ["avx512f"])
+
+
+@pytest.mark.parametrize("answers", [[False, True], [False, False], [True]])
+def test_incomplete_headers_of_a_kind_are_made_again_before_its_first_case(
+    slot, monkeypatch, tmp_path, answers
+):
+    probe, whole = slot._probe, iter(answers)
+    monkeypatch.setattr(
+        slot, "_probe", lambda *args, **options: probe(*args, **options) | {"whole": next(whole)}
+    )
+    for _ in range(2):
+        order = Order(planned(inductor_config={"cpp.simdlen": 256}))
+        answer = slot.measure(order, tmp_path / "log", print)
+        assert len(answer.notes) == (not answers[-1]), "its compilation latency contains the header"
+    assert slot.asked == ["isa"] * len(answers)
+    assert slot.measure(Order(planned("eager")), tmp_path / "log", print).notes == []
+
+
+@pytest.mark.parametrize("answers", [[False, True], [False, False], [True]])
+def test_a_driver_stub_that_failed_is_made_again(slot, monkeypatch, answers):
+    probe, whole = slot._probe, iter(answers)
+    monkeypatch.setattr(
+        slot,
+        "_probe",
+        lambda *args, **options: probe(*args, **options) | {"vector_isa": None, "whole": next(whole)},
+    )
+    assert slot._vector_isa([planned(device="cuda")], []) is None
+    assert slot.asked == ["isa"] * len(answers)
 
 
 def test_headers_that_are_not_whole_are_made_again(slot, monkeypatch):
     probe, whole = slot._probe, iter([False, True, False, False])
-    monkeypatch.setattr(slot, "_probe", lambda *args, **role: probe(*args, **role) | {"whole": next(whole)})
+    monkeypatch.setattr(
+        slot, "_probe", lambda *args, **options: probe(*args, **options) | {"whole": next(whole)}
+    )
     assert slot._vector_isa([PLAIN, WRAPPER], ["avx512f"]) == "avx512"
     assert slot.probed == [PLAIN, PLAIN, WRAPPER, WRAPPER]
 
