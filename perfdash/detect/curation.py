@@ -22,7 +22,7 @@ from perfdash.detect.nights import has_enough_cases, latest_days
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import acts, alert_store, generated_code, schema
+from perfdash.history import acts, alert_store, generated_code, nightlies, schema
 from perfdash.history.acts import (
     ACKNOWLEDGE,
     BASELINE,
@@ -139,12 +139,8 @@ def rename(store: Store, name: str, new: str, why: str | None = None) -> RunLine
                 f"history rename: {new!r} is the name of the run that started {taken[0].started} on "
                 f"{taken[0].host}; give another name"
             )
-        runs, nightlies = schema.runs, schema.nightlies
-        connection.execute(sa.update(runs).where(runs.c.id == run.id).values(name=new))
-        for row in connection.execute(sa.select(nightlies.c.id, nightlies.c.runs)).all():
-            if run.name in row.runs and not list_runs(connection, name=run.name):
-                names = [new if old == run.name else old for old in row.runs]
-                connection.execute(sa.update(nightlies).where(nightlies.c.id == row.id).values(runs=names))
+        connection.execute(sa.update(schema.runs).where(schema.runs.c.id == run.id).values(name=new))
+        nightlies.rename_run(connection, run.name, new)
         details = {"name": new, "started": run.started}
         record(connection, Act(RENAME, run.name, why, run.testbed_id, run.id, details=details))
         return run

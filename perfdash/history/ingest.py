@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, schema
+from perfdash.history import generated_code, nightlies, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -124,6 +124,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
                 values["imported"] = {**run.imported, "first_name": first}
         values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
+        nightlies.rename_run(connection, old.name, str(values["name"]))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:

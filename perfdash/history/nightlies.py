@@ -110,6 +110,17 @@ def forget(connection: sa.Connection, job: str, before: str | None = None) -> in
     return connection.execute(statement).rowcount
 
 
+def rename_run(connection: sa.Connection, old: str, new: str) -> None:
+    """Replace the old name of a run in the nightlies, unless another run has that name, too."""
+    runs, table = schema.runs, schema.nightlies
+    if connection.execute(sa.select(runs.c.id).where(runs.c.name == old).limit(1)).first():
+        return
+    for row in connection.execute(sa.select(table.c.id, table.c.runs)).all():
+        if old in row.runs:
+            names = list(dict.fromkeys(new if name == old else name for name in row.runs))
+            connection.execute(sa.update(table).where(table.c.id == row.id).values(runs=names))
+
+
 def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
     """Store a nightly of another history; one that ended does not run again."""
     old = _find(connection, nightly.job, nightly.night)

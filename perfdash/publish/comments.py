@@ -82,13 +82,13 @@ def bodies(text: str, kind: str, **fields: object) -> list[str]:
 def run_fields(run: RunRow) -> dict[str, str]:
     """The marker fields that identify a run. Only perfdash's own runs have unique names.
 
-    A run gets another name when its shards are merged again, so its first shard identifies it.
+    A run gets another name when its shards are merged again, so each of its shards identifies it, as in the
+    history.
     """
     if run.origin != "perfdash":
         return {"run": run.name, "started": run.started}
     if run.merged_from:
-        # By their names the first in time: shards that are measured later do not change it.
-        return {"run": run.name, "shard": min(run.merged_from)}
+        return {"run": run.name, "shards": marker.shards(run.merged_from)}
     return {"run": run.name}
 
 

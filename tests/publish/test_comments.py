@@ -159,10 +159,17 @@ def test_shards_that_are_merged_again_have_one_set_of_comments(hub, talk):
     other = merged("next night", "d", "e")
     assert hub.of() == [again, other]
     assert hub.of() == [merged("whole", "a", "b", "c"), other]
+    first_shard_again = merged("third", "b", "f")
+    assert hub.of() == [first_shard_again, other]
+    many = [f"shard {number}" for number in range(100)]
+    merged("many", *many)
+    last = merged("many again", *many[50:], *(f"{name} again" for name in many[:50]))
+    assert hub.of() == [first_shard_again, other, last]
 
 
-def test_a_comment_on_a_merged_run_from_before_its_shard_was_in_the_marker(hub, talk):
-    hub.add_comment(bodies("old", KIND, run="whole")[0])
+@pytest.mark.parametrize("old", [{"run": "whole"}, {"run": "before", "shard": "a"}])
+def test_a_comment_on_a_merged_run_from_before_its_shards_were_in_the_marker(hub, talk, old):
+    hub.add_comment(bodies("old", KIND, **old)[0])
     fields = run_fields(made_run(name="whole", imported={"merged_from": ["a", "b"]}).run)
     (body,) = bodies("new", KIND, **fields)
     upsert(talk, find_issue(talk, "team/perf", 3), [body], KIND, **fields)

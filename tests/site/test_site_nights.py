@@ -12,10 +12,12 @@ from perfdash.detect.curation import rename
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
+from perfdash.site.regressions_page import unjudged
 from tests.detect.simulated import farm, judge_last, slower
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
@@ -73,6 +75,20 @@ def test_runs_of_one_name_have_their_own_words_and_builds(store, site):
     (suite,) = folder.glob("beds/*/suites/*.html")
     assert "2.15.0 5555555555" in suite.read_text()
     assert len(list(folder.glob("beds/*/data/one.csv-*.js"))) == 2
+
+
+def test_runs_that_wait_are_counted_on_all_days_that_are_judged(store):
+    for number in range(31):
+        day = str(FIRST + timedelta(days=number))
+        times = [f"{day}T{hour:02}:00:00Z" for hour in range(12 if number >= 26 else 1)]
+        rows = [result(Case("timm", "resnet18"), night=number)]
+        take_in(store, [run(day, rows, name=time, started=time) for time in times])
+    with store.read() as connection:
+        runs = list_runs(connection)
+    judged = [replace(line, judged="2026-03-01T00:00:00Z") for line in runs]
+    assert unjudged(runs[26:]) == 60
+    assert unjudged([runs[26], *judged[27:]]) == 1
+    assert unjudged([*runs[:2], *judged[2:]]) == 1, "only the latest 30 days are judged"
 
 
 def dtypes(number: int, dtype: str, level: float = 10.0, name: str = "swin_base"):
