@@ -74,9 +74,11 @@ case "$#:${1:-}" in
   *) complain 2 "'$*' is none of its options: --pin, --last-good, --good PYTHON, --doubt PYTHON" ;;
 esac
 
-case "$TORCH_INDEX$UNDER_TEST" in
-  *://*:*@*) complain 2 "an address with a password is seen by others: put it into ~/.netrc" ;;
-esac
+for name in TORCH_INDEX UNDER_TEST; do
+  if has_address_with_password "${!name}"; then
+    complain 2 "$name: an address with a password is seen by others: put it into ~/.netrc"
+  fi
+done
 
 exec 8>"$folder/.lock"
 flock 8 # one builds, the others find it built

@@ -76,8 +76,9 @@ confirm() { # RUN
   elif [ "$code" = 137 ]; then
     say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"
   fi
-  # The change is older than the good build: it is left to the nights that come.
-  if [ "$code" = 2 ] && grep -q 'no night before the changes measured' "$PERFDASH_NIGHTLY/.confirm"; then
+  # The good build is from after the change, or tonight's once more: the change is left to the nights that come.
+  if [ "$code" = 2 ] && grep -q -e 'no night before the changes measured' -e ' have one build, though ' \
+    "$PERFDASH_NIGHTLY/.confirm"; then
     code=0 cannot=yes
   fi
   if [ "$code" != 0 ] || grep -q -e ': cannot tell' -e ' minutes are over: ' "$PERFDASH_NIGHTLY/.confirm"; then

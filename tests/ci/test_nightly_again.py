@@ -103,6 +103,23 @@ def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
         assert good.read_text().splitlines()[1] == "1"
 
 
+@pytest.mark.parametrize("refusal", [
+    "--good-python a has torch of commit c0ffee, which no night before the changes measured",
+    "--good-python a and b have one build, though torch changed between the nights: give an interpreter that",
+])  # fmt: skip
+def test_a_good_build_that_cannot_decide_the_changes_only_leaves_them_open(stage, refusal):
+    good = a_good_build_before(stage)
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text(
+        perfdash.read_text() + f"if name == 'confirm': print({refusal!r}, file=sys.stderr); sys.exit(2)\n"
+    )
+    (stage.home / "night").mkdir()
+    (stage.home / "night" / "run").write_text("run1\n")
+    done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
+    assert done.returncode == 0, done.stderr
+    assert good.read_text().splitlines()[:2] == [str(stage.home / "old"), "1"], "tonight's is doubted"
+
+
 def a_good_build_before(stage):
     """The interpreter of the last good night, which confirm compares with."""
     good = stage.home / "environments" / "good-nightly"

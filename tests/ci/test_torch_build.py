@@ -231,6 +231,7 @@ def test_what_is_open_waits_three_nights(builds):
     ({"TORCH": "2.14.0", "TORCH_INDEX": "nowhere"}, 2, "no such folder"),
     ({"UNDER_TEST": "wheels"}, 2, "no git repository with a commit"),
     ({"TORCH_INDEX": "https://me:secret@host/"}, 2, "put it into ~/.netrc"),
+    ({"UNDER_TEST": "git+https://me:secret@host/x"}, 2, "put it into ~/.netrc"),
 ])  # fmt: skip
 def test_what_cannot_be(builds, more, code, why):
     builds.wheels.mkdir()
@@ -239,6 +240,18 @@ def test_what_cannot_be(builds, more, code, why):
     assert why in done.stderr
     assert done.stdout == ""
     assert not builds.environments("torch")
+
+
+@pytest.mark.parametrize("more", [
+    {"TORCH_INDEX": "https://host/whl", "UNDER_TEST": f"git+https://host/x@{COMMIT}"},
+    {"UNDER_TEST": f"git+https://host:8443/x@{COMMIT}"},
+    {"UNDER_TEST": f"git+ssh://git@host:8443/x@{COMMIT}"},
+])  # fmt: skip
+def test_a_pinned_library_is_no_address_with_a_password(builds, more):
+    """ci/nightly/pin.sh gives every cell of Jenkins the library with its commit behind an @."""
+    done = builds.run(TORCH="tomorrow", **more)  # refused next, before pip looks for anything
+    assert "TORCH=tomorrow is none of" in done.stderr
+    assert "password" not in done.stderr
 
 
 def test_a_torch_that_does_not_import_leaves_nothing(builds):

@@ -29,7 +29,7 @@ from perfdash.errors import UsageError
 from perfdash.history import alert_store as kept
 from perfdash.history.queries import Panel, list_runs
 from perfdash.records import Case
-from perfdash.runner.remeasurement import _check_builds
+from perfdash.runner.remeasurement import _measured_before
 from tests.detect.simulated import begin, farm, slower
 from tests.history.made import run, with_worker
 from tests.stores import made_store
@@ -172,11 +172,25 @@ def test_two_interpreters_of_one_build_are_refused_where_the_build_changed():
     judged = SimpleNamespace(run=runs[2], panel=Panel(runs, [1], {}, np.array([])))
     findings = {Case("timm", "m"): [Finding("metric", 1, "backend_ms", 1, 1, 2, change=0.1)]}
     same, other = runs[2].worker, runs[1].worker
+    pythons = ("new/python", "good/python")
     with pytest.raises(UsageError, match="have one build, though timm changed"):
-        _check_builds(judged, findings, {"old": same, "new": same}, "new/python", "good/python")
+        _measured_before(judged, findings, {"old": same, "new": same}, *pythons)
     with pytest.raises(UsageError, match=r"another build than the run measured .*timm: 2 \| 1"):
-        _check_builds(judged, findings, {"old": other, "new": other}, "new/python", "good/python")
-    _check_builds(judged, findings, {"old": other, "new": same}, "new/python", "good/python")
+        _measured_before(judged, findings, {"old": other, "new": other}, *pythons)
+    assert _measured_before(judged, findings, {"old": other, "new": same}, *pythons) == findings
+
+
+def test_one_build_at_another_path_is_no_build_from_before_the_change():
+    """The change came with a night before this one: both interpreters have the build with it."""
+    runs = [
+        with_worker(run(f"2026-11-0{day}").run, packages={"timm": version})
+        for day, version in enumerate(("1", "2", "2"), 1)
+    ]
+    judged = SimpleNamespace(run=runs[2], panel=Panel(runs, [1], {}, np.array([])))
+    findings = {Case("timm", "m"): [Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1)]}
+    same = runs[2].worker
+    with pytest.raises(UsageError, match="timm 2, which no night before the changes measured"):
+        _measured_before(judged, findings, {"old": same, "new": same}, "new/python", "good/python")
 
 
 def test_what_becomes_of_alerts(night):
