@@ -74,7 +74,7 @@ case "$#:${1:-}" in
   *) complain 2 "'$*' is none of its options: --pin, --last-good, --good PYTHON, --doubt PYTHON" ;;
 esac
 
-for name in TORCH_INDEX UNDER_TEST; do
+for name in TORCH TORCH_INDEX TORCH_WITH UNDER_TEST; do
   if has_address_with_password "${!name}"; then
     complain 2 "$name: an address with a password is seen by others: put it into ~/.netrc"
   fi

@@ -125,7 +125,7 @@ check_parameters() {
   [[ "$NEW_ISSUE_ON" =~ ^(regression)?$ ]] ||
     complain 2 "NEW_ISSUE_ON=$NEW_ISSUE_ON: here there is only regression"
   [[ "$FAIL_ON" =~ ^(regression)?$ ]] || complain 2 "FAIL_ON=$FAIL_ON: here there is only regression"
-  for each in TORCH_INDEX UNDER_TEST START_COMMAND STOP_COMMAND; do
+  for each in TORCH TORCH_INDEX TORCH_WITH UNDER_TEST START_COMMAND STOP_COMMAND; do
     if has_address_with_password "${!each}"; then
       complain 2 "$each: an address with a password would be written down: put it into ~/.netrc"
     fi

@@ -64,6 +64,7 @@ def test_a_password_is_looked_for_in_each_parameter_and_not_behind_the_host(stag
     }  # fmt: skip
     assert refused not in script(stage, "nightly/check.sh", **more).stderr
     for name, text in [
+        ("TORCH", "https://u:p@h/torch.whl"),
         ("TORCH_INDEX", "https://u:p@h/x"),
         ("UNDER_TEST", "git+https://u:p@h/x"),
         ("START_COMMAND", "curl https://h/a && curl https://u:p@h/x"),

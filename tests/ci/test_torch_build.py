@@ -232,6 +232,8 @@ def test_what_is_open_waits_three_nights(builds):
     ({"UNDER_TEST": "wheels"}, 2, "no git repository with a commit"),
     ({"TORCH_INDEX": "https://me:secret@host/"}, 2, "put it into ~/.netrc"),
     ({"UNDER_TEST": "git+https://me:secret@host/x"}, 2, "put it into ~/.netrc"),
+    ({"TORCH": "https://me:secret@host/torch.whl"}, 2, "TORCH: an address with a password is seen by others"),
+    ({"TORCH_WITH": "timm@https://me:secret@host/x"}, 2, "TORCH_WITH: an address with a password"),
 ])  # fmt: skip
 def test_what_cannot_be(builds, more, code, why):
     builds.wheels.mkdir()
