@@ -46,6 +46,7 @@ from perfdash.history.alert_store import (
     SUPERSEDED,
     Alert,
 )
+from perfdash.history.ingest import forget_replaced, replaced_since_judged
 from perfdash.history.queries import (
     RunLine,
     cases_by_id,
@@ -169,6 +170,21 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
         if earlier is not None:
             alert_store.save(connection, earlier, f"{_AGAIN} {why}")
     return len(again)
+
+
+def undo_replaced(connection: sa.Connection) -> None:
+    """Undo what nights changed that were replaced after they were judged, and all nights after them."""
+    judged_as = replaced_since_judged(connection)
+    beds: dict[int, list[RunLine]] = {}
+    for run in list_runs(connection, ids=list(judged_as)):
+        testbed_id, started = judged_as[run.id]
+        # A night that begins earlier than before is before other nights now.
+        then = replace(run, testbed_id=testbed_id, started=min(started, run.started))
+        beds.setdefault(testbed_id, []).append(then)
+    for runs in beds.values():
+        first = min(runs, key=_place)
+        judge_again_from(connection, first, f"{first.name} was resumed or corrected")
+    forget_replaced(connection)
 
 
 _AGAIN = "judged again:"

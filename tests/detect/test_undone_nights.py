@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect import curation
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect import confirmation, curation
+from perfdash.detect.nightly_judging import judge_new, judge_run
+from perfdash.files import now
 from perfdash.history import alert_store
 from perfdash.history.ingest import REPLACED, take_in
 from perfdash.history.queries import list_runs
@@ -101,8 +102,8 @@ def test_an_alert_goes_back_to_a_run_of_its_own_setting(quick, kind):
     assert run_names(quick, alert)[-1] == nights[7][0].run.name
 
 
-def measured_again(night, statuses):
-    """A night after its failed cases were retried, or its file was corrected."""
+def measured_again(night, statuses, setting=None):
+    """A night after its failed cases were retried, or its file was corrected; `setting`: other settings."""
     rows = tuple(
         replace(row, status=statuses.get(row.case.model, row.status), started=night.run.ended)
         if row.case.model in statuses
@@ -110,7 +111,8 @@ def measured_again(night, statuses):
         for row in night.rows
     )
     ended = f"{night.run.ended[:10]}T09:00:00Z"
-    return replace(night, run=replace(night.run, ended=ended), rows=rows)
+    setting = {**night.run.setting, **(setting or {})}
+    return replace(night, run=replace(night.run, ended=ended, setting=setting), rows=rows)
 
 
 def crashes():
@@ -162,3 +164,42 @@ def test_a_resumed_night_with_the_same_results_is_not_judged_again(quick):
     assert take_in(quick, [measured_again(runs[6], {})]) == [REPLACED]
     assert judge_new(quick) == []
     assert alerts(quick) == before
+
+
+@pytest.mark.parametrize("later_nights", [0, 1])
+def test_a_resumed_night_that_no_alert_names_dates_the_change(quick, later_nights):
+    def statuses(night, name):
+        if name != "model01" or night < 6:
+            return "pass"
+        return "infra_error" if night == 6 else "crash"
+
+    runs = farm(8 + later_nights, 4, statuses=statuses)
+    judge_nights(quick, runs, 6)
+    (before,) = alerts(quick)
+    with quick.read() as connection:
+        lines = list_runs(connection)
+    assert (before.good_run_id, before.bad_run_id) == (lines[5].id, lines[7].id)
+    assert take_in(quick, [measured_again(runs[6], {"model01": "crash"})]) == [REPLACED]
+    assert [night.run.id for night in judge_new(quick)] == [line.id for line in lines[6:]]
+    (after,) = alerts(quick)
+    assert (after.id, after.good_run_id, after.bad_run_id) == (before.id, lines[5].id, lines[6].id)
+    assert judge_new(quick) == []
+
+
+def test_a_confirmed_change_of_a_night_that_is_judged_later_stays_confirmed(quick):
+    runs = farm(16, 6, change=slower("model03", 15, 1.03))
+    begin(quick, runs[:15])
+    take_in(quick, runs[15:])
+    with quick.write() as connection:
+        judged = judge_run(connection, list_runs(connection)[-1])
+        (finding,) = [found for found in judged.findings if found.metric == "backend_ms"]
+        assert not finding.alarm
+        numbers = {"pairs": 8, "ratio": 1.03, "low": 1.025, "high": 1.035}
+        alert, note = confirmation.alert_after(finding, confirmation.STANDS, numbers, [], judged.panel, now())
+        alert_store.save(connection, alert, note)
+    judge_new(quick)
+    (alert,) = alerts(quick)
+    assert alert.state == alert_store.CONFIRMED
+    with quick.read() as connection:
+        notes = [event.note or "" for event in alert_store.events(connection, alert.id)]
+    assert not [note for note in notes if note.startswith("judged again")]
