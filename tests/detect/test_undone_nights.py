@@ -186,6 +186,39 @@ def test_a_resumed_night_that_no_alert_names_dates_the_change(quick, later_night
     assert judge_new(quick) == []
 
 
+TWO_SLOTS_LEFT = {"side_by_side": 4, "side_by_side_of": {"1 thread": [2, 4]}}
+
+
+def runs_of(alert):
+    return {alert.good_run_id, alert.bad_run_id, alert.seen_run_id} - {None}
+
+
+@pytest.mark.parametrize("nights", [7, 9], ids=["the last night", "an earlier night"])
+@pytest.mark.parametrize("moved", [1, 2], ids=["one night", "two nights"])
+def test_a_resumed_night_of_another_testbed_takes_its_alerts_back(quick, nights, moved):
+    def statuses(night, name):
+        crashed = {"model01": (6,), "model02": (5, 6)}
+        return "crash" if night in crashed.get(name, ()) else "pass"
+
+    runs = farm(nights, 4, statuses=statuses)
+    judge_nights(quick, runs, 5)
+    assert len(alerts(quick)) == 2
+    passed = {"model01": "pass", "model02": "pass"}
+    again = [measured_again(night, passed, TWO_SLOTS_LEFT) for night in runs[7 - moved : 7]]
+    assert take_in(quick, again) == [REPLACED] * moved
+    judge_new(quick)
+    with quick.read() as connection:
+        beds = {line.id: line.testbed_id for line in list_runs(connection)}
+    assert len(set(beds.values())) == 2
+    for alert in alerts(quick):
+        assert {beds[run_id] for run_id in runs_of(alert)} <= {alert.testbed_id}
+    # The crash of night 5 stays an alert while no later night of its testbed passes.
+    kept = alert_store.NEW if (nights, moved) == (7, 1) else alert_store.DISMISSED
+    states = {alert.id: alert.state for alert in alerts(quick)}
+    assert states == {1: kept, 2: alert_store.DISMISSED}
+    assert judge_new(quick) == []
+
+
 def test_a_confirmed_change_of_a_night_that_is_judged_later_stays_confirmed(quick):
     runs = farm(16, 6, change=slower("model03", 15, 1.03))
     begin(quick, runs[:15])
