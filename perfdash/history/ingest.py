@@ -80,6 +80,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
+    import_details = _with_mark(run.imported, old.imported if old is not None else {})
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
@@ -98,7 +99,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         "expected": run.expected,
         "results": len(rows),
         "perfdash": run.perfdash,
-        "imported": _with_mark(run.imported, old.imported if old is not None else {}),
+        "imported": import_details,
         "method": dict(run.method),
         "taken_in": imported.taken_in or now(),
         "judged": None,
@@ -123,10 +124,9 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         if run.merged_from:
             first = old.imported.get("first_name") or (None if own_name else old.name)
             if first not in (None, run.name):
-                values["imported"] = {**values["imported"], "first_name": first}
+                import_details["first_name"] = first
         if old.judged is not None and values["judged"] is None:
-            judged_as = {"testbed_id": old.testbed_id, "started": old.started}
-            values["imported"] = {_JUDGED_AS: judged_as, **values["imported"]}
+            import_details.setdefault(_JUDGED_AS, {"testbed_id": old.testbed_id, "started": old.started})
         values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))

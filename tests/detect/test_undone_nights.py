@@ -10,7 +10,8 @@ from perfdash.detect import confirmation, curation
 from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.files import now
 from perfdash.history import alert_store
-from perfdash.history.ingest import REPLACED, take_in
+from perfdash.history.ingest import REPLACED, replaced_since_judged, take_in
+from perfdash.history.maintenance import merge
 from perfdash.history.queries import list_runs
 from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import made_store
@@ -236,3 +237,17 @@ def test_a_confirmed_change_of_a_night_that_is_judged_later_stays_confirmed(quic
     with quick.read() as connection:
         notes = [event.note or "" for event in alert_store.events(connection, alert.id)]
     assert not [note for note in notes if note.startswith("judged again")]
+
+
+def test_a_merged_history_was_not_judged_on_the_testbeds_of_the_other(quick, tmp_path):
+    runs = crashes()[:7]
+    judge_nights(quick, runs, 7)
+    take_in(quick, [measured_again(runs[6], {"model01": "pass"})])
+    with made_store(tmp_path / "other.db") as other:
+        merge(other, quick)
+        with quick.read() as here, other.read() as there:
+            assert list(replaced_since_judged(here)) == [list_runs(here)[6].id]
+            assert replaced_since_judged(there) == {}
+    judge_new(quick)
+    with quick.read() as connection:
+        assert replaced_since_judged(connection) == {}
