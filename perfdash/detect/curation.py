@@ -46,6 +46,7 @@ from perfdash.history.alert_store import (
     SUPERSEDED,
     Alert,
 )
+from perfdash.history.ingest import forget_replaced, replaced_since_judged
 from perfdash.history.queries import (
     RunLine,
     cases_by_id,
@@ -152,11 +153,13 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     Only the nights of the latest days are judged, and so only they are undone. What people decided stays.
     """
     nights = list_runs(connection, testbed_id=run.testbed_id, with_excluded=False)
-    places = {line.id: (line.started, line.id) for line in list_runs(connection, testbed_id=run.testbed_id)}
+    runs = schema.runs
+    # Also of runs that have moved to another testbed since alerts of this one were seen in them.
+    starts = connection.execute(sa.select(runs.c.id, runs.c.started))
+    places = {run_id: (started, run_id) for run_id, started in starts}
     latest = latest_days(nights, LATEST)
     since = max(_place(run), _place(latest[0])) if latest else _place(run)
     again = [line for line in latest if _place(line) >= since and line.results]
-    runs = schema.runs
     connection.execute(sa.update(runs).where(runs.c.id.in_([line.id for line in again])).values(judged=None))
     before = [line.id for line in nights if _place(line) < since]
     at, until = now(), (again[-1] if again else run).started
@@ -165,6 +168,31 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
         if earlier is not None:
             alert_store.save(connection, earlier, f"{_AGAIN} {why}")
     return len(again)
+
+
+def undo_replaced(connection: sa.Connection) -> None:
+    """Undo what nights changed that were replaced after they were judged, and all nights after them."""
+    judged_as = replaced_since_judged(connection)
+    beds: dict[int, list[RunLine]] = {}
+    moved = []
+    for run in list_runs(connection, ids=list(judged_as)):
+        testbed_id, started = judged_as[run.id]
+        # A night that begins earlier than before is before other nights now.
+        then = replace(run, testbed_id=testbed_id, started=min(started, run.started))
+        beds.setdefault(testbed_id, []).append(then)
+        if testbed_id != run.testbed_id:
+            moved.append(then)
+    for runs in beds.values():
+        first = min(runs, key=_place)
+        judge_again_from(connection, first, f"{first.name} was resumed or corrected")
+    for run in moved:
+        _move_alerts(connection, run)
+        # The others, which ended, name no night instead, as after `remove`.
+        ended = set(alert_store.STATES) - set(_MOVED)
+        for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=ended):
+            if run.id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id):
+                alert_store.save(connection, Alert(**_beside(vars(alert), run.id, None, None)))
+    forget_replaced(connection)
 
 
 _AGAIN = "judged again:"

@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, judge_again_from, raised_again, withdrawn_alerts
+from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -38,6 +38,7 @@ from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
+from perfdash.history.ingest import replaced_since_judged
 from perfdash.history.queries import (
     Panel,
     RunLine,
@@ -85,7 +86,7 @@ def judge_new(
     perfdash.toml. `warn` gets a line about the runs since the last judged one that are older than these days.
     """
     _end_acknowledgements(store)
-    _undo_changed_nights(store)
+    _undo_replaced_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         waiting = []
@@ -149,36 +150,13 @@ def _end_acknowledgements(store: Store) -> None:
                 alert_store.save(connection, reopened, f"it was acknowledged until {until}")
 
 
-def _undo_changed_nights(store: Store) -> None:
+def _undo_replaced_nights(store: Store) -> None:
     """Undo what resumed or corrected nights changed, so that they are judged again."""
     with store.read() as connection:
-        if not _changed_nights(connection):
+        if not replaced_since_judged(connection):
             return
     with store.write() as connection:
-        for run in _changed_nights(connection):
-            judge_again_from(connection, run, f"{run.name} was resumed or corrected")
-
-
-def _changed_nights(connection: sa.Connection) -> list[RunLine]:
-    """The first run of each testbed that alerts know although it counts as not judged.
-
-    Only those of the latest days, because older ones are not judged again. After `judge_again_from` such runs
-    are known by events alone, and undoing them once more changes nothing.
-    """
-    runs, alerts, events = schema.runs, schema.alerts, schema.alert_events
-    known = sa.union(sa.select(alerts.c.seen_run_id), sa.select(events.c.run_id)).subquery()
-    changed = sa.select(runs.c.id, runs.c.testbed_id).where(
-        runs.c.judged.is_(None), runs.c.excluded.is_(None), runs.c.id.in_(sa.select(known.c[0]))
-    )
-    beds: dict[int, set[int]] = {}
-    for run_id, bed in connection.execute(changed):
-        beds.setdefault(bed, set()).add(run_id)
-    first = []
-    for bed, ids in beds.items():
-        since = first_latest_day(connection, bed, LATEST)
-        latest = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
-        first += [run for run in latest if run.id in ids][:1]
-    return first
+        undo_replaced(connection)
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:

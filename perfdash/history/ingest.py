@@ -25,6 +25,8 @@ TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 # What a night is judged by, beside its results.
 _JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id")
 OLDER = "left out: what is there is newer"
+# In `imported` of a run that was replaced after it was judged: the testbed and start that it was judged with.
+_JUDGED_AS = "judged_as"
 
 
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
@@ -78,6 +80,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
+    import_details = _with_mark(run.imported, old.imported if old is not None else {})
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
@@ -96,7 +99,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         "expected": run.expected,
         "results": len(rows),
         "perfdash": run.perfdash,
-        "imported": dict(run.imported),
+        "imported": import_details,
         "method": dict(run.method),
         "taken_in": imported.taken_in or now(),
         "judged": None,
@@ -121,7 +124,9 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         if run.merged_from:
             first = old.imported.get("first_name") or (None if own_name else old.name)
             if first not in (None, run.name):
-                values["imported"] = {**run.imported, "first_name": first}
+                import_details["first_name"] = first
+        if old.judged is not None and values["judged"] is None:
+            import_details.setdefault(_JUDGED_AS, {"testbed_id": old.testbed_id, "started": old.started})
         values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         nightlies.rename_run(connection, old.name, str(values["name"]))
@@ -134,6 +139,30 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
+
+
+def _with_mark(imported: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """`imported` of a run with the mark of the stored run; a mark of another history means nothing here."""
+    kept = {name: value for name, value in imported.items() if name != _JUDGED_AS}
+    return {**kept, _JUDGED_AS: old[_JUDGED_AS]} if _JUDGED_AS in old else kept
+
+
+def replaced_since_judged(connection: sa.Connection) -> dict[int, tuple[int, str]]:
+    """The runs that were replaced after they were judged, with the testbed and start that they had then."""
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.imported)
+    marked = connection.execute(query.where(runs.c.imported.cast(sa.Text).contains(f'"{_JUDGED_AS}"'))).all()
+    judged_as = {row.id: row.imported[_JUDGED_AS] for row in marked if _JUDGED_AS in row.imported}
+    return {run_id: (mark["testbed_id"], mark["started"]) for run_id, mark in judged_as.items()}
+
+
+def forget_replaced(connection: sa.Connection) -> None:
+    """Forget which runs were replaced after they were judged."""
+    runs = schema.runs
+    for run_id in replaced_since_judged(connection):
+        of_run = runs.c.id == run_id
+        imported = connection.execute(sa.select(runs.c.imported).where(of_run)).scalar_one()
+        connection.execute(sa.update(runs).where(of_run).values(imported=_with_mark(imported, {})))
 
 
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:

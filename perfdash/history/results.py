@@ -78,7 +78,8 @@ class RunRow:
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
     # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards, and
-    # `first_name`, its name before they were merged again.
+    # `first_name`, its name before they were merged again. Of a run that was replaced after it was judged:
+    # `judged_as`, its testbed and start then, until it is judged again.
     imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 
