@@ -263,13 +263,14 @@ def _refuse_other_builds(builds: Mapping[str, ProfiledBuild], slots: PairedSlots
     """Raise UsageError where an interpreter now has another build than its run measured.
 
     Compared are torch, packages of a commit, and Python and packages whose versions differ between the runs.
+    A run that recorded nothing of its interpreter is compared with none.
     """
     hellos = {
         side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()
     }
     changed = changed_in_build(builds["old"].worker, builds["new"].worker)
     for side, build in builds.items():
-        if other := other_build(build.worker, hellos[side], changed):
+        if build.worker and (other := other_build(build.worker, hellos[side], changed)):
             flag = "--old-python" if side == "old" else "--python"
             raise UsageError(
                 f"{build.run} measured another build than {build.settings.python} has now "

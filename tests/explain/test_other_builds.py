@@ -47,3 +47,12 @@ def test_a_torch_of_an_unknown_commit_is_compared_by_its_version():
     check(unknown, unknown, {}, {})
     with pytest.raises(UsageError, match=r"torch: 2\.15\.0 \| 2\.16\.0"):
         check(unknown, unknown, {"torch": "2.16.0"}, {})
+
+
+def test_a_run_that_recorded_nothing_of_its_interpreter_is_compared_with_none():
+    builds = {
+        side: ProfiledBuild(side, PLANNED, RunSettings(jobs=1, python="/env/python"), {})
+        for side in ("old", "new")
+    }
+    hellos = {side: {"worker": {**TORCH, "packages": {"timm": "1.0"}}} for side in ("old", "new")}
+    _refuse_other_builds(builds, SimpleNamespace(introduce=lambda planned: hellos))
