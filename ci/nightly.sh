@@ -126,7 +126,7 @@ if [ -n "$resume" ]; then
     setup: | torch: | host: | measure: | :measure) ;;
     *)
       if [ -e "$night/measure.log" ]; then
-        keep_parameters measure SUITES MODELS CONFIGURATIONS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS
+        keep_parameters measure SUITES MODELS CONFIGURATIONS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS LINE
       fi
       ;;
   esac

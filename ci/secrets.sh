@@ -5,6 +5,13 @@
 # perfdash's own: the token comments, the others reach the history, the mail server and the chat.
 secrets=(GITHUB_TOKEN PERFDASH_DB PERFDASH_SMTP_PASSWORD PERFDASH_WEBHOOK)
 
+# Whether a text has an address with a password: between :// and the next slash. A port, or the commit behind the
+# path of git+https://host:8443/me/mylib@1a2b3c4d, is none.
+has_address_with_password() { # TEXT
+  local authority='://[^/[:space:]]*:[^/[:space:]]*@'
+  [[ "$1" =~ $authority ]]
+}
+
 # Options of env(1), in `hidden`, that leave these out, but for those that are named.
 hide_secrets() { # [NAMES THAT STAY...]
   local name

@@ -35,11 +35,22 @@ scratch="$(mktemp -d -p "$place" perfdash-XXXXXX)"
 if [ "$place" = /dev/shm ]; then export TMPDIR="$scratch"; fi
 export PERFDASH_CACHE="$scratch/cache" # one for all three passes
 times=()
+servers_pid=
 summary() {
+  if [ -n "$servers_pid" ]; then kill "$servers_pid" 2>/dev/null && wait "$servers_pid" || true; fi
   rm -rf "$scratch"
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
 }
 trap summary EXIT
+
+# One pair of servers for all parts; a part starts its own where these cannot be started. Their linear algebra has
+# one thread, as that of the tests (tests/conftest.py).
+OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+  "$bin/python" -m tests.servers >"$scratch/servers" 2>"$scratch/servers.err" &
+servers_pid="$!"
+while [ ! -s "$scratch/servers" ] && kill -0 "$servers_pid" 2>/dev/null; do sleep 0.1; done
+TEST_SERVERS="$(cat "$scratch/servers")"
+if [ -n "$TEST_SERVERS" ]; then export TEST_SERVERS; else unset TEST_SERVERS; fi
 
 timed() { # NAME COMMAND...
   local began="$SECONDS" code=0

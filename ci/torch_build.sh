@@ -14,6 +14,8 @@
 # their own and KEEP_NIGHTS (20) on top of one; those not used for longest go, the last good one never. Each has
 # a file `about` with torch's git_version.
 #
+#   --pin            prints TORCH and UNDER_TEST, a line each: nightly as the version that is the newest now, the
+#                    library with its commit or version; a folder stays as it is. Makes nothing
 #   --last-good      prints the interpreter of the last good night of JOB, or nothing
 #   --good PYTHON    says that tonight's was good
 #   --doubt PYTHON   that something of it is open: for three nights the last good one stays so
@@ -45,7 +47,7 @@ mkdir -p "$folder"
 folder="$(cd "$folder" && pwd)"
 
 case "$#:${1:-}" in
-  0:) ;;
+  0: | 1:--pin) ;;
   1:--last-good)
     python="$(sed -n 1p "$good" 2>/dev/null || true)"
     if [ -x "${python:-/nonexistent}" ]; then echo "$python"; fi
@@ -69,12 +71,14 @@ case "$#:${1:-}" in
     mv "$folder/.good.$$" "$good"
     exit 0
     ;;
-  *) complain 2 "'$*' is none of its options: --last-good, --good PYTHON, --doubt PYTHON" ;;
+  *) complain 2 "'$*' is none of its options: --pin, --last-good, --good PYTHON, --doubt PYTHON" ;;
 esac
 
-case "$TORCH_INDEX$UNDER_TEST" in
-  *://*:*@*) complain 2 "an address with a password is seen by others: put it into ~/.netrc" ;;
-esac
+for name in TORCH TORCH_INDEX TORCH_WITH UNDER_TEST; do
+  if has_address_with_password "${!name}"; then
+    complain 2 "$name: an address with a password is seen by others: put it into ~/.netrc"
+  fi
+done
 
 exec 8>"$folder/.lock"
 flock 8 # one builds, the others find it built
@@ -261,13 +265,35 @@ prune() { # KIND MOST TONIGHT
   done < <(find "$folder" -maxdepth 2 -path "$folder/$1-*/about" -printf '%T@ %h\n' | sort -rn | cut -d' ' -f2-)
 }
 
+if [ "$TORCH" = nightly ] && [ -z "$TORCH_INDEX" ]; then
+  complain 2 "TORCH=nightly: give the index of nightly wheels, TORCH_INDEX=ADDRESS or a folder"
+fi
+# A nightly build, also if it is named by its version: what goes with it is one, too.
+case "$TORCH" in nightly | [0-9]*.dev*) from_index+=(--pre) ;; esac
+
+if [ "${1:-}" = --pin ]; then
+  pinned="$TORCH" library="$UNDER_TEST"
+  if [ "$TORCH" = nightly ]; then
+    found="$(resolve "${from_index[@]}" torch)" || complain 3 "TORCH=nightly: pip finds no torch in $TORCH_INDEX"
+    pinned="$(cut -f1 <<<"$found")"
+    pinned="${pinned#torch==}"
+  fi
+  case "$UNDER_TEST" in
+    "" | /* | ./* | ../* | "~"*) ;; # each machine's own folder
+    *)
+      if [ ! -d "$here/$UNDER_TEST" ]; then
+        found="$(resolve "$UNDER_TEST")" || complain 3 "UNDER_TEST=$UNDER_TEST cannot be read by pip: see above"
+        library="$(cut -f1 <<<"$found")"
+      fi
+      ;;
+  esac
+  printf '%s\n' "TORCH=$pinned" "UNDER_TEST=$library"
+  exit 0
+fi
+
 case "$TORCH" in
   installed) python="$ours" ;;
   nightly)
-    if [ -z "$TORCH_INDEX" ]; then
-      complain 2 "TORCH=nightly: give the index of nightly wheels, TORCH_INDEX=ADDRESS or a folder"
-    fi
-    from_index+=(--pre)
     python="$(from_wheels torch)/bin/python"
     ;;
   *.whl)

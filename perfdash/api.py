@@ -341,6 +341,9 @@ class History:
     def series(self, model: str, metric: str = "speedup", *, run: str = "last") -> pd.DataFrame:
         """A metric of a model over the nights of the testbed of `run`: a row for each night and case.
 
+        `remark`: why a pass counts in no mean (nothing captured, recompile limit, disturbed). `method`:
+        values of different methods must not be compared. `excluded`: why a person excluded the run.
+
         Raises UsageError for an unknown metric, and for a model that was never measured there.
         """
         import pandas as pd
@@ -353,7 +356,9 @@ class History:
         return pd.DataFrame(
             [
                 {**vars(case), "run": point.run, "started": point.started, "status": point.status,
-                 metric: point.value, "torch": point.torch, "torch_git_version": point.torch_git_version}
+                 "remark": point.remark, metric: point.value, "torch": point.torch,
+                 "torch_git_version": point.torch_git_version, "method": point.method,
+                 "excluded": point.excluded}
                 for case, (points,) in cases
                 for point in points
             ]
@@ -372,7 +377,7 @@ class History:
         from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
-            judge_new(store, rules=judging_rules())
+            judge_new(store, rules=judging_rules(), warn=_warn)
             alerts = open_alerts(store, everything=everything, worse=worse, run=None)
         return pd.json_normalize([to_plain(alert) for alert in alerts])
 

@@ -25,6 +25,8 @@ Phase = Literal[
 ]  # fmt: skip
 SCHEMA = 4
 DEFAULT_CONFIGURATION = "default"
+# Shipped configurations with dynamic shapes, whose names say so.
+NAMED_DYNAMIC = frozenset({"dynamic", "dynamic-cpp-wrapper"})
 NOT_TONIGHT = "not tonight: "  # begins the reason of a case of that status
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
@@ -134,10 +136,13 @@ class Case:
 
 
 def variation(configuration: str, dynamic: bool) -> str:
-    """A word for a configuration: its name, `dynamic` for dynamic shapes without one, empty for default."""
-    if configuration != DEFAULT_CONFIGURATION:
-        return configuration
-    return "dynamic" if dynamic else ""
+    """A word for a configuration: its name, `dynamic` for dynamic shapes without one, empty for default.
+
+    `freezing+dynamic` where a configuration has dynamic shapes and its name does not say so.
+    """
+    if configuration == DEFAULT_CONFIGURATION:
+        return "dynamic" if dynamic else ""
+    return f"{configuration}+dynamic" if dynamic and configuration not in NAMED_DYNAMIC else configuration
 
 
 def variation_in_words(configuration: str, dynamic: bool, settings: str = "") -> list[str]:
@@ -491,7 +496,8 @@ class RunInfo:
     noise: dict[str, Any] = field(default_factory=dict)
     # What was to be measured: {fingerprint, total, shard, dynamo_names}; the same fingerprint in all shards.
     plan: dict[str, Any] = field(default_factory=dict)
-    # One entry each time it was started or resumed: {started, ended, state, command, host, slots}.
+    # One entry each time it was started or resumed, for each kind of slots: {started, ended, state, command,
+    # slots}; at_once: fewer slots measured at a time; bind_memory: whether their memory is bound.
     sessions: list[dict[str, Any]] = field(default_factory=list)
     merged_from: list[str] = field(default_factory=list)
 

@@ -216,6 +216,12 @@ class RunOptions(CaseSelection):
             "The history that stores the results: a file or postgresql://...  [default: history.db in --out]"
         ),
     ] = None
+    line: Annotated[
+        str | None,
+        Option(
+            "The line of builds that is measured, e.g. main. Runs of other lines are not its earlier nights."
+        ),
+    ] = None
     no_code: Annotated[bool, Option("Do not keep the generated code, e.g. of private models.")] = False
     no_share: Annotated[
         bool, Option("Do not share eager's memory and outputs between the configurations of a model.")
@@ -243,7 +249,7 @@ HEADINGS = {
         "processes", "margin", "strict", "hours", "no_share", "timeout", "phase_timeout", "memory_limit",
         "output_limit", "retries", "retry_pause",
     ),
-    "Results": ("out", "db", "no_history", "no_code", "junit", "fail_on"),
+    "Results": ("out", "db", "line", "no_history", "no_code", "junit", "fail_on"),
     "Parts of a run": ("shard", "costs"),
 }  # fmt: skip
 

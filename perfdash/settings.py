@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
@@ -87,6 +87,13 @@ class RunSettings(_Declared):
             raise ValueError(f"{min(value)} is no batch size: give 1 or more")
         return value
 
+    @field_validator("line")
+    @classmethod
+    def _plain_name(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"[A-Za-z0-9._+/-]{1,60}", value):
+            raise ValueError(f"{value!r} is no name of a line: give up to 60 letters, digits and . _ + / -")
+        return value or None
+
     @field_validator("db")
     @classmethod
     def _plain_address(cls, value: str | None) -> str | None:
@@ -112,12 +119,17 @@ class RunSettings(_Declared):
 
 
 def resolve(
-    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, folder: Path | None = None
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+    *,
+    given: Collection[str] = (),
 ) -> tuple[RunSettings, dict[str, str]]:
     """The settings in force, and for each the name of its origin.
 
-    `flags` holds what was given on the command line (None and empty for what was not). Raises
-    UsageError that names the flag, variable, or file and key at fault.
+    `flags` holds what was given on the command line (None and empty for what was not). `given`: names of
+    flags that come before the variables and the file even where they are empty. Raises UsageError that names
+    the flag, variable, or file and key at fault.
     """
     values: dict[str, Any] = {}
     origins = dict.fromkeys(RunSettings.model_fields, "default")
@@ -129,7 +141,7 @@ def resolve(
         if environ.get(variable):
             values[key], origins[key] = environ[variable], variable
     for key, value in flags.items():
-        if value is not None and value is not False and value not in ((), []):
+        if key in given or (value is not None and value is not False and value not in ((), [])):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
     if origins["db"] != "PERFDASH_DB":
         refuse_password(str(values.get("db") or ""), origins["db"])

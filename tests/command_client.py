@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 
-MEASURING = (["run"], ["check"], ["confirm"], ["bisect"], ["explain"])
+MEASURING = (["run"], ["check"], ["confirm"], ["bisect"], ["compare-builds"], ["explain"])
 
 
 def main() -> int:
@@ -25,6 +25,7 @@ def main() -> int:
         "env": dict(os.environ),
         "umask": umask,
         "workers": workers if arguments[:1] in MEASURING else None,
+        "quickly": True,
         "cores": sorted(os.sched_getaffinity(0)),
     }
     forwarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}

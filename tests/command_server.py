@@ -82,20 +82,22 @@ class CommandServer:
         env: dict[str, str],
         timeout: float,
         quickly: bool = False,
+        warm: bool = False,
     ) -> tuple[int, str, str, int]:
         """The exit code (negative: a signal), standard output, standard error and process id of a call.
 
-        quickly: what it measures it samples a few times only, in a warm worker.
+        warm: it measures in a warm worker. quickly: there, too, and it samples a few times only.
 
         Raises subprocess.TimeoutExpired, the process killed.
         """
-        workers = self.workers.address if quickly and arguments[:1] in MEASURING else None
+        workers = self.workers.address if (quickly or warm) and arguments[:1] in MEASURING else None
         call = {
             "arguments": arguments,
             "cwd": str(cwd),
             "env": env,
             "umask": None,
             "workers": workers,
+            "quickly": quickly,
             "cores": sorted(os.sched_getaffinity(0)),
         }
         with (
@@ -244,8 +246,9 @@ def _become(call: dict, *streams: int) -> None:
     sys.argv = ["perfdash", *call["arguments"]]
     tempfile.tempdir = None
     if call["workers"]:
-        take_few_samples()
         use_warm_workers(call["workers"])
+        if call["quickly"]:
+            take_few_samples()
 
 
 def _stream(descriptor: int) -> io.BufferedWriter:

@@ -9,6 +9,7 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import gc
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     )
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: a collection of garbage need not visit it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 class ShowFailures:
     """Shows a failure when it happens, not after all other tests; the details follow at the end."""
 
@@ -172,10 +180,12 @@ def perfdash(
     env: dict[str, str] | None = None,
     timeout: float = 580,
     quickly: bool = False,
+    warm: bool = False,
 ) -> Ran:
     """Runs the command in `cwd` with runs in `cwd/runs`, in a process of its own.
 
-    quickly: what it measures it samples a few times only, in a worker that is warm (tests/warm_workers.py).
+    warm: it measures in a worker that is warm (tests/warm_workers.py), where how one starts is not the point.
+    quickly: there, too, and it samples a few times only.
     """
     # The shared compiler cache is that of the tests, not the user's: pytest_configure() makes it.
     variables = {
@@ -185,7 +195,7 @@ def perfdash(
     }
     variables |= env or {}
     if _server.can_run(variables):
-        return Ran(*_server.run([*arguments], cwd, variables, timeout, quickly), cwd / "runs")
+        return Ran(*_server.run([*arguments], cwd, variables, timeout, quickly, warm), cwd / "runs")
     with subprocess.Popen(
         [sys.executable, "-m", "tests.few_samples" if quickly else "perfdash", *arguments],
         cwd=cwd,

@@ -1,7 +1,8 @@
 """Measure with few samples: for tests of commands, where the numbers themselves are not the point.
 
 `python -m tests.few_samples ...` is `perfdash ...` with it; `command(..., quickly=True)` does the same.
-Only how often something is sampled changes, and that the A/A null takes one process instead of three.
+Only this changes: how often something is sampled; the A/A null takes one process instead of three; no further
+processes follow where two disagree, as they do with so few samples; a stopped process is found sooner.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 def take_few_samples() -> None:
     """Changes this process only: workers are told in their orders how much to sample."""
     from perfdash.records import Sampling
-    from perfdash.runner import noise
+    from perfdash.runner import noise, slot, worker_limits
 
     Sampling.__init__.__defaults__ = (0.05, 16, 200, 0.0, 0.6, 0.6)
     noise.NULL_PROCESSES = 1
     noise.NULL_SAMPLING = Sampling(precision=0.02, min_pairs=10, min_s=0.0, budget_s=0.2)
     noise.NULL_BOUND = 1.0  # so few say nothing of how many slots may be busy at once
+    slot.FURTHER = 0
+    worker_limits._STOPPED_EVERY_S = 1.0
     noise.within_bounds.__defaults__ = (noise.NULL_BOUND,)
 
 

@@ -117,6 +117,10 @@ def address(request, tmp_path):
     return str(path)
 
 
+# For tests of what is done with a history: others show that both kinds of store hold and find the same.
+in_sqlite = pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+
+
 @pytest.fixture
 def store(address):
     opened = open_store(address)

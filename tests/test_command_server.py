@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 
 import pytest
 
-from tests.command_server import LIBRARIES, SHARED, CommandServer
+from tests.command_server import LIBRARIES, ROOT, SHARED, CommandServer
 
 NET = "import torch\ndef make(size):\n    return torch.nn.Linear(8, 8), (torch.randn(size, 8),)\n"
 
@@ -60,3 +64,22 @@ def test_a_script_has_a_process_of_its_own_and_fails_with_its_own_words(command_
     assert int(pid) != os.getpid()
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         workers.run_script("1 / 0")
+
+
+def test_servers_for_several_parts_end_with_their_shell():
+    shell = subprocess.Popen(
+        ["bash", "-c", f"{sys.executable} -m tests.servers & echo $!; wait"],
+        cwd=ROOT, env={name: text for name, text in os.environ.items() if name != SHARED},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pid = int(shell.stdout.readline())
+    assert ":" in shell.stdout.readline(), "the addresses of both"
+    shell.kill()
+    shell.wait()
+    shell.stdout.close()
+    deadline = time.monotonic() + 60
+    while (
+        Path("/proc", str(pid)).exists() and "Z" not in Path("/proc", str(pid), "stat").read_text().split()[2]
+    ):
+        assert time.monotonic() < deadline, "they are still there"
+        time.sleep(0.05)

@@ -25,7 +25,7 @@ nightly_parameters=(
   SUITES MODELS CONFIGURATIONS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
   BASELINE FAIL_ON CONFIRM_MOST CONFIRM_MINUTES BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
   POST REPO ISSUE GITHUB_API NEW_ISSUE_ON SITE_DIR SITE_URL MAIL_TO WEBHOOK
-  HOST START_COMMAND START_MINUTES STOP_COMMAND STOP_MINUTES CELL_MINUTES JOB EVERY OUT
+  HOST START_COMMAND START_MINUTES STOP_COMMAND STOP_MINUTES CELL_MINUTES JOB LINE EVERY OUT
 )
 
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
@@ -36,7 +36,7 @@ nightly_parameters=(
 : "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
 : "${POST:=no}" "${REPO:=}" "${ISSUE:=}" "${GITHUB_API:=}" "${NEW_ISSUE_ON:=}"
 : "${SITE_DIR:=}" "${SITE_URL:=}" "${MAIL_TO:=}" "${WEBHOOK:=no}"
-: "${HOST:=show}" "${JOB:=nightly}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
+: "${HOST:=show}" "${JOB:=nightly}" "${LINE:=}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
 : "${START_COMMAND:=}" "${START_MINUTES:=15}" "${STOP_COMMAND:=}" "${STOP_MINUTES:=10}"
 : "${CELL_MINUTES:=}" # without it a cell of Jenkins has 600, one at a desk no limit
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
@@ -97,6 +97,13 @@ measured_python() {
   if [ -s "$PERFDASH_NIGHTLY/python" ]; then cat "$PERFDASH_NIGHTLY/python"; else
     echo "$PWD/$venv/bin/python" | sed "s|^$PWD//|/|"
   fi
+}
+
+# The interpreter that measured a run, where ci/nightly/gather.sh has listed it: `missing` is on another machine.
+python_of() { # RUN
+  local listed
+  listed="$(grep -sF "$1"$'\t' "$PERFDASH_NIGHTLY/pythons" | tail -1 | cut -f2 || true)"
+  echo "${listed:-$(measured_python)}"
 }
 
 # The runs that are told of, a folder a line: merged ones in place of their shards.

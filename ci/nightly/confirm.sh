@@ -29,7 +29,11 @@ if [ -z "$good" ]; then
   ci/torch_build.sh --good "$python"
   exit 0
 fi
-if [ "$good" = "$python" ]; then
+different=no
+for run in "${runs[@]}"; do
+  if [ "$(python_of "$run")" != "$good" ]; then different=yes; fi
+done
+if [ "$different" = no ]; then
   say "Tonight's environment is that of the last good night: there are no two builds to compare"
   exit 0
 fi
@@ -39,7 +43,18 @@ is_over="CONFIRM_MINUTES=$CONFIRM_MINUTES are over: what was not measured again 
 until="$(awk -v now="$(date +%s.%N)" -v minutes="$CONFIRM_MINUTES" 'BEGIN { printf "%.1f", now + minutes * 60 }')"
 cannot=no
 confirm() { # RUN
-  local code=0 left words=(--good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT")
+  local code=0 left words run_python
+  run_python="$(python_of "$1")"
+  if [ "$run_python" = missing ]; then
+    say "$(basename "$1"): its environment is not on this machine ($(hostname)): what it suspects stays suspected"
+    cannot=yes
+    return 0
+  elif [ "$run_python" = "$good" ]; then
+    say "$(basename "$1"): its environment is that of the last good night: there are no two builds to compare"
+    cannot=yes
+    return 0
+  fi
+  words=(--good-python "$good" --python "$run_python" --limit "$CONFIRM_MOST" --out "$OUT")
   words+=(${PERFDASH_CORES:+--cores "$PERFDASH_CORES"})
   left="$(awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { left = until - now; print left < 0.1 ? 0 : left }')"
   if [ "$left" = 0 ]; then
@@ -61,8 +76,9 @@ confirm() { # RUN
   elif [ "$code" = 137 ]; then
     say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"
   fi
-  # The change is older than the good build: it is left to the nights that come.
-  if [ "$code" = 2 ] && grep -q 'no night before the changes measured' "$PERFDASH_NIGHTLY/.confirm"; then
+  # The good build is from after the change, or tonight's once more: the change is left to the nights that come.
+  if [ "$code" = 2 ] && grep -q -e 'no night before the changes measured' -e ' have one build, though ' \
+    "$PERFDASH_NIGHTLY/.confirm"; then
     code=0 cannot=yes
   fi
   if [ "$code" != 0 ] || grep -q -e ': cannot tell' -e ' minutes are over: ' "$PERFDASH_NIGHTLY/.confirm"; then

@@ -47,9 +47,9 @@ while IFS= read -r cell; do
     *-"$device"-*) [ -e "$top/cells/$cell/measured" ] || echo "3 0" >"$PERFDASH_NIGHTLY/measure.failed" ;;
   esac
 done <"$top/planned"
-for python in "$top"/cells/*-"$device"-*/python; do
-  if [ -e "$python" ] && [ -x "$(cat "$python")" ]; then cp "$python" "$PERFDASH_NIGHTLY/python"; fi
-done
+mapfile -t runs <"$PERFDASH_NIGHTLY/run"
+"$venv/bin/python" ci/nightly/interpreters.py "$top" "${runs[@]}" >"$PERFDASH_NIGHTLY/pythons"
+cut -f2 "$PERFDASH_NIGHTLY/pythons" | grep -vxF missing | tail -1 >"$PERFDASH_NIGHTLY/python" || true
 if [ ! -s "$PERFDASH_NIGHTLY/python" ]; then
   complain 3 "the environment that was measured is not on this machine ($(hostname))"
 fi

@@ -22,7 +22,7 @@ for word in "${more[@]}"; do
 done
 if [ "${#retry[@]}" = 0 ]; then retry=(--retry infra_error); fi # what the machine lost
 plan_words
-plan+=(--python "$(measured_python)")
+plan+=(--python "$(measured_python)" ${LINE:+--line "$LINE"})
 # A run keeps no secret: what --env gives is given again where it goes on.
 variables=() before=""
 for word in "${more[@]}"; do

@@ -7,22 +7,25 @@ touch "$PERFDASH_NIGHTLY/merged"
 rm -f "$PERFDASH_NIGHTLY/run" # of an earlier time: without it all are told of
 worst=0
 
-# Each run with its plan and which part of it: a plan that is measured twice has each part twice.
+# Each run with its plan and its repetition (BASE_RUNS): only shards of one repetition are merged, and one of them
+# may have left no run. The JUnit file that ci/nightly/measure.sh gave it names both: cpu-1-2.1.xml is shard 1 of
+# the second repetition.
 "$venv/bin/python" -c '
-import json, sys
+import json, os, sys
 for line in open(sys.argv[1]):
     folder = line.rstrip("\n")
-    plan = json.load(open(folder + "/run.json"))["plan"]
-    print(plan.get("shard") or "whole", plan.get("fingerprint") or "-", folder, sep="\t")
+    run = json.load(open(folder + "/run.json"))
+    plan, command = run["plan"], run.get("command") or []
+    junit = command[command.index("--junit") + 1] if "--junit" in command else ""
+    repetition = os.path.basename(junit).partition(".")[0]
+    kind = "shard" if plan.get("shard") else "whole"
+    print(kind, plan.get("fingerprint") or "-", repetition or "-", folder, sep="\t")
 ' "$PERFDASH_NIGHTLY/runs" >"$PERFDASH_NIGHTLY/.parts"
 
-declare -A shards=() times=()
+declare -A shards=()
 whole=()
-while IFS=$'\t' read -r shard plan folder; do
-  if [ "$shard" = whole ]; then whole+=("$folder"); else
-    times["$plan $shard"]=$((${times["$plan $shard"]:-0} + 1))
-    shards["$plan ${times["$plan $shard"]}"]+="$folder"$'\n'
-  fi
+while IFS=$'\t' read -r kind plan repetition folder; do
+  if [ "$kind" = whole ]; then whole+=("$folder"); else shards["$plan $repetition"]+="$folder"$'\n'; fi
 done <"$PERFDASH_NIGHTLY/.parts"
 rm -f "$PERFDASH_NIGHTLY/.parts"
 
@@ -45,11 +48,12 @@ for plan in "${!shards[@]}"; do
     made="$(sed -n 's/^Saved in //p' <<<"$said" | tail -1)"
     if [ -n "$made" ]; then
       made="$(cd "$made" && pwd)"
-      printf '%s\t%s\n' "$key" "$made" >>"$PERFDASH_NIGHTLY/merged"
-      # perfdash says which cases are missing. Such a run is in no history, so the night is not whole.
-      if grep -qF '"state": "incomplete"' "$made/run.json" && [ "$worst" -lt 3 ]; then worst=3; fi
+      # A run that the history did not take is merged again by a resumed night, which records it then.
+      if [ "$code" = 0 ]; then printf '%s\t%s\n' "$key" "$made" >>"$PERFDASH_NIGHTLY/merged"; fi
     fi
   fi
+  # perfdash says which cases are missing. Such a run is in no history, so the night is not whole.
+  if [ -n "$made" ] && grep -qF '"state": "incomplete"' "$made/run.json" && [ "$worst" -lt 3 ]; then worst=3; fi
   if is_base "${folders[0]}"; then continue; fi
   if [ -n "$made" ]; then echo "$made" >>"$PERFDASH_NIGHTLY/.run"; else
     printf '%s\n' "${folders[@]}" >>"$PERFDASH_NIGHTLY/.run"

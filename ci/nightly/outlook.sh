@@ -16,6 +16,7 @@ plans="$(mktemp -d)"
 trap 'rm -rf "$plans"' EXIT
 declare -a plan=() more=()
 plan_words
+plan+=(${LINE:+--line "$LINE"}) # with --hours its nights choose the cases
 shard="${SHARD:-}"
 if [ -z "$shard" ] && [ "$SHARDS" -gt 1 ]; then shard="1/$SHARDS"; fi
 while read -r device threads <&3; do

@@ -52,7 +52,7 @@ check_run_options() {
   done
   refuse_wrong_options -- "${words[@]}" "${more[@]}"
   arguments_of "$RESUME_ARGUMENTS"
-  refuse_wrong_options --resume "${more[@]}"
+  if [ "${#more[@]}" != 0 ]; then refuse_wrong_options --resume "${more[@]}"; fi
 }
 
 refuse_wrong_options() { # -- or --resume, WORDS...
@@ -114,6 +114,7 @@ check_parameters() {
     bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""
   done
   check_run_options
+  [[ "$LINE" =~ ^[A-Za-z0-9._+/-]{0,60}$ ]] || complain 2 "LINE=$LINE: give a name of letters, digits and . _ + / -"
   one_of POST yes no dry
   one_of BISECT yes no
   one_of QUICK yes no
@@ -124,9 +125,11 @@ check_parameters() {
   [[ "$NEW_ISSUE_ON" =~ ^(regression)?$ ]] ||
     complain 2 "NEW_ISSUE_ON=$NEW_ISSUE_ON: here there is only regression"
   [[ "$FAIL_ON" =~ ^(regression)?$ ]] || complain 2 "FAIL_ON=$FAIL_ON: here there is only regression"
-  case "$TORCH_INDEX$UNDER_TEST$START_COMMAND$STOP_COMMAND" in
-    *://*:*@*) complain 2 "an address with a password would be written down: put it into ~/.netrc" ;;
-  esac
+  for each in TORCH TORCH_INDEX TORCH_WITH UNDER_TEST START_COMMAND STOP_COMMAND; do
+    if has_address_with_password "${!each}"; then
+      complain 2 "$each: an address with a password would be written down: put it into ~/.netrc"
+    fi
+  done
   if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then
     complain 2 "POST=$POST needs REPO=OWNER/NAME and ISSUE=NUMBER"
   fi

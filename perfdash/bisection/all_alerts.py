@@ -5,11 +5,11 @@ It knows neither journals nor builds: each attempt is made by a function that is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from perfdash.bisection.alert_culprits import explaining
 from perfdash.bisection.open_alerts import AlertGroup, can_be_bisected
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import FOUND, NOT_FINISHED, BisectionResult, result_of
@@ -18,7 +18,6 @@ from perfdash.errors import MachineError, PerfdashError, UsageError
 BISECTED, IN_PASSING, KNOWN, FAILED, SKIPPED = "bisected", "in passing", "known", "failed", "skipped"
 INTERRUPTED = "interrupted"
 NOT_OF_ONE = "it is not of one model and of a metric that can be bisected"
-_EXPLAINED = 0.5  # of an alert's change, from which the change at another group's culprit is its own
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class GroupOutcome:
 
     how: bisected, in passing (only the builds around another group's culprit were measured), known (found
     before), failed, skipped or interrupted. why: of a failure. culprits: lines of what was known.
+    is_explained: what was found explains the alert.
     """
 
     number: int
@@ -59,6 +59,7 @@ class GroupOutcome:
     why: str = ""
     exit_code: int = 0
     culprits: tuple[str, ...] = ()
+    is_explained: bool = True
 
 
 class Bisect(Protocol):
@@ -113,7 +114,9 @@ def _outcome(
                 if attempt.result.word == NOT_FINISHED or explains(group, attempt.result):
                     return replace(outcome, how=IN_PASSING, attempt=attempt, beside=step.alert)
         attempt = bisect(group, None)
-        return replace(outcome, how=INTERRUPTED if attempt.interrupted else BISECTED, attempt=attempt)
+        how = INTERRUPTED if attempt.interrupted else BISECTED
+        is_explained = attempt.result.word != FOUND or explains(group, attempt.result)
+        return replace(outcome, how=how, attempt=attempt, is_explained=is_explained)
     except PerfdashError as error:
         return replace(outcome, how=FAILED, why=str(error), exit_code=error.exit_code)
     except Exception as error:  # a fault of perfdash itself must not end the other groups
@@ -122,21 +125,8 @@ def _outcome(
 
 
 def explains(group: AlertGroup, result: BisectionResult) -> bool:
-    """Whether the change at a culprit is the alert's: its status, or its direction and half of its size."""
-    if result.word != FOUND:
-        return False
-    culprit, alert = result.culprits[0], group.chosen.alert
-    if result.kind == "status":
-        tested = result.ranges[culprit.stage].tested
-        return any(alert.details.get("after") in t.said for t in tested if t.id == culprit.revisions[-1].id)
-    step, wanted = culprit.change.ratio, alert.change
-    if result.kind == "count":
-        wanted = (alert.after or 0.0) - (alert.before or 0.0)
-    elif step:
-        step = math.log(step)
-    if step is None or not wanted:
-        return False
-    return step / wanted >= _EXPLAINED
+    """Whether a culprit of a bisection explains the alert of a group."""
+    return result.word == FOUND and bool(explaining(group.chosen.alert, result))
 
 
 def found_steps(bisection: Bisection, alert: int) -> tuple[FoundStep, ...]:

@@ -276,6 +276,7 @@ class Engine:
         began = time.monotonic()
         with _threads(1, self._workbench.stop) as pool:
             reading, record = pool.submit(self._workbench.measure, built, log, fresh).result()
+        self._refuse_edited_model(record)
         number = f" {reading.value:.6g}" if reading.value is not None else ""
         why = f" ({reading.message.splitlines()[0][:200]})" if reading.message else ""
         self._notify(f"measured {label}{' again' if fresh else ''}: {reading.status}{number}{why}")
@@ -286,6 +287,22 @@ class Engine:
             "reading": reading.to_json(),
             "record": record,
         }
+
+    def _refuse_edited_model(self, record: Mapping[str, Any]) -> None:
+        """Raise UsageError where a file of the user's model is not as an earlier measurement read it.
+
+        A file that only one of the two read is no edit: a model may import another part under another build.
+        """
+        files = _model_files(record)
+        records = [kept for stage in self.bisection.stages for kept in stage.records.values()]
+        for before in map(_model_files, records):
+            edited = [name for name, digest in files.items() if before.get(name, digest) != digest]
+            if edited:
+                raise UsageError(
+                    f"{', '.join(edited)} of the model was edited since this bisection began, so old and new "
+                    "measurements cannot be compared, and this one is not kept: put the file back and resume "
+                    "with --resume, or start a new bisection (its builds come from the cache)"
+                )
 
     def _build_fresh(self, step: BuildFresh) -> None:
         stage, place = step.stage, step.place
@@ -312,6 +329,12 @@ class Engine:
         self.record(event)
         count = len(self.bisection.stages[-1].revisions)
         self._notify(f"{stage.revisions[place].label}: {step.way}: {count} revisions to look at")
+
+
+def _model_files(record: Mapping[str, Any]) -> Mapping[str, str]:
+    """The digests of the user's own model files that a measurement read, by path."""
+    files: Mapping[str, str] = (record.get("structure") or {}).get("model_files") or {}
+    return files
 
 
 @contextmanager

@@ -35,6 +35,9 @@ from perfdash.suites.configuration import chosen
 HIDDEN = "***"
 # Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.
 _OWN_FLAGS = {"jobs", "model"}
+# With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
+_OF_CASE = ("configuration", "instances", "model", "models", "suite")
+OF_NIGHT = "of_night"
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
     "minimum_change": (0, 1000),
@@ -158,7 +161,11 @@ def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
 
 
 def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
-    """The settings of a measurement, as in `perfdash run`. Raises UsageError."""
+    """The settings of a measurement, as in `perfdash run`. Raises UsageError.
+
+    flags[OF_NIGHT]: names of the options by which an alert's case was measured. Today's perfdash.toml and
+    variables do not change them, also where they are empty.
+    """
     given = {name: flags.get(name) for name in RunSettings.model_fields if name not in _OWN_FLAGS}
     if flags["suite"] and flags["model"]:
         given["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # no wildcards
@@ -166,7 +173,10 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
         given["model"] = [flags["model"]]
     if metric == "eager" and not flags["backend"]:
         given["backend"] = ["eager"]  # nothing has to be compiled
-    settings = resolve(given)[0]
+    of_night = flags.get(OF_NIGHT) or ()
+    for name in of_night:
+        given[name] = given.get(name) or RunSettings.model_fields[name].default
+    settings = resolve(given, given=of_night)[0]
     for configuration in chosen(settings.configuration):
         applied = configuration.applied(settings)
         settings = with_slots(settings, applied.threads, applied.bind_memory)
@@ -299,8 +309,10 @@ def complete_from_alert(
         if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
+        of_case = _case(evidence.case, setting, ran, options)
         filled = {
-            **_case(evidence.case, setting, ran, options),
+            OF_NIGHT: (*of_case, *_OF_CASE),
+            **of_case,
             **_source(evidence.case, ran, flags, number, options),
         }
         filled["metric"] = flags["metric"] or _metric(evidence, number, describe)

@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +26,9 @@ from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.explain.case_sides import side_of_record
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import compare
-from perfdash.files import finite, now
-from perfdash.history import alert_store
-from perfdash.history.alert_store import BisectionRow, save_bisection
-from perfdash.history.store import open_store
+from perfdash.files import finite
 from perfdash.metrics import Metric
 from perfdash.stats.step_likelihood import robust_level, weigh
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
 
 FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"
 _SIDE = 0.95  # probability from which the table calls a build bad, or good
@@ -511,68 +504,3 @@ def _is_elsewhere(bisection: Bisection, stage: Stage) -> bool:
 
 def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-
-
-_NOTED = 10  # revisions of a set that the alert names
-
-
-def save_to_history(history: str, bisection: Bisection, result: BisectionResult, headline: str) -> None:
-    """Save a bisection in a history, and its headline in its alert."""
-    request = bisection.begun["asked"]
-    culprits = [revision.id for culprit in result.culprits for revision in culprit.revisions]
-    details = result.to_json()
-    for stage in details["ranges"]:
-        stage["tested"] = [{**tested, "values": []} for tested in stage["tested"]]  # the journal has them
-    row = BisectionRow(
-        name=result.name,
-        alert_id=result.alert,
-        started=result.began,
-        ended=result.ended or None,
-        state=result.word if result.state == "done" else result.state,
-        good=request["good"],
-        bad=request["bad"],
-        culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
-        details=details,
-    )
-    with open_store(history) as store, store.write() as connection:
-        if result.alert is not None:
-            alert = alert_store.find(connection, result.alert)
-            _note(connection, alert, result, headline)
-        save_bisection(connection, row)
-
-
-def progress(result: BisectionResult) -> str:
-    """How far a bisection that is not finished came, in plain text."""
-    now = next((stage for stage in result.ranges if stage.verdict == NOT_FINISHED), None)
-    if now is None or not now.standing.first:
-        return NOT_FINISHED
-    left = now.standing.last - now.standing.first + 1
-    return f"{NOT_FINISHED}, {left} of {now.last} revisions left"
-
-
-def _note(
-    connection: sa.Connection, alert: alert_store.Alert, result: BisectionResult, headline: str
-) -> None:
-    """Write the culprits into an alert, or how far the search came, unless it has them."""
-    finished = result.state == "done"
-    before = alert.details.get("bisected") or {}
-    if before and before.get("finished", True) and not finished:
-        return
-    culprits = [
-        {
-            "commits": [dataclasses.asdict(revision) for revision in culprit.revisions[:_NOTED]],
-            "of": len(culprit.revisions),
-            "probability": culprit.probability,
-            "change": culprit.change.ratio,
-            "low": culprit.change.low,
-            "high": culprit.change.high,
-            "confirmed": culprit.confirmed,
-        }
-        for culprit in result.culprits
-    ]
-    word = progress(result) if result.word == NOT_FINISHED else result.word
-    bisected = {"name": result.name, "word": word, "culprits": culprits, "finished": finished}
-    if before == bisected:
-        return
-    changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
-    alert_store.save(connection, changed, note=f"bisected: {headline}"[:400])

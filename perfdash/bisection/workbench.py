@@ -36,6 +36,7 @@ from perfdash.redaction import mask_secrets
 from perfdash.runner.alternating_builds import AlternatingBuilds
 from perfdash.runner.cores import Locks, available_cores, compile_cores, core_names, gpus_of, when_free
 from perfdash.runner.messages import options_of
+from perfdash.runner.plan import digest_of_files
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 
@@ -96,16 +97,13 @@ class Setup:
         command, planned, settings = self.command, self.planned, self.settings
         sources = [] if command else [package / name for name in ("records.py", "methods.py")]
         sources += [] if command else sorted((package / "worker").rglob("*.py"))
-        if planned and planned.loader == "python":
-            sources.append(Path(planned.target.rpartition(":")[0]))
-        if planned and planned.backend_file:
-            sources.append(Path(planned.backend_file))
         sources += [path for word in command or () if (path := Path(word)).is_absolute() and _is_script(path)]
         case = to_json(planned) if planned else {}
         case["env"] = mask_secrets([f"{key}={value}" for key, value in case.get("env", {}).items()])
         parts = {
             "metric": self.metric.name if command else "",  # any metric is in the record of a case
             "case": case,
+            "files": digest_of_files(planned) if planned else None,
             "command": mask_secrets(list(command or ())),
             "processes": settings.processes,
             "allocator": settings.allocator,

@@ -60,7 +60,7 @@ def confirm(
     A dismissed change raises no alert. An undecided change stays as it is.
     """
     from perfdash.detect.confirmation import candidates, of_this_method
-    from perfdash.detect.nightly_judging import judge_run
+    from perfdash.detect.nightly_judging import judge_new, judge_run
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
@@ -77,7 +77,10 @@ def confirm(
     folder = find_folder(run, resolve({"out": out})[0].out)
     info = read_info(folder)
     settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs, wait=wait)
+    rules = judging_rules()
     with opened(db, out or folder.parent) as store:
+        # A dismissed change must have its alert already: else the next judging would raise it.
+        judge_new(store, rules=rules, warn=lambda text: typer.echo(text, err=True))
         with store.read() as connection:
             line = find_run(connection, info.id)
             if line.excluded is not None:
@@ -85,7 +88,7 @@ def confirm(
                     f"{line.name} is excluded from judging ({line.excluded}), so nothing of it is confirmed; "
                     f"`perfdash history exclude {line.name} --undo` brings it back"
                 )
-            judged = judge_run(connection, line, judging_rules())
+            judged = judge_run(connection, line, rules)
             findings = of_this_method(judged.findings, judged.run)
             to_measure = candidates([finding for finding in findings if finding.alarm or not certain])
             cases = cases_by_id(connection, to_measure)

@@ -66,6 +66,15 @@ def begin(
     )  # fmt: skip
     with opened(db, out, create=True) as store, store.write() as connection:
         begun = nightlies.begin(connection, begun)
+        shared = nightlies.jobs_in_one_series(connection, begun)
+    if shared:
+        names = ", ".join([begun.job, *shared])
+        typer.echo(
+            f"perfdash: the last runs of the nightlies {names} are nights of one series: same models, same "
+            "options, same machine. If these nightlies measure different builds, changes are missed or "
+            "invented: give all but one of them a name for its builds (LINE=NAME, perfdash run --line NAME)",
+            err=True,
+        )
     due = _in(begun.begun, every_s)
     text = f"{begun.job} {begun.night}: begun {begun.begun}, the next is due {due}"
     print_result(asdict(begun), text, as_json)

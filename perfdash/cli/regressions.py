@@ -120,7 +120,7 @@ def regressions(
         from perfdash.detect.nightly_judging import judge_new
         from perfdash.settings import judging_rules
 
-        for judged in judge_new(store, rules=judging_rules()):
+        for judged in judge_new(store, rules=judging_rules(), warn=lambda text: typer.echo(text, err=True)):
             if judged.unlike:
                 typer.echo(
                     f"{judged.run.name} is not judged: it has too few of the cases of the runs before it",

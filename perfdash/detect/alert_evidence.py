@@ -68,12 +68,7 @@ class AlertEvidence:
     @property
     def remeasured(self) -> RemeasuredChange | None:
         """The change by re-measurement in pairs; None without one."""
-        remeasurement = self.alert.details.get("remeasured") or {}
-        ratios = [float(remeasurement.get(name) or 0) for name in ("ratio", "low", "high")]
-        if not all(0 < value < math.inf for value in ratios):
-            return None
-        ratio, low, high = map(math.log, ratios)
-        return RemeasuredChange(ratio, low, high, int(remeasurement.get("pairs") or 0))
+        return remeasured_change(self.alert)
 
     @property
     def seen_again(self) -> tuple[str, str] | None:
@@ -128,6 +123,16 @@ class AlertEvidence:
         if good is None or bad is None or self.alert.kind in ("host", "status"):
             return [str(line) for line in self.alert.details.get("changed") or []]
         return environment_changes(good, bad)
+
+
+def remeasured_change(alert: Alert) -> RemeasuredChange | None:
+    """The change of an alert by re-measurement in pairs; None without one."""
+    remeasurement = alert.details.get("remeasured") or {}
+    ratios = [float(remeasurement.get(name) or 0) for name in ("ratio", "low", "high")]
+    if not all(0 < value < math.inf for value in ratios):
+        return None
+    ratio, low, high = map(math.log, ratios)
+    return RemeasuredChange(ratio, low, high, int(remeasurement.get("pairs") or 0))
 
 
 def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:

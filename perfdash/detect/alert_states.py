@@ -62,6 +62,7 @@ _LATER_P = 0.002  # chance that unchanged later nights show a suspected change, 
 _ALL_P = 1e-5  # the same for these nights and the one that was suspected
 _MODE_RETURNS = 2  # times that a fixed change came back after which its series jumps between two levels
 _SPELLS = 10  # times that a change was fixed whose nights are kept
+_NOISY = ("metric", "drift")  # the kinds of changes of which a test of noise may be uncertain
 _LEVELS = ("good_run_id", "bad_run_id", "before", "after", "change", "p", "details")  # of an alert
 _JUMPS = "the series jumps between two levels: only a re-measurement makes an alert of it"
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
@@ -154,7 +155,7 @@ def advance(
                 changed.append(_returned(alert, findings[reappeared[0]], panel, at))
             continue
         levels = alert_levels(alert, panel, net, machines or {})
-        if alert.state == SUSPECTED:
+        if alert.state == SUSPECTED and alert.kind in _NOISY:
             matched.update(same)
             of_alert = [findings[index] for index in same]
             if (decided := _suspect_after(alert, of_alert, panel, net, levels, at)) is not None:
@@ -240,8 +241,12 @@ def lasts(repeat: float, heavy_p: float, nights: int) -> bool:
 
 
 def _jumps(alert: Alert) -> bool:
-    """Whether a series went to the alert's level and back so often that it jumps between the two."""
-    return int(alert.details.get("returns", 0)) >= _MODE_RETURNS
+    """Whether a series went to the alert's level and back so often that it jumps between the two.
+
+    Statuses, counts, shifts of the host and missing models do not: they have no noise, so that each return is
+    a change, and nothing but the next nights could decide a suspected one.
+    """
+    return alert.kind in _NOISY and int(alert.details.get("returns", 0)) >= _MODE_RETURNS
 
 
 def _suspect_after(
@@ -308,7 +313,7 @@ def _by_another_method(
     if alert.kind == "status" and shows_status(alert, panel) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
-    details = {**alert.details, "superseded": list(method_changes)}
+    details = {**alert.details, "superseded": list(method_changes), "superseded_run_id": tonight.id}
     return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
 
 
@@ -365,7 +370,9 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
         state = DISMISSED if alert.state == NEW else FIXED
         details = {**alert.details, "fixed_run_id": tonight.id}
         return replace(alert, state=state, changed=at, seen_run_id=tonight.id, details=details)
-    state = {NEW: CONFIRMED, CONFIRMED: OPEN, REOPENED: OPEN}.get(alert.state, alert.state)
+    # An older perfdash left changes without noise suspected when they returned twice.
+    following = {SUSPECTED: REOPENED, NEW: CONFIRMED, CONFIRMED: OPEN, REOPENED: OPEN}
+    state = following.get(alert.state, alert.state)
     return replace(
         alert, state=state, changed=at if state != alert.state else alert.changed, seen_run_id=tonight.id
     )

@@ -37,14 +37,24 @@ _SAME = -5.0  # log likelihood above which the changes of a series on two testbe
 class Cause:
     """Alerts that one change explains. members: regressions first, then the largest.
 
-    The change came after the run `good`, with the run `bad` at the latest. attribution: what changed:
-    compiler, library (what eager runs on too), host, or unknown.
+    The change came after the run `good`, with the run `bad` at the latest, both of one testbed. attribution:
+    what changed between them: compiler, library (what eager runs on too), host, or unknown. narrowest: this
+    range on each testbed on which the builds leave no wider one.
     """
 
     members: tuple[AlertEvidence, ...]
     good: RunLine | None
     bad: RunLine | None
     attribution: str = UNKNOWN
+    narrowest: tuple[tuple[RunLine, RunLine], ...] = ()
+
+    def on(self, testbed_id: int) -> Cause:
+        """The cause with the range of this testbed, if it is among the narrowest."""
+        for good, bad in self.narrowest:
+            if bad.testbed_id == testbed_id:
+                on_it = replace(self, good=good, bad=bad)
+                return replace(on_it, attribution=_attribution(on_it))
+        return self
 
     @property
     def id(self) -> int:
@@ -143,7 +153,7 @@ def causes(evidence: Sequence[AlertEvidence]) -> list[Cause]:
             for bed in _by(members, lambda item: item.alert.testbed_id)
             for dated in _of_testbed(bed, of_twins, order)
         ]
-        grouped += [_cause(linked) for linked in _linked(groups, order)]
+        grouped += [_cause(linked, order) for linked in _linked(groups, order)]
     return sorted(grouped, key=lambda cause: cause.rank)
 
 
@@ -317,16 +327,59 @@ def _of_builds(steps: Sequence[tuple[RunLine, RunLine, float]], order: Mapping[B
     return logs if total and new_build / total > _NEW_BUILD else None
 
 
-def _cause(linked: list[_DatedGroup]) -> Cause:
-    """The cause of linked groups: its range is what all of them leave possible."""
-    members = sorted((member for item in linked for member in item.members), key=_rank)
-    goods = [item.good for item in linked if item.good]
-    bads = [item.bad for item in linked if item.bad]
-    good, bad = max(goods, key=_time, default=None), min(bads, key=_time, default=None)
-    if good and bad and _time(good) >= _time(bad):  # ranges of two clocks that only touch: the widest
-        good, bad = min(goods, key=_time), max(bads, key=_time)
-    cause = Cause(tuple(replace(member, range=(good, bad)) for member in members), good, bad)
+def _cause(linked: list[_DatedGroup], order: Mapping[Build, int]) -> Cause:
+    """The cause of linked groups: its range is what all of them leave possible.
+
+    Each member has it by runs of its own testbed: two machines differ by more than what changed.
+    """
+    if len(linked) == 1:
+        ranges = [(linked[0].good, linked[0].bad)]
+    else:
+        low, high = _common_builds(linked, order)
+        ranges = [_range_of_builds(item, low, high, order) for item in linked]
+    ranged = [
+        replace(member, range=around)
+        for item, around in zip(linked, ranges, strict=True)
+        for member in item.members
+    ]
+    members = sorted(ranged, key=_rank)
+    known = [(good, bad) for member in members for good, bad in (member.between,) if good and bad]
+    widths = [order.get(build_of(bad), 0) - order.get(build_of(good), 0) for good, bad in known]
+    narrowest: dict[int, tuple[RunLine, RunLine]] = {}
+    for around, width in zip(known, widths, strict=True):
+        if width == min(widths):
+            narrowest.setdefault(around[1].testbed_id, around)
+    good, bad = next(iter(narrowest.values()), members[0].between)
+    cause = Cause(tuple(members), good, bad, narrowest=tuple(narrowest.values()))
     return replace(cause, attribution=_attribution(cause))
+
+
+def _common_builds(linked: Sequence[_DatedGroup], order: Mapping[Build, int]) -> tuple[int, int]:
+    """The last good and the first bad build that all groups leave possible, by their places in `order`."""
+    goods = [order.get(build_of(item.good), -1) for item in linked if item.good]
+    bads = [order[build_of(item.bad)] for item in linked if item.bad]
+    low, high = max(goods, default=-1), min(bads, default=len(order))
+    if low >= high:  # ranges of two clocks that only touch: the widest
+        low, high = min(goods), max(bads)
+    return low, high
+
+
+def _range_of_builds(
+    item: _DatedGroup, low: int, high: int, order: Mapping[Build, int]
+) -> tuple[RunLine | None, RunLine | None]:
+    """The runs of a group around the builds `low` and `high`: the last no newer, the first no older."""
+    runs = [*(before for before, _, _ in item.steps[:1]), *(run for _, run, _ in item.steps)]
+    places = [order[build_of(run)] for run in runs]
+    last = max(
+        (
+            place
+            for place, build in enumerate(places)
+            if build <= low and (item.bad is None or _time(runs[place]) < _time(item.bad))
+        ),
+        default=None,
+    )
+    first = next((place for place in range((last or 0) + 1, len(runs)) if places[place] >= high), None)
+    return item.good if last is None else runs[last], item.bad if first is None else runs[first]
 
 
 def _rank(member: AlertEvidence) -> tuple[object, ...]:
@@ -340,8 +393,7 @@ def _attribution(cause: Cause) -> str:
     if cause.good is None or cause.bad is None:
         return UNKNOWN
     packages = package_changes(cause.good, cause.bad)
-    same_testbed = cause.good.testbed_id == cause.bad.testbed_id
-    on_other_machine = same_testbed and bool(machine_changes(cause.good, cause.bad))
+    on_other_machine = bool(machine_changes(cause.good, cause.bad))
     if not packages or (on_other_machine and cause.eager_moved):
         return HOST if on_other_machine else UNKNOWN
     latency = [member for member in cause.main if member.alert.metric in _LATENCIES]

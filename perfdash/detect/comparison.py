@@ -226,13 +226,14 @@ class Comparison:
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
-    """Raise UsageError if the runs belong to different testbeds."""
-    runs = [imported.run for side in (old, new) for imported in side.runs]
-    beds = {run.testbed_digest: run for run in runs}
-    if len(beds) > 1:
+    """Raise UsageError if the runs belong to different testbeds. The two sides may be two lines of builds."""
+    sides = [[imported.run for imported in side.runs] for side in (old, new)]
+    groups = [{run.testbed_digest: run for run in runs} for runs in sides]
+    groups.append({run.way_of_measuring: run for runs in sides for run in runs})
+    if unlike := next((beds.values() for beds in groups if len(beds) > 1), None):
         shown = "\n".join(
             f"  {run.host_class}" + "".join(f", {name} {value}" for name, value in run.setting.items())
-            for run in beds.values()
+            for run in unlike
         )
         raise UsageError(
             f"these were measured on unlike hosts, or otherwise, and are never compared:\n{shown}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.detect.alert_states import confirmed, dismissed, new_alert
-from perfdash.detect.environment_changes import other_commits
+from perfdash.detect.environment_changes import changed_in_build, other_build
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
 from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -66,11 +66,19 @@ def _urgency(finding: Finding) -> tuple[bool, bool, bool, float]:
     return not finding.alarm, not finding.suspect, finding.direction != WORSE, -score
 
 
+def changed_with(finding: Finding, panel: Panel) -> list[str]:
+    """The names of what of the build changed between the last night before a change and the first with it."""
+    if finding.good is None:
+        return []
+    return changed_in_build(panel.runs[finding.good].worker, panel.runs[finding.bad].worker)
+
+
 def measured_before(finding: Finding, panel: Panel, worker: Mapping[str, Any]) -> bool:
     """Whether a night before the change measured this build."""
     if finding.good is None or worker.get("torch_git_version") is None:
         return False
-    return any(not other_commits(run, worker) for run in panel.runs[: finding.good + 1])
+    changed = changed_with(finding, panel)
+    return any(not other_build(run.worker, worker, changed) for run in panel.runs[: finding.good + 1])
 
 
 def decide(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:

@@ -18,10 +18,11 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.findings import READ, NetLogs, on_one_machine
 from perfdash.detect.later_nights import with_levels_of
+from perfdash.detect.nights import has_enough_cases, latest_days
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import acts, alert_store, generated_code, schema
+from perfdash.history import acts, alert_store, generated_code, nightlies, schema
 from perfdash.history.acts import (
     ACKNOWLEDGE,
     BASELINE,
@@ -42,15 +43,25 @@ from perfdash.history.alert_store import (
     FIXED,
     LIVE,
     NEW,
+    SUPERSEDED,
     Alert,
 )
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, of_method, panel, settings_of_run
+from perfdash.history.ingest import forget_replaced, replaced_since_judged
+from perfdash.history.queries import (
+    RunLine,
+    cases_by_id,
+    list_runs,
+    of_method,
+    panel,
+    settings_of_run,
+    shared_cases,
+)
 from perfdash.history.results import case_digest
 from perfdash.history.store import Store
 from perfdash.series_rules import SERIES, STATUS, check_metric
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
-LATEST = 30  # nights of a testbed that are judged; older ones raise no alerts
+LATEST = 30  # days of a testbed with runs that are judged; older ones raise no alerts
 _A_WORD = re.compile(r"last|id:.*|torch==.*|[0-9a-f]{7,40}|\d{4}(-\d\d(-\d\d)?)?|\d+\.\d[\w.+]*|.*\.\..*")
 
 
@@ -129,12 +140,8 @@ def rename(store: Store, name: str, new: str, why: str | None = None) -> RunLine
                 f"history rename: {new!r} is the name of the run that started {taken[0].started} on "
                 f"{taken[0].host}; give another name"
             )
-        runs, nightlies = schema.runs, schema.nightlies
-        connection.execute(sa.update(runs).where(runs.c.id == run.id).values(name=new))
-        for row in connection.execute(sa.select(nightlies.c.id, nightlies.c.runs)).all():
-            if run.name in row.runs and not list_runs(connection, name=run.name):
-                names = [new if old == run.name else old for old in row.runs]
-                connection.execute(sa.update(nightlies).where(nightlies.c.id == row.id).values(runs=names))
+        connection.execute(sa.update(schema.runs).where(schema.runs.c.id == run.id).values(name=new))
+        nightlies.rename_run(connection, run.name, new)
         details = {"name": new, "started": run.started}
         record(connection, Act(RENAME, run.name, why, run.testbed_id, run.id, details=details))
         return run
@@ -143,27 +150,55 @@ def rename(store: Store, name: str, new: str, why: str | None = None) -> RunLine
 def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     """Undo what the nights from `run` on told, so that they are judged again; return their number.
 
-    Only the latest nights are judged, and so only they are undone. What people decided stays.
+    Only the nights of the latest days are judged, and so only they are undone. What people decided stays.
     """
     nights = list_runs(connection, testbed_id=run.testbed_id, with_excluded=False)
-    places = {line.id: (line.started, line.id) for line in list_runs(connection, testbed_id=run.testbed_id)}
-    latest = nights[-LATEST:]
+    runs = schema.runs
+    # Also of runs that have moved to another testbed since alerts of this one were seen in them.
+    starts = connection.execute(sa.select(runs.c.id, runs.c.started))
+    places = {run_id: (started, run_id) for run_id, started in starts}
+    latest = latest_days(nights, LATEST)
     since = max(_place(run), _place(latest[0])) if latest else _place(run)
     again = [line for line in latest if _place(line) >= since and line.results]
-    runs = schema.runs
     connection.execute(sa.update(runs).where(runs.c.id.in_([line.id for line in again])).values(judged=None))
     before = [line.id for line in nights if _place(line) < since]
     at, until = now(), (again[-1] if again else run).started
     for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=_UNDONE):
-        earlier = _rolled_back(connection, alert, places, since, before[-1] if before else None, until, at)
+        earlier = _rolled_back(connection, alert, places, since, before, until, at)
         if earlier is not None:
             alert_store.save(connection, earlier, f"{_AGAIN} {why}")
     return len(again)
 
 
+def undo_replaced(connection: sa.Connection) -> None:
+    """Undo what nights changed that were replaced after they were judged, and all nights after them."""
+    judged_as = replaced_since_judged(connection)
+    beds: dict[int, list[RunLine]] = {}
+    moved = []
+    for run in list_runs(connection, ids=list(judged_as)):
+        testbed_id, started = judged_as[run.id]
+        # A night that begins earlier than before is before other nights now.
+        then = replace(run, testbed_id=testbed_id, started=min(started, run.started))
+        beds.setdefault(testbed_id, []).append(then)
+        if testbed_id != run.testbed_id:
+            moved.append(then)
+    for runs in beds.values():
+        first = min(runs, key=_place)
+        judge_again_from(connection, first, f"{first.name} was resumed or corrected")
+    for run in moved:
+        _move_alerts(connection, run)
+        # The others, which ended, name no night instead, as after `remove`.
+        ended = set(alert_store.STATES) - set(_MOVED)
+        for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=ended):
+            if run.id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id):
+                alert_store.save(connection, Alert(**_beside(vars(alert), run.id, None, None)))
+    forget_replaced(connection)
+
+
 _AGAIN = "judged again:"
 # What people decided about an alert (invalid, accepted) is not undone.
-_UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, alert_store.SUPERSEDED)
+_UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, SUPERSEDED)
+_OF_SUPERSEDING = {"superseded", "superseded_run_id"}  # the details that a night of another method adds
 
 
 def _rolled_back(
@@ -171,17 +206,18 @@ def _rolled_back(
     alert: Alert,
     places: dict[int, tuple[str, int]],
     since: tuple[str, int],
-    last_before: int | None,
+    before: Sequence[int],
     until: str,
     at: str,
 ) -> Alert | None:
     """An alert as it was before the night `since`; None if no later night changed it.
 
+    `before`: the runs before `since`, oldest first.
     An alert that later nights raised is dismissed, and can be raised again under its number.
     """
     events = alert_store.events_with_runs(connection, alert.id or 0)
-    seen = places.get(alert.seen_run_id or -1)
-    if seen is None or seen < since:
+    changed_by = (alert.seen_run_id, alert.details.get("superseded_run_id"))
+    if not any(run_id in places and places[run_id] >= since for run_id in changed_by):
         return None
     # What was before the alert was withdrawn says nothing of the nights that were judged again.
     withdrawn = [
@@ -191,24 +227,43 @@ def _rolled_back(
     ]
     since_then = events[withdrawn[-1] + 1 :] if withdrawn else events
     earlier = [pair for pair in since_then if places.get(pair[1] or -1, ("", 0)) < since]
-    details = dict(alert.details)
+    alert = replace(
+        alert, details={name: alert.details[name] for name in alert.details.keys() - _OF_SUPERSEDING}
+    )
     # An acknowledgement ends when the alert is reopened, not when it is fixed on a night that is undone.
     states = [event.state for event, _ in events]
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
     if not earlier:
-        details["withdrawn"] = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
+        withdrawn_state = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
+        details = {**alert.details, "withdrawn": withdrawn_state}
         return replace(alert, state=DISMISSED, changed=at, seen_run_id=None, details=details)
     event, run_id = earlier[-1]
     state = ACKNOWLEDGED if is_acknowledged and event.state in LIVE else event.state
-    if state == NEW and "remeasured" in details and alert.state != DISMISSED:
+    if state == NEW and "remeasured" in alert.details and alert.state != DISMISSED:
         state = CONFIRMED
     alert = _before_its_returns(alert, state, places, since)
-    details = {name: value for name, value in alert.details.items() if name != "superseded"}
+    details = dict(alert.details)
     fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
         details["fixed_run_id"] = fixed_run if _is_before(fixed_run, places, since) else run_id
-    return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
+    seen = _last_seen(connection, alert, before) or run_id
+    return replace(alert, state=state, changed=at, seen_run_id=seen, details=details)
+
+
+def _last_seen(connection: sa.Connection, alert: Alert, runs: Sequence[int]) -> int | None:
+    """The last of some runs that could show an alert; None if it is long ago.
+
+    It has half of the cases of the run that the alert was seen in, and the alert's case unless that vanished.
+    """
+    if alert.seen_run_id is None:
+        return None
+    measured = None if alert.kind == "vanished" else _runs_of_case(connection, alert.case_id)
+    latest = [run_id for run_id in runs if measured is None or run_id in measured][-REFERENCE:]
+    shared = shared_cases(connection, alert.seen_run_id, [alert.seen_run_id, *latest])
+    cases = shared.get(alert.seen_run_id, 0)
+    alike = [run_id for run_id in latest if has_enough_cases(shared.get(run_id, 0), cases)]
+    return alike[-1] if alike else None
 
 
 def _before_its_returns(
@@ -267,10 +322,10 @@ def _move_alerts(connection: sa.Connection, run: RunLine) -> None:
         alert_store.save(connection, Alert(**_beside(vars(alert), run.id, *ids)))
 
 
-_MOVED = (*alert_store.SHOWN, FIXED, alert_store.INVALID)
+_MOVED = (*alert_store.SHOWN, FIXED, SUPERSEDED, alert_store.INVALID)
 # The runs of an alert: those after which something happened, and those with which something happened.
 _LAST = ("good_run_id", "seen_run_id", "born_run_id", "raised_run_id")
-_FIRST = ("bad_run_id", "fixed_run_id")
+_FIRST = ("bad_run_id", "fixed_run_id", "superseded_run_id")
 
 
 def _beside(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from perfdash.history.results import RunRow
 from perfdash.records import COMMIT_IN_WHEEL
 
+# Packages that no build is made of: pip only installs, and the perfdash of the command measures both sides.
+_NOT_OF_A_BUILD = {"perfdash", "pip"}
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
 
@@ -58,23 +60,47 @@ def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
     return has_one and old.packages.get(name) == new.packages.get(name)
 
 
-def other_commits(run: RunRow, worker: Mapping[str, Any]) -> list[str]:
-    """Differences of commits between a run and an interpreter: `torch: the run's | the interpreter's`.
+def changed_in_build(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The names of what differs between two measured builds: `torch`, `python`, packages.
 
-    They cover torch and every package that has a commit on either side.
+    Both are what a worker says of itself. Empty where one recorded no packages.
     """
-    commits, versions = worker.get("commits") or {}, worker.get("packages") or {}
-    pairs = {"torch": (run.torch_git_version, worker.get("torch_git_version"))}
-    for name in dict.fromkeys([*run.commits, *commits]):
-        pairs[name] = run.commits.get(name, run.packages.get(name)), commits.get(name, versions.get(name))
-        # Old runs were stored without commits: compare the versions instead.
-        if name not in run.commits and run.packages.get(name) == versions.get(name):
-            del pairs[name]
-    return [
-        f"{name}: {of_run} | {of_interpreter}"
-        for name, (of_run, of_interpreter) in pairs.items()
-        if of_run != of_interpreter
-    ]
+    packages = [side.get("packages") or {} for side in (old, new)]
+    if not all(packages):
+        return []
+    return list(_differences(old, new, ["python", *sorted({*packages[0], *packages[1]})]))
+
+
+def other_build(
+    measured: Mapping[str, Any], worker: Mapping[str, Any], compared: Collection[str] = ()
+) -> list[str]:
+    """Differences between a measured build and that of an interpreter: `torch: measured | interpreter's`.
+
+    Torch and every package that has a commit on either side are compared by commit, or by version where the
+    measured one recorded no commit. `compared`: names of more packages, or `python`, whose versions must be
+    equal, too.
+    """
+    pairs = _differences(measured, worker, compared)
+    return [f"{name}: {old} | {new}" for name, (old, new) in pairs.items()]
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], compared: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two workers, by name, of what other_build compares."""
+    commits, versions = ([side.get(name) or {} for side in (old, new)] for name in ("commits", "packages"))
+    of_torch = "torch_git_version" if old.get("torch_git_version") else "torch"
+    pairs = {"torch": (old.get(of_torch), new.get(of_torch))}
+    for name in dict.fromkeys([*commits[0], *commits[1], *compared]):
+        if name == "python":
+            pairs[name] = old.get(name), new.get(name)
+        # Old runs were stored without commits: equal versions are enough.
+        elif name != "torch" and (name in commits[0] or versions[0].get(name) != versions[1].get(name)):
+            of_old, of_new = (
+                commit.get(name, version.get(name)) for commit, version in zip(commits, versions, strict=True)
+            )
+            pairs[name] = of_old, of_new
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in _NOT_OF_A_BUILD}
 
 
 def package_words(run: RunRow, name: str) -> str:

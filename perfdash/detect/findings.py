@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdash.detect.nights import comparable
+from perfdash.detect.nights import comparable, has_enough_cases, were_nights
 from perfdash.history.alert_store import FIXED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
@@ -130,8 +130,10 @@ def judge(
             panel, metric, start or {}, least or {}, (machines or {}).get(metric.column)
         )
     ]
-    findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count)]
-    return findings + _of_status(panel) + _vanished(panel)
+    # A manual run of a few models raises no alert, so what it shows must not count as known.
+    nights = were_nights(panel)
+    findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count, nights)]
+    return findings + _of_status(panel, nights) + _vanished(panel, nights)
 
 
 def drifts(
@@ -370,13 +372,14 @@ def _begun(recent: Array, change: float) -> tuple[int, float]:
     return (nights, level) if level * change > 0 else (len(net), change)
 
 
-def _of_count(panel: Panel, name: str) -> list[Finding]:
+def _of_count(panel: Panel, name: str, nights: NDArray[np.bool_]) -> list[Finding]:
+    """Findings for cases whose count differs from that of their last night before. `nights`: were_nights."""
     # Captured calls are read by every method, for statuses.
     same = np.array([alike(run.method, panel.runs[-1].method, name) for run in panel.runs])
     values = np.where(panel.passed & same, panel.values[name], np.nan)
     more_is_worse = JUDGED_COUNTS[name].more_is_worse
     findings = []
-    for row, good in _last_before(np.isfinite(values)):
+    for row, good in _last_before(np.isfinite(values), nights):
         before, after = float(values[row, good]), float(values[row, -1])
         if before != after:
             findings.append(
@@ -394,8 +397,8 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
     return findings
 
 
-def _of_status(panel: Panel) -> list[Finding]:
-    """Findings for cases that changed between pass and failure.
+def _of_status(panel: Panel, nights: NDArray[np.bool_]) -> list[Finding]:
+    """Findings for cases that changed between pass and failure. `nights`: were_nights.
 
     Only nights whose accuracy was checked by the last night's method count, unless the case fails to run on
     the last night: then all nights count, because no method of checking is involved.
@@ -406,7 +409,8 @@ def _of_status(panel: Panel) -> list[Finding]:
     findings = []
     same = np.array([alike(run.method, panel.runs[-1].method, "status") for run in panel.runs])
     failed_to_run = np.isin(words[:, -1:].astype(str), list(_FAILED_TO_RUN))
-    for row, good in _last_before(~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)):
+    known = ~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)
+    for row, good in _last_before(known, nights):
         before, after = str(words[row, good]), str(words[row, -1])
         if (before in _PASSING) == (after in _PASSING):
             continue
@@ -424,18 +428,23 @@ def _of_status(panel: Panel) -> list[Finding]:
     return findings
 
 
-def _vanished(panel: Panel) -> list[Finding]:
-    """Findings for cases of the last complete night that are missing from a complete run."""
+def _vanished(panel: Panel, nights: NDArray[np.bool_]) -> list[Finding]:
+    """Findings for cases of the last complete night, or of runs after it, that a complete run misses.
+
+    `nights`: were_nights. Repeated manual runs of a few models are among these, so the complete night is the
+    last one with half of the cases of the largest; but a model that returned in such a run can vanish again.
+    """
     last = len(panel.runs) - 1
     measured = panel.statuses != ""
-    can_compare = comparable(panel)
-    whole_nights = [place for place in range(last) if is_whole(panel.runs[place]) and can_compare[place]]
-    if not whole_nights or not is_whole(panel.runs[-1]):
+    whole = np.array([is_whole(run) for run in panel.runs])
+    compared = np.flatnonzero(whole[:-1] & nights & comparable(panel))
+    if not len(compared) or not whole[-1]:
         return []
-    gone = ~measured[:, -1] & measured[:, whole_nights[-1]]
+    counts = measured[:, compared].sum(axis=0)
+    since = compared[np.flatnonzero(has_enough_cases(counts, counts.max()))[-1] :]
     return [
-        Finding("vanished", panel.case_ids[row], None, WORSE, whole_nights[-1], last)
-        for row in np.flatnonzero(gone).tolist()
+        Finding("vanished", panel.case_ids[row], None, WORSE, int(since[measured[row, since]][-1]), last)
+        for row in np.flatnonzero(~measured[:, -1] & measured[:, since].any(axis=1)).tolist()
     ]
 
 
@@ -444,11 +453,11 @@ def is_whole(run: RunLine) -> bool:
     return run.state == "done" and (run.expected is None or run.results >= run.expected)
 
 
-def _last_before(present: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Rows with a value on the last night, each with its previous night with one."""
+def _last_before(present: NDArray[np.bool_], nights: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Rows with a value in the last run, each with its previous night (`nights`) with one."""
     pairs = []
     for row in np.flatnonzero(present[:, -1]).tolist():
-        before = np.flatnonzero(present[row, :-1])
+        before = np.flatnonzero(present[row, :-1] & nights)
         if len(before):
             pairs.append((row, int(before[-1])))
     return pairs

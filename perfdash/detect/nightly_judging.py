@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
+from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -27,15 +27,18 @@ from perfdash.detect.findings import (
 from perfdash.detect.later_nights import with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
+    first_latest_day,
     has_enough_cases,
     is_a_night,
     is_first_of_its_week,
     is_of_the_week,
+    runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
+from perfdash.history.ingest import replaced_since_judged
 from perfdash.history.queries import (
     Panel,
     RunLine,
@@ -44,6 +47,7 @@ from perfdash.history.queries import (
     of_method,
     panel,
     settings_of_run,
+    shared_cases,
 )
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -70,21 +74,33 @@ class Judged:
     machines: Levels = field(default_factory=dict)
 
 
-def judge_new(store: Store, latest: int = LATEST, rules: Sequence[SeriesRule] = ()) -> list[Judged]:
+def judge_new(
+    store: Store,
+    latest: int = LATEST,
+    rules: Sequence[SeriesRule] = (),
+    warn: Callable[[str], None] = lambda text: None,
+) -> list[Judged]:
     """Judge the runs that were not judged yet, oldest first, each in a transaction.
 
-    `latest`: the number of runs of each testbed that are considered. `rules`: `[[thresholds]]` of
-    perfdash.toml.
+    `latest`: the number of days with runs of each testbed that are considered. `rules`: `[[thresholds]]` of
+    perfdash.toml. `warn` gets a line about the runs since the last judged one that are older than these days.
     """
     _end_acknowledgements(store)
+    _undo_replaced_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
-        runs = [
-            run
-            for bed in beds
-            for run in list_runs(connection, testbed_id=bed, latest=latest, with_excluded=False)
-        ]
-    waiting = [run for run in runs if run.judged is None and run.results]
+        waiting = []
+        for bed in beds:
+            since = first_latest_day(connection, bed, latest)
+            runs = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
+            waiting += [run for run in runs if run.judged is None and run.results]
+            if skipped := _never_judged(connection, bed, since):
+                first, last = skipped[0], skipped[-1]
+                warn(
+                    f"Not judged: {len(skipped)} run{'' if len(skipped) == 1 else 's'} on {first.host_class} "
+                    f"from {first.started[:10]} to {last.started[:10]}, because only the latest {latest} "
+                    "days with runs are judged. A change that began in them raises no alert."
+                )
     done = []
     for run in sorted(waiting, key=lambda run: (run.started, run.id)):
         with store.write() as connection:
@@ -98,6 +114,19 @@ def judge_new(store: Store, latest: int = LATEST, rules: Sequence[SeriesRule] = 
             alert_store.set_judged(connection, [run.id], at)
         done.append(judged)
     return done
+
+
+def _never_judged(connection: sa.Connection, testbed_id: int, since: str) -> list[RunLine]:
+    """The runs after the last judged one of a testbed that began before the day `since`."""
+    runs = schema.runs
+    last = sa.select(sa.func.max(runs.c.started)).where(
+        runs.c.testbed_id == testbed_id, runs.c.judged.is_not(None), runs.c.excluded.is_(None)
+    )
+    judged = connection.execute(last).scalar()
+    if judged is None or judged >= since:
+        return []
+    after = list_runs(connection, testbed_id=testbed_id, since=judged, with_excluded=False)
+    return [run for run in after if judged < run.started < since and run.judged is None and run.results]
 
 
 def _is_settled(connection: sa.Connection, run: RunLine) -> bool:
@@ -119,6 +148,15 @@ def _end_acknowledgements(store: Store) -> None:
             if reopened is not None:
                 until = alert.details["act"]["until"]
                 alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+
+
+def _undo_replaced_nights(store: Store) -> None:
+    """Undo what resumed or corrected nights changed, so that they are judged again."""
+    with store.read() as connection:
+        if not replaced_since_judged(connection):
+            return
+    with store.write() as connection:
+        undo_replaced(connection)
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:
@@ -167,20 +205,9 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     A night may consist of many runs, each with settings of its own. Without an earlier run of these settings:
     the runs before it, whatever they measured.
     """
-    before = list_runs(
-        connection,
-        testbed_id=run.testbed_id,
-        until=run.started,
-        latest=NIGHTS,
-        with_excluded=False,
-        settings=settings_of_run(connection, run.id),
-    )
-    runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+    runs = runs_before(connection, run, latest=NIGHTS, settings=settings_of_run(connection, run.id))
     if not runs:
-        before = list_runs(
-            connection, testbed_id=run.testbed_id, until=run.started, latest=NEARBY_RUNS, with_excluded=False
-        )
-        runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+        runs = runs_before(connection, run, latest=NEARBY_RUNS)
     else:
         week = [earlier for earlier in runs if is_of_the_week(earlier, run)]
         if not is_first_of_its_week(panel(connection, [*week, run], ())):
@@ -189,8 +216,9 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     read = {earlier.id for earlier in runs}
     live = alert_store.load(connection, testbed_id=run.testbed_id, states=LIVE)
     seen = {alert.seen_run_id for alert in live if alert.case_id is None and alert.seen_run_id is not None}
-    older = list_runs(connection, ids=sorted(seen - read - {run.id}), with_excluded=False)
-    runs += [line for line in older if line.origin == run.origin and _earlier(line, run)]
+    if unread := sorted(seen - read - {run.id}):
+        older = list_runs(connection, ids=unread, with_excluded=False)
+        runs += [line for line in older if line.origin == run.origin and _earlier(line, run)]
     runs.sort(key=lambda line: (line.started, line.id))
     return of_method(panel(connection, [*runs, run], READ), run.method)
 
@@ -295,9 +323,10 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night of its settings was judged already; partial runs do not count.
+    """Whether a later night with half of its cases was judged already.
 
-    Runs of several settings measure side by side, and the one that began first may end last.
+    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
+    first may end last.
     """
     later = list_runs(
         connection,
@@ -306,10 +335,10 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
         with_excluded=False,
         settings=settings_of_run(connection, run.id),
     )
-    return any(
-        line.judged is not None
-        and line.origin == run.origin
-        and _earlier(run, line)
-        and has_enough_cases(line.results, run.results)
+    judged = [
+        line.id
         for line in later
-    )
+        if line.judged is not None and line.origin == run.origin and _earlier(run, line)
+    ]
+    shared = shared_cases(connection, run.id, judged)
+    return any(has_enough_cases(cases, run.results) for cases in shared.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import SETTING
-from perfdash.history.queries import Panel, RunLine
+from perfdash.history.queries import Panel, RunLine, list_runs
+from perfdash.history.results import RunRow
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, with a run for each
@@ -61,6 +62,22 @@ def is_a_night(panel: Panel) -> bool:
     return bool(comparable(panel)[-NEARBY_RUNS:].any())
 
 
+def were_nights(panel: Panel) -> NDArray[np.bool_]:
+    """Whether each run but the last was judged itself: a night, and no manual run of a few models.
+
+    As in `is_a_night`, but a run that shares no case with earlier runs counts: it is the first of its kind.
+    """
+    measured = (panel.statuses != "").astype(float)
+    shared = measured.T @ measured
+    runs = len(panel.runs)
+    earlier = np.tri(runs, k=-1, dtype=bool)  # of each run (row) the runs before it
+    nearby = earlier & ~np.tri(runs, k=-NEARBY_RUNS - 1, dtype=bool)
+    enough = (shared > 0) & has_enough_cases(shared, shared.diagonal())
+    is_first = ~((shared > 0) & earlier).any(axis=1)
+    nights: NDArray[np.bool_] = (is_first | (enough & nearby).any(axis=1))[:-1]
+    return nights
+
+
 def is_first_of_its_week(panel: Panel) -> bool:
     """Whether the last run is the first night of its week (from Sunday on) with these cases.
 
@@ -88,6 +105,37 @@ def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLin
     """The runs of the last `days` days that have runs, oldest first."""
     chosen = set(sorted({_day(run) for run in runs})[-days:])
     return [run for run in runs if _day(run) in chosen]
+
+
+def runs_before(
+    connection: sa.Connection,
+    run: RunLine,
+    *,
+    latest: int | None = None,
+    settings: Collection[tuple[Any, ...]] | None = None,
+) -> list[RunLine]:
+    """The runs of its testbed and origin before a run, oldest first; `latest`, `settings`: as list_runs."""
+    before = list_runs(
+        connection,
+        testbed_id=run.testbed_id,
+        until=run.started,
+        latest=latest,
+        with_excluded=False,
+        settings=settings,
+    )
+    return [
+        earlier
+        for earlier in before
+        if earlier.origin == run.origin and (earlier.started, earlier.id) < (run.started, run.id)
+    ]
+
+
+def first_latest_day(connection: sa.Connection, testbed_id: int, days: int) -> str:
+    """The first of the last `days` days on which a testbed has runs; "" where it has fewer."""
+    runs = schema.runs
+    day = sa.func.substr(runs.c.started, 1, 10)
+    query = sa.select(day).where(runs.c.testbed_id == testbed_id, runs.c.excluded.is_(None)).distinct()
+    return connection.execute(query.order_by(day.desc()).offset(days - 1).limit(1)).scalar() or ""
 
 
 def case_counts(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, CaseCounts]:
@@ -141,7 +189,8 @@ def earlier_nights(
 ) -> list[tuple[RunLine, list[tuple[str, str, RunLine]]]]:
     """The newest night of each series, with (title, anchor, run) of its baselines.
 
-    A title says how long before the night the run was: often more than a night, a week or a month.
+    The baselines are of the night's own machine, if that measured any. A title says how long before the night
+    the run was: often more than a night, a week or a month.
     """
     complete_runs = without_partial(runs, counts_by_run)
     nights = []
@@ -152,10 +201,25 @@ def earlier_nights(
         for anchor, days in _AGES:
             until = _day(head) - timedelta(days=days)
             old = [run for run in before if days == 0 or _day(run) <= until]
-            if old and old[-1] not in [run for *_, run in chosen]:
-                chosen.append((how_long(old[-1], head), anchor, old[-1]))
+            baseline = previous_run(head, old) if old else None
+            if baseline and baseline not in [run for *_, run in chosen]:
+                chosen.append((how_long(baseline, head), anchor, baseline))
         nights.append((head, chosen))
     return nights
+
+
+def previous_run(run: RunLine, earlier: Sequence[RunLine]) -> RunLine:
+    """The newest of some earlier runs, of the same machine if it has any: machines of a class differ.
+
+    `earlier`: at least one, oldest first.
+    """
+    of_machine = [other for other in earlier if other.host == run.host]
+    return (of_machine or earlier)[-1]
+
+
+def other_machine(old: RunRow, new: RunRow) -> str:
+    """Names both machines where two runs were not measured on one; empty otherwise."""
+    return "" if old.host == new.host else f"on another machine: {old.host} | {new.host}"
 
 
 def how_long(old: RunLine, new: RunLine) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause, gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import ExplainedSide, Explanation, compare, side_of
 from perfdash.history import alert_store, schema
-from perfdash.history.queries import RunLine, rows_of
+from perfdash.history.queries import RunLine, rows_of, runs_around
 from perfdash.history.results import Imported, Row, RunRow, case_digest, from_result
 from perfdash.records import Case, result_from_json
 
@@ -48,29 +49,39 @@ def row_of_case(run: Imported, case: Case) -> Row:
 
 
 def of_alert(connection: sa.Connection, number: int) -> tuple[Explanation, str | None]:
-    """The explanation of an alert from its last good and first bad run, and its metric.
+    """The explanation of an alert from the runs around its change, and its metric.
 
-    Raises UsageError for an alert of the host, and where one of these runs is no longer stored.
+    Raises UsageError for an alert of the host, and where one of these runs is not stored.
     """
     (evidence,) = gather_in_causes(connection, [alert_store.find(connection, number)])
     if evidence.case is None:
         raise UsageError(f"alert {number} is about a host, not a case: give a RUN and a MODEL instead")
-    good, bad = evidence.good, evidence.bad
+    good, bad = _runs_around(connection, evidence)
     if good is None or bad is None:
         raise UsageError(
-            f"the runs around the change of alert {number} are no longer stored: give RUN MODEL --against RUN"
+            f"alert {number}: the history does not have a run of its case on both sides of the change: "
+            "give RUN MODEL --against RUN"
         )
     before, after = (stored_side(connection, run, evidence.case) for run in (good, bad))
     return compare(before, after), evidence.alert.metric
 
 
+def _runs_around(connection: sa.Connection, evidence: AlertEvidence) -> tuple[RunLine | None, RunLine | None]:
+    """The runs of an alert's case around the change of its cause; by its own nights if that is not known."""
+    good, bad = evidence.between
+    if good is None or bad is None or evidence.alert.case_id is None:
+        return evidence.good, evidence.bad
+    return runs_around(connection, good, bad, evidence.alert.case_id)
+
+
 def explain_cause(connection: sa.Connection, cause: Cause) -> Explanation | None:
     """The explanation of a cause by the member that changed most; None where nothing of it is stored."""
     for member in sorted(cause.main, key=lambda member: -abs(member.alert.change or 0.0))[:_TRIED]:
-        if member.case is None or member.good is None or member.bad is None:
+        good, bad = _runs_around(connection, member)
+        if member.case is None or good is None or bad is None:
             continue
         try:
-            sides = [stored_side(connection, run, member.case) for run in (member.good, member.bad)]
+            sides = [stored_side(connection, run, member.case) for run in (good, bad)]
         except UsageError:
             continue
         if all(side.structure.get("fingerprint") for side in sides):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.explain.structure_comparison import Explanation
@@ -51,18 +52,21 @@ def kernel_source(kernel: Kernel) -> str:
 def code_difference(
     explanation: Explanation, before: Mapping[str, str], after: Mapping[str, str], most_lines: int = 400
 ) -> str:
-    """The unified diff of the kernels that differ, at most so many lines; empty where code is missing."""
+    """The unified diff of the kernels that differ, at most so many lines.
+
+    A change is left out where the code of one of its kernels is missing: the other side's is not new code.
+    """
     old = {(kernel.graph, kernel.name): kernel for kernel in _kernels(before)}
     new = {(kernel.graph, kernel.name): kernel for kernel in _kernels(after)}
     lines: list[str] = []
     for change in explanation.kernels:
-        if change.how == "same":
+        texts = _source(change.before, old), _source(change.after, new)
+        if change.how == "same" or texts[0] is None or texts[1] is None:
             continue
-        texts, names = [], []
-        for kernels, side in ((change.before, old), (change.after, new)):
-            found = [side.get((int(kernel.get("graph", 0)), str(kernel["name"]))) for kernel in kernels]
-            texts.append("".join(kernel_source(kernel) for kernel in found if kernel))
-            names.append(" + ".join(str(kernel["name"]) for kernel in kernels) or "none")
+        names = [
+            " + ".join(str(kernel["name"]) for kernel in kernels) or "none"
+            for kernels in (change.before, change.after)
+        ]
         diff = difflib.unified_diff(
             texts[0].splitlines(), texts[1].splitlines(), names[0], names[1], n=_CONTEXT, lineterm=""
         )
@@ -70,3 +74,9 @@ def code_difference(
         if len(lines) > most_lines:
             return "\n".join([*lines[:most_lines], "... the rest is left out: perfdash code shows it"])
     return "\n".join(lines)
+
+
+def _source(kernels: Sequence[Mapping[str, Any]], code: Mapping[tuple[int, str], Kernel]) -> str | None:
+    """The source of kernels that a record names, in order; None where the code of one is missing."""
+    found = [code.get((int(kernel.get("graph", 0)), str(kernel["name"]))) for kernel in kernels]
+    return None if None in found else "".join(kernel_source(kernel) for kernel in found if kernel)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from perfdash.detect.environment_changes import changed_in_build, other_build
 from perfdash.errors import MachineError, UsageError
 from perfdash.explain.profile_comparison import Pair
 from perfdash.files import write
@@ -259,16 +260,19 @@ def _why(outcome: ProcessOutcome) -> str:
 
 
 def _refuse_other_builds(builds: Mapping[str, ProfiledBuild], slots: PairedSlots) -> None:
-    """Raise UsageError where an interpreter now has another torch than its run measured."""
+    """Raise UsageError where an interpreter now has another build than its run measured.
+
+    Compared are torch, packages of a commit, and Python and packages whose versions differ between the runs.
+    A run that recorded nothing of its interpreter is compared with none.
+    """
     hellos = {
         side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()
     }
+    changed = changed_in_build(builds["old"].worker, builds["new"].worker)
     for side, build in builds.items():
-        then, now = (worker.get("torch_git_version") for worker in (build.worker, hellos[side]))
-        if then and now and then != now:
+        if build.worker and (other := other_build(build.worker, hellos[side], changed)):
             flag = "--old-python" if side == "old" else "--python"
             raise UsageError(
-                f"{build.run} measured torch {build.worker.get('torch')} ({then[:10]}), and "
-                f"{build.settings.python} now has {hellos[side].get('torch')} ({now[:10]}): give the "
-                f"interpreter that has the run's build by {flag}"
+                f"{build.run} measured another build than {build.settings.python} has now "
+                f"(run | interpreter): {'; '.join(other)}: give the interpreter of the run's build by {flag}"
             )

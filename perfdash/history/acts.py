@@ -93,13 +93,19 @@ def load(
 
 
 def the_run(connection: sa.Connection, name: str) -> RunLine:
-    """The one run of a name, `last`, or `id:N`. Raises UsageError where it means none, or several."""
+    """The one run of a name, `last`, or `id:N`. Raises UsageError where it means none, or several.
+
+    A run whose shards were merged again is found by its first name, too.
+    """
     if name == "last":
         runs = list_runs(connection, latest=1)
     elif name.startswith("id:") and name[3:].isdigit() and name.isascii():
         runs = list_runs(connection, ids=[min(int(name[3:]), 2**31 - 1)])
     else:
         runs = list_runs(connection, name=name)
+        if not runs:
+            again = [number for number, _, first in _merged_again(connection) if first == name]
+            runs = list_runs(connection, ids=again)
     if len(runs) == 1:
         return runs[0]
     if runs:
@@ -128,14 +134,29 @@ def given_name(connection: sa.Connection, run_id: int) -> str | None:
 
 
 def first_names(connection: sa.Connection) -> dict[str, str]:
-    """The names that renamed runs had at first, by their present names."""
+    """The names that renamed runs had at first, by their present names.
+
+    A run is renamed by a person, and where its shards are merged again (history.ingest).
+    """
     first: dict[int, str] = {}
     present: dict[int, str] = {}
     for act in load(connection, act=RENAME):
         if act.run_id is not None:
             first.setdefault(act.run_id, act.subject)
             present[act.run_id] = str(act.details["name"])
-    return {name: first[run_id] for run_id, name in present.items()}
+    merged_again = {name: first_name for _, name, first_name in _merged_again(connection)}
+    return {name: first[run_id] for run_id, name in present.items()} | merged_again
+
+
+def _merged_again(connection: sa.Connection) -> list[tuple[int, str, str]]:
+    """Id, present name and first name of each run whose shards were merged again."""
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    return [
+        (run.id, run.name, str(run.imported["first_name"]))
+        for run in connection.execute(query)
+        if "first_name" in run.imported
+    ]
 
 
 def _user() -> str:

@@ -51,12 +51,13 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertEvent:
-    """A change of an alert's state."""
+    """A change of an alert's state. `run` is the present name of its run, which began at `started`."""
 
     at: str
     state: str
     run: str | None
     note: str | None
+    started: str | None = None
 
 
 def load(
@@ -97,11 +98,13 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
         before = connection.execute(sa.select(table.c.state).where(table.c.id == number)).scalar_one()
         connection.execute(sa.update(table).where(table.c.id == number).values(values))
     if before != alert.state or note:
+        # A night of another method supersedes an alert without having seen it.
+        superseded_run = alert.details.get("superseded_run_id") if alert.state == SUPERSEDED else None
         event = {
             "alert_id": number,
             "at": alert.changed,
             "state": alert.state,
-            "run_id": alert.seen_run_id,
+            "run_id": superseded_run or alert.seen_run_id,
             "note": note,
         }
         connection.execute(sa.insert(schema.alert_events).values(event))
@@ -112,7 +115,7 @@ def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
     """The events of an alert, oldest first."""
     table, runs = schema.alert_events, schema.runs
     query = (
-        sa.select(table.c.at, table.c.state, runs.c.name, table.c.note)
+        sa.select(table.c.at, table.c.state, runs.c.name, table.c.note, runs.c.started)
         .join_from(table, runs, table.c.run_id == runs.c.id, isouter=True)
         .where(table.c.alert_id == number)
         .order_by(table.c.id)

@@ -6,7 +6,7 @@ A run asks before it chooses its cases, and before it makes intervals.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import setting_of_case
 from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
-from perfdash.history.results import RunRow
+from perfdash.history.results import RunRow, without_machine
 from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ _TRIED = [str(status) for status in Status if status not in NOT_MEASURED or stat
 
 @dataclass(frozen=True)
 class NightsOfCase:
-    """What a host has measured of a case: the nights, when last, and its seconds then.
+    """What a host has measured of a case with the same options: the nights, when last, and its seconds then.
 
-    `last` is None where it was never measured. `failed`: when it ended in infra_error since, newest first.
+    `last` is None where it was never measured so; then the seconds are those of other options, if any.
+    `failed`: when it ended in infra_error since, newest first.
     """
 
     nights: int
@@ -38,9 +39,15 @@ class NightsOfCase:
     failed: tuple[str, ...] = ()
 
 
-def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> dict[Case, NightsOfCase]:
-    """What the latest runs of a host have measured of each case; skipped cases were not tried."""
-    runs, results, cases = schema.runs, schema.results, schema.cases
+def measured_on(
+    connection: sa.Connection, host: str, setting: Mapping[str, Any], runs_back: int = 400
+) -> dict[Case, NightsOfCase]:
+    """What the latest runs of a host have measured of each case; skipped cases were not tried.
+
+    Only runs with this setting (results.setting_of_options) count as nights: a case that another nightly of
+    the host measures with other options still has to be measured with these.
+    """
+    runs, results, cases, testbeds = schema.runs, schema.results, schema.cases, schema.testbeds
     latest = (
         sa.select(runs.c.id)
         .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
@@ -49,17 +56,28 @@ def measured_on(connection: sa.Connection, host: str, runs_back: int = 400) -> d
         .limit(runs_back)
     )
     query = (
-        sa.select(runs.c.started, results.c.status, results.c.wall_s, *cases.c[CASE_COLUMNS])
+        sa.select(
+            runs.c.started, runs.c.testbed_id, results.c.status, results.c.wall_s, *cases.c[CASE_COLUMNS]
+        )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .where(results.c.run_id.in_(latest))
         .where(results.c.status.in_(_TRIED))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
     )
+    own_testbeds = {
+        number
+        for number, other in connection.execute(sa.select(testbeds.c.id, testbeds.c.setting))
+        if without_machine(other) == setting
+    }
     known: dict[Case, NightsOfCase] = {}
-    for started, status, wall_s, *values in connection.execute(query):
+    for started, testbed, status, wall_s, *values in connection.execute(query):
         case = Case(*values)
         nights = known.get(case, NightsOfCase(0, None, None))
+        if testbed not in own_testbeds:
+            if status != Status.INFRA_ERROR and nights.wall_s is None:
+                known[case] = replace(nights, wall_s=wall_s)
+            continue
         if status != Status.INFRA_ERROR:
             newest = nights if nights.nights else replace(nights, last=started, wall_s=wall_s)
             nights = replace(newest, nights=newest.nights + 1)

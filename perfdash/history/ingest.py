@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, schema
+from perfdash.history import generated_code, nightlies, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -22,15 +22,19 @@ from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, Case
 
 TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
+# What a night is judged by, beside its results.
+_JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id")
 OLDER = "left out: what is there is newer"
+# In `imported` of a run that was replaced after it was judged: the testbed and start that it was judged with.
+_JUDGED_AS = "judged_as"
 
 
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
-    A stored run is replaced, under its id, if it was resumed since then or its file was corrected; an older
-    copy of it, or one without its samples, is left out. Raises UsageError for values that no history can
-    hold, MachineError if the database fails.
+    A stored run is replaced, under its id, if it was resumed since then, its file was corrected or some of
+    its shards were merged again; an older copy of it, or one without its samples, is left out. Raises
+    UsageError for values that no history can hold, MachineError if the database fails.
     """
     for imported in runs:
         _check(imported)
@@ -76,6 +80,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
+    import_details = _with_mark(run.imported, old.imported if old is not None else {})
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
@@ -94,12 +99,13 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         "expected": run.expected,
         "results": len(rows),
         "perfdash": run.perfdash,
-        "imported": dict(run.imported),
+        "imported": import_details,
         "method": dict(run.method),
         "taken_in": imported.taken_in or now(),
         "judged": None,
     }
-    if old is not None and foreign and _same_results(connection, old, values, rows):
+    same = old is not None and _same_results(connection, old, values, rows)
+    if old is not None and same and foreign:
         if not imported.copied:
             # Only the name or source has changed, so the night keeps its judgement.
             renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
@@ -112,8 +118,18 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
-        values["name"] = given_name(connection, run_id) or values["name"]
+        if same and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
+            values["judged"] = old.judged
+        own_name = given_name(connection, run_id)
+        if run.merged_from:
+            first = old.imported.get("first_name") or (None if own_name else old.name)
+            if first not in (None, run.name):
+                import_details["first_name"] = first
+        if old.judged is not None and values["judged"] is None:
+            import_details.setdefault(_JUDGED_AS, {"testbed_id": old.testbed_id, "started": old.started})
+        values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
+        nightlies.rename_run(connection, old.name, str(values["name"]))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
@@ -125,13 +141,44 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     return TAKEN_IN if old is None else REPLACED
 
 
+def _with_mark(imported: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """`imported` of a run with the mark of the stored run; a mark of another history means nothing here."""
+    kept = {name: value for name, value in imported.items() if name != _JUDGED_AS}
+    return {**kept, _JUDGED_AS: old[_JUDGED_AS]} if _JUDGED_AS in old else kept
+
+
+def replaced_since_judged(connection: sa.Connection) -> dict[int, tuple[int, str]]:
+    """The runs that were replaced after they were judged, with the testbed and start that they had then."""
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.imported)
+    marked = connection.execute(query.where(runs.c.imported.cast(sa.Text).contains(f'"{_JUDGED_AS}"'))).all()
+    judged_as = {row.id: row.imported[_JUDGED_AS] for row in marked if _JUDGED_AS in row.imported}
+    return {run_id: (mark["testbed_id"], mark["started"]) for run_id, mark in judged_as.items()}
+
+
+def forget_replaced(connection: sa.Connection) -> None:
+    """Forget which runs were replaced after they were judged."""
+    runs = schema.runs
+    for run_id in replaced_since_judged(connection):
+        of_run = runs.c.id == run_id
+        imported = connection.execute(sa.select(runs.c.imported).where(of_run)).scalar_one()
+        connection.execute(sa.update(runs).where(of_run).values(imported=_with_mark(imported, {})))
+
+
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
     """The stored run that is the same run, whether older or newer; None if there is none."""
     runs, run = schema.runs, imported.run
-    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
+    read = (
+        "id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in", "judged",
+        *_JUDGED_BY,
+    )  # fmt: skip
+    query = sa.select(*runs.c[read])
     run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
-    if run_row is not None or run.origin == "perfdash":
+    if run_row is not None:
         return run_row
+    if run.origin == "perfdash":
+        number = _with_common_shards(connection, run) if run.merged_from else None
+        return connection.execute(query.where(runs.c.id == number)).first()
     # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
     own = replace(imported, copied=None)
     other_key = own.key if imported.copied else own.earlier_key
@@ -147,6 +194,24 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
     return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
 
 
+def _with_common_shards(connection: sa.Connection, run: RunRow) -> int | None:
+    """The id of a stored run with some of the shards of a merged run; None if there is none.
+
+    Else the measurements of these shards would count as two nights.
+    """
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    # Runs with a common shard were measured at the same time.
+    query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
+    if run.ended:
+        query = query.where(runs.c.started <= run.ended)
+    shards = set(run.merged_from)
+    stored = connection.execute(query.order_by(runs.c.id))
+    return next(
+        (line.id for line in stored if shards & {*(line.imported.get("merged_from") or [line.name])}), None
+    )
+
+
 def _same_results(
     connection: sa.Connection, old: sa.Row[Any], values: Mapping[str, Any], rows: Sequence[Row]
 ) -> bool:
@@ -154,7 +219,14 @@ def _same_results(
 
     def numbers(rows: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
         return {
-            row.case: (row.status, row.started, dict(row.values), dict(row.others), set(row.samples))
+            row.case: (
+                row.status,
+                row.verdict,
+                row.started,
+                dict(row.values),
+                dict(row.others),
+                set(row.samples),
+            )
             for row in rows
         }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -109,6 +110,17 @@ def forget(connection: sa.Connection, job: str, before: str | None = None) -> in
     return connection.execute(statement).rowcount
 
 
+def rename_run(connection: sa.Connection, old: str, new: str) -> None:
+    """Replace the old name of a run in the nightlies, unless another run has that name, too."""
+    runs, table = schema.runs, schema.nightlies
+    if connection.execute(sa.select(runs.c.id).where(runs.c.name == old).limit(1)).first():
+        return
+    for row in connection.execute(sa.select(table.c.id, table.c.runs)).all():
+        if old in row.runs:
+            names = list(dict.fromkeys(new if name == old else name for name in row.runs))
+            connection.execute(sa.update(table).where(table.c.id == row.id).values(runs=names))
+
+
 def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
     """Store a nightly of another history; one that ended does not run again."""
     old = _find(connection, nightly.job, nightly.night)
@@ -116,6 +128,41 @@ def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
         connection.execute(sa.insert(schema.nightlies).values(_values(nightly)))
     elif (old.ended or "") < (nightly.ended or ""):
         _update(connection, nightly)
+
+
+def jobs_in_one_series(connection: sa.Connection, nightly: Nightly) -> list[str]:
+    """The other jobs whose last runs measured a case of this job's last runs, on the same testbed.
+
+    The history takes such runs for nights of one line of builds. A job that has not begun for two of its
+    intervals counts as given up.
+    """
+    mine = _last_series(connection, nightly.job)
+    return [
+        job
+        for job in jobs(connection)
+        if job != nightly.job
+        and (latest := _find(connection, job, None))
+        and _seconds_between(latest.begun, nightly.begun) < 2 * latest.every_s + latest.grace_s
+        and not mine.isdisjoint(_last_series(connection, job))
+    ]
+
+
+def _last_series(connection: sa.Connection, job: str) -> set[tuple[int, int]]:
+    """Testbed and case of what the latest nightly of a job with runs measured, as numbers."""
+    nights = load(connection, job=job, latest=10)
+    names = next((nightly.runs for nightly in reversed(nights) if nightly.runs), ())
+    runs, results = schema.runs, schema.results
+    query = (
+        sa.select(runs.c.testbed_id, results.c.case_id)
+        .distinct()
+        .join_from(runs, results, results.c.run_id == runs.c.id)
+        .where(runs.c.name.in_(names))
+    )
+    return {(row.testbed_id, row.case_id) for row in connection.execute(query)}
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
 
 
 def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:

@@ -126,6 +126,17 @@ def gave_up(row: Row) -> bool:
     return bool(row.details.get("recompile_limit"))
 
 
+def remark(row: Row) -> str | None:
+    """Why a pass counts in no mean: nothing captured, recompile limit or disturbed; None of any other row."""
+    if row.status not in PASSING:
+        return None
+    if nothing_captured(row):
+        return "nothing captured"
+    if gave_up(row):
+        return "recompile limit"
+    return "disturbed" if is_disturbed(row) else None
+
+
 def setting_of(row: Row) -> tuple[Any, ...]:
     """The setting of a row, in the order of SETTING."""
     return setting_of_case(row.case)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from perfdash.errors import UsageError
 from perfdash.history import generated_code, schema
 from perfdash.history.compression import unpack
-from perfdash.history.pass_rates_and_means import SETTING
+from perfdash.history.pass_rates_and_means import SETTING, remark
 from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
@@ -135,6 +135,18 @@ def settings_of_run(connection: sa.Connection, run_id: int) -> list[tuple[Any, .
     return [tuple(row) for row in connection.execute(query)]
 
 
+def shared_cases(connection: sa.Connection, run_id: int, others: Sequence[int]) -> dict[int, int]:
+    """The number of cases of a run that some other runs measured, by run id; none without any."""
+    results = schema.results
+    cases = sa.select(results.c.case_id).where(results.c.run_id == run_id)
+    count = sa.select(results.c.run_id, sa.func.count()).where(results.c.case_id.in_(cases))
+    counts = {}
+    for chunk in in_chunks(others):
+        query = count.where(results.c.run_id.in_(chunk)).group_by(results.c.run_id)
+        counts.update({row[0]: row[1] for row in connection.execute(query)})
+    return counts
+
+
 def _run_line(columns: dict[str, Any]) -> RunLine:
     worker = {name: columns.pop(name) for name in ("torch", "torch_git_version", "python", "packages")}
     if commits := columns.pop("commits"):
@@ -202,6 +214,31 @@ def run_before(
         query = query.where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
     number = connection.execute(query).scalar()
     return list_runs(connection, ids=[number])[0] if number is not None else None
+
+
+def runs_around(
+    connection: sa.Connection, good: RunLine, bad: RunLine, case_id: int
+) -> tuple[RunLine | None, RunLine | None]:
+    """The last run no later than `good` and the first no earlier than `bad` that measured a case.
+
+    Both are of the testbed of these two runs, and not excluded.
+    """
+    runs, results = schema.runs, schema.results
+    measured = (
+        sa.select(runs.c.id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .where(runs.c.testbed_id == good.testbed_id, results.c.case_id == case_id)
+        .where(runs.c.excluded.is_(None), results.c.status.not_in(_NOT_MEASURED))
+        .limit(1)
+    )
+    before = measured.where(runs.c.started <= good.started)
+    after = measured.where(runs.c.started >= bad.started)
+    numbers = (
+        connection.execute(before.order_by(runs.c.started.desc(), runs.c.id.desc())).scalar(),
+        connection.execute(after.order_by(runs.c.started, runs.c.id)).scalar(),
+    )
+    found = {run.id: run for run in list_runs(connection, ids=[n for n in numbers if n is not None])}
+    return found.get(numbers[0] or -1), found.get(numbers[1] or -1)
 
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
@@ -326,6 +363,7 @@ class Point:
     torch_git_version: str | None
     method: dict[str, int] = field(default_factory=dict)  # versions that the metric depends on
     excluded: str | None = None  # why a person excluded the run from judging
+    remark: str | None = None  # why a pass counts in no mean, as pass_rates_and_means.remark says it
 
 
 def series(
@@ -335,28 +373,50 @@ def series(
 
     `metric` is one of NUMBERS.
     """
-    runs, results, env = schema.runs, schema.results, schema.environments
+    runs, results, env, more = schema.runs, schema.results, schema.environments, schema.result_details
+    case = cases_by_id(connection, [case_id]).get(case_id)
+    if case is None:
+        return []
     query = (
         sa.select(
             runs.c.name,
             runs.c.started,
             results.c.status,
-            results.c[metric],
+            results.c[metric].label("value"),
             env.c.torch,
             env.c.torch_git_version,
             runs.c.method,
             runs.c.excluded,
+            results.c.verdict,
+            *results.c[OF_ITS_NIGHT],
+            more.c.details,
         )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
+        .outerjoin(more, more.c.result_id == results.c.id)
         .where(results.c.case_id == case_id, runs.c.started >= since)
         .order_by(runs.c.started, runs.c.id)
     )
     if testbed_id is not None:
         query = query.where(runs.c.testbed_id == testbed_id)
-    return [
-        Point(*row[:-2], numbers(row.method or {}, metric), row.excluded) for row in connection.execute(query)
-    ]
+    points = []
+    for row in connection.execute(query):
+        captured = {name: getattr(row, name) for name in OF_ITS_NIGHT if getattr(row, name) is not None}
+        result = Row(case, row.status, captured, verdict=row.verdict, details=row.details or {})
+        points.append(
+            Point(
+                row.name,
+                row.started,
+                row.status,
+                row.value,
+                row.torch,
+                row.torch_git_version,
+                numbers(row.method or {}, metric),
+                row.excluded,
+                remark(result),
+            )
+        )
+    return points
 
 
 def trend(

@@ -77,13 +77,27 @@ class RunRow:
     expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
-    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: its name, assumptions
+    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards, and
+    # `first_name`, its name before they were merged again. Of a run that was replaced after it was judged:
+    # `judged_as`, its testbed and start then, until it is judged again.
+    imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def testbed_digest(self) -> str:
         """The identity of the testbed. Only runs of one testbed are compared."""
         return digest([self.host_class, dict(self.setting)])
+
+    @property
+    def merged_from(self) -> tuple[str, ...]:
+        """The names of the runs that were merged into this one; empty for any other run."""
+        return tuple(self.imported.get("merged_from") or ())
+
+    @property
+    def way_of_measuring(self) -> str:
+        """A digest of host class and options: the testbed without the line of builds."""
+        options = {name: value for name, value in self.setting.items() if name != "line"}
+        return digest([self.host_class, options])
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -250,6 +264,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         expected=info.cases,
         perfdash=info.perfdash,
         uid=uid(info),
+        imported={"merged_from": list(info.merged_from)} if info.merged_from else {},
         method=one_method(results, source),
     )
     return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))
@@ -284,13 +299,14 @@ def uid(info: RunInfo) -> str:
     return str(info.plan.get("uid") or digest([info.id, info.started, info.host]))
 
 
-# Options of a run that change the meaning of its numbers and are no fields of a case.
+# Options of a run that change the meaning of its numbers, or say which series they belong to, and are no
+# fields of a case.
 _DEFAULTS: dict[str, Any] = {
     "allocator": "steady", "bind_memory": False, "compile_mode": None, "env": {}, "inductor_config": {},
-    "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
+    "line": None, "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
 }  # fmt: skip
 _SETTINGS = tuple(_DEFAULTS)
-_OF_THE_RUN = ("allocator", "weights")  # of these: no configuration sets them
+_OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
@@ -302,25 +318,69 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     cases instead (Case.settings), whether or not the run named the configuration.
     """
     environment = info.environment
-    # The session with most slots: a resumed run with nothing left to measure used none.
-    session = max(info.sessions, key=lambda session: len(session.get("slots", [])), default={})
-    slots: list[dict[str, Any]] = session.get("slots", [])
-    hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
-    setting = {
-        name: info.configuration[name]
-        for name in _SETTINGS
-        if name in info.configuration and info.configuration[name] != _DEFAULTS[name]
-    }
-    setting, case_settings = _without_configuration(setting, info.configuration.get("configuration"))
-    at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
-    side_by_side = max(1, at_once // len(hosts))
-    if side_by_side > 1:
-        setting["side_by_side"] = side_by_side
-    if compile_cores := max((slot.get("compile_cores", 0) for slot in slots), default=0):
-        setting["compile_cores"] = compile_cores
+    setting, case_settings = setting_of_options(info.configuration)
+    setting |= _of_slots(info)
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
+
+
+def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What the options of a run add to its setting, and to the settings of its cases (see testbed).
+
+    `options`: as in run.json, so that both are known before the run measures anything.
+    """
+    setting = {
+        name: options[name] for name in _SETTINGS if name in options and options[name] != _DEFAULTS[name]
+    }
+    return _without_configuration(setting, options.get("configuration"))
+
+
+def without_machine(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a setting that the options of the run decide, without cores and GPUs of the machine."""
+    return {name: value for name, value in setting.items() if name in _SETTINGS}
+
+
+def _of_slots(info: RunInfo) -> dict[str, Any]:
+    """What the setting of a run says of its slots.
+
+    `side_by_side`: the cases at a time on a host, of the kind with most slots, if several. `side_by_side_of`:
+    those of all kinds, if sessions of one kind differ, or if one of several kinds was reduced
+    (noise.null_at_start). An ordinary run has none: its other kinds follow from the machine and its options.
+    """
+    slot_counts: dict[tuple[int, bool], int] = {}  # by kind: threads, and whether they are bound
+    at_a_time: dict[tuple[int, bool], set[int]] = {}
+    compile_cores: dict[tuple[int, bool], int] = {}
+    is_reduced = False
+    for session in info.sessions:
+        slots: list[dict[str, Any]] = session.get("slots", [])
+        if not slots:  # a resumed run with nothing left to measure
+            continue
+        kind = len(slots[0].get("cores", ())), bool(session.get("bind_memory"))
+        hosts = {slot.get("host", info.host) for slot in slots}
+        at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
+        is_reduced = is_reduced or at_once < len(slots)
+        at_a_time.setdefault(kind, set()).add(max(1, at_once // len(hosts)))
+        slot_counts[kind] = max(len(slots), slot_counts.get(kind, 0))
+        wider = max(slot.get("compile_cores", 0) for slot in slots)
+        compile_cores[kind] = max(wider, compile_cores.get(kind, 0))
+    if not slot_counts:
+        return {}
+    main = min(slot_counts, key=lambda kind: (-slot_counts[kind], kind))
+    setting: dict[str, Any] = {}
+    if max(at_a_time[main]) > 1:
+        setting["side_by_side"] = max(at_a_time[main])
+    is_mixed = any(len(numbers) > 1 for numbers in at_a_time.values())
+    if is_mixed or (is_reduced and len(at_a_time) > 1):
+        setting["side_by_side_of"] = {_kind(*kind): sorted(at_a_time[kind]) for kind in sorted(at_a_time)}
+    if compile_cores[main]:
+        setting["compile_cores"] = compile_cores[main]
+    return setting
+
+
+def _kind(threads: int, binds: bool) -> str:
+    """A kind of slots in words: `1 thread`, `8 bound threads`."""
+    return f"{threads}{' bound' if binds else ''} thread{'s' if threads != 1 else ''}"
 
 
 def _without_configuration(

@@ -81,7 +81,7 @@ runs = Table(
     Column("expected", Integer),
     Column("results", Integer, nullable=False),
     Column("perfdash", Text),
-    Column("imported", JSON, nullable=False),  # of a foreign file: its name, and assumptions
+    Column("imported", JSON, nullable=False),  # results.RunRow.imported
     Column("taken_in", Text, nullable=False),
     Column("method", JSON),  # of its records, a version per metric; NULL: version 1 of each
     Column("judged", Text),  # when perfdash.detect judged it

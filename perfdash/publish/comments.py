@@ -80,8 +80,16 @@ def bodies(text: str, kind: str, **fields: object) -> list[str]:
 
 
 def run_fields(run: RunRow) -> dict[str, str]:
-    """The marker fields that identify a run. Only perfdash's own runs have unique names."""
-    return {"run": run.name} if run.origin == "perfdash" else {"run": run.name, "started": run.started}
+    """The marker fields that identify a run. Only perfdash's own runs have unique names.
+
+    A run gets another name when its shards are merged again, so each of its shards identifies it, as in the
+    history.
+    """
+    if run.origin != "perfdash":
+        return {"run": run.name, "started": run.started}
+    if run.merged_from:
+        return {"run": run.name, "shards": marker.shards(run.merged_from)}
+    return {"run": run.name}
 
 
 def find_issue(client: GitHubClient, repo: str, number: int) -> TargetIssue:

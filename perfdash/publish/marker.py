@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
 _VERSION = 1
 _LONGEST = 150
+# A value of `shards`. It is never digested as a whole, because its parts are compared.
+_SHARDS = re.compile(r"[0-9a-f]{12}(\.[0-9a-f]{12})*")
 _LINE = re.compile(r"<!-- perfdash:(\d+) ([a-z]+)((?: [a-z]+=[^\s>]*)+) -->")
 
 
@@ -35,16 +37,38 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
 
 
 def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a marker has these fields. Old markers without `started` match any start."""
+    """Whether a marker has these fields, or a common shard: then it is of the same merged run.
+
+    Old markers without `started` or `shards` match any.
+    """
+    if _shards_of(fields) & _shards_of(wanted):
+        return True
     return all(
-        fields.get(name, value if name == "started" else None) == value for name, value in wanted.items()
+        fields.get(name, value if name in ("started", "shards") else None) == value
+        for name, value in wanted.items()
     )
 
 
+def shards(names: Iterable[str]) -> str:
+    """The field `shards` of a merged run: a short digest of the name of each shard."""
+    return ".".join(sorted({_short_digest(name) for name in names}))
+
+
+def _shards_of(fields: Mapping[str, str]) -> set[str]:
+    if "shards" in fields:
+        return set(fields["shards"].split("."))
+    # Earlier versions wrote the name of one shard.
+    return {_short_digest(fields["shard"])} if "shard" in fields else set()
+
+
+def _short_digest(name: str) -> str:
+    return hashlib.sha256(known_as(name).encode()).hexdigest()[:12]
+
+
 def known_as(name: str) -> str:
-    """A value as `read` returns it: invalid text replaced, a long one digested."""
+    """A value as `read` returns it: invalid text replaced, a long one digested, except `shards`."""
     name = name.encode("utf-8", "replace").decode()
-    if len(quote(name, safe="")) <= _LONGEST:
+    if len(quote(name, safe="")) <= _LONGEST or _SHARDS.fullmatch(name):
         return name
     return "sha256:" + hashlib.sha256(name.encode()).hexdigest()
 

@@ -101,7 +101,7 @@ class _IssueWriter:
             ready = [member for member in cause.members if member.alert.state not in _LEFT_ALONE]
             is_ours = self.testbed in cause.testbeds
             if ready:
-                issues.append(self._of_cause(cause, ready, is_ours))
+                issues.append(self._of_cause(cause.on(self.testbed), ready, is_ours))
             apart = [member for member in cause.members if member.alert.state in _LEFT_ALONE]
             issues += [self._of_alert(member, is_open=None) for member in apart]
         states = [state for state in alert_store.STATES if state not in alert_store.SHOWN]

@@ -31,6 +31,7 @@ from perfdash.report.markdown import plain
 from perfdash.report.number_format import percent_change, with_unit
 
 CULPRIT = "culprit: "  # how a line begins that says whom a bisection found
+OTHER_CHANGE = "found another change, which does not explain this alert: "
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
 
@@ -123,20 +124,34 @@ def decision(alert: Alert) -> str:
 
 
 def culprits(alert: Alert) -> list[str]:
-    """The culprits that a bisection found for an alert, one line each.
+    """The culprits that a bisection found for an alert, then its other changes, one line each.
 
     Titles and names come from other repositories, so the lines are plain text.
     """
     bisection = alert.details.get("bisected") or {}
-    lines = []
-    for culprit in bisection.get("culprits") or []:
-        first = (culprit.get("commits") or [{}])[0]
-        words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
-        by = f" by {first['author']}" if first.get("author") else ""
-        others = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
-        sure = f" ({culprit['confirmed']})" if culprit.get("confirmed") else ""
-        lines.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{others}{sure}"))
+    lines = [
+        plain(f"{beginning}{_culprit(culprit, alert)}")
+        for beginning, key in ((CULPRIT, "culprits"), (OTHER_CHANGE, "others"))
+        for culprit in bisection.get(key) or []
+    ]
     return lines or ([f"bisected: {bisection['word']}"] if bisection.get("word") else [])
+
+
+def _culprit(culprit: Mapping[str, Any], alert: Alert) -> str:
+    """A culprit by its commit, its signed change, and whether it was confirmed."""
+    first = (culprit.get("commits") or [{}])[0]
+    words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
+    by = f" by {first['author']}" if first.get("author") else ""
+    others = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
+    change, size = culprit.get("change"), ""
+    if change is not None and (culprit.get("kind") or alert.kind) == "count":
+        size = f"{change:+.4g}"
+    elif change is not None and change > 0:
+        size = percent_change(math.log(change))
+    measured = " ".join(filter(None, [size, culprit.get("of_metric")]))
+    measured = f": {measured}" if measured else ""
+    sure = f" ({culprit['confirmed']})" if culprit.get("confirmed") else ""
+    return f"{' '.join(filter(None, words))}{by}{others}{measured}{sure}"
 
 
 def life(events: Sequence[AlertEvent]) -> str:

@@ -10,10 +10,12 @@ from pathlib import Path
 from shlex import quote
 
 from perfdash import files
+from perfdash.bisection.alert_culprits import save_to_history
 from perfdash.bisection.engine import Engine, Notify
-from perfdash.bisection.result import BisectionResult, result_of, save_to_history
+from perfdash.bisection.result import BisectionResult, result_of
 from perfdash.errors import UsageError
 from perfdash.files import dumps
+from perfdash.report.alert_text import OTHER_CHANGE
 from perfdash.report.bisection_report import headline, markdown, page
 
 REPORT = "report"
@@ -32,7 +34,9 @@ def work(
     write_reports(folder, result, notify)
     if engine.history and is_saved(result):
         try:
-            save_to_history(engine.history, engine.bisection, result, headline(result))
+            others = save_to_history(engine.history, engine.bisection, result, headline(result))
+            for culprit in others:
+                notify(f"alert {result.alert}: {OTHER_CHANGE}{culprit.revisions[-1].label}")
         except Exception as error:  # the journal has it all
             notify(f"The bisection is saved, but not in the history: {error}")
     if failed:

@@ -21,6 +21,7 @@ from perfdash.bisection.result import (
     StageResult,
 )
 from perfdash.bisection.sources import Revision
+from perfdash.report.alert_text import OTHER_CHANGE
 from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.number_format import with_unit
@@ -317,7 +318,8 @@ def all_to_json(outcomes: Sequence[GroupOutcome]) -> dict[str, Any]:
 
 
 def _has_culprit(outcome: GroupOutcome) -> bool:
-    return outcome.how == KNOWN or (outcome.attempt is not None and outcome.attempt.result.word == FOUND)
+    found = outcome.attempt is not None and outcome.attempt.result.word == FOUND and outcome.is_explained
+    return outcome.how == KNOWN or found
 
 
 def _cell_of_cause(outcome: GroupOutcome) -> str:
@@ -329,7 +331,8 @@ def _cell_of_cause(outcome: GroupOutcome) -> str:
     result = outcome.attempt.result
     labels = ", ".join(code(revision.label) for c in result.culprits for revision in c.revisions[:3])
     shared = f" (as alert {outcome.beside})" if outcome.how == IN_PASSING else ""
-    return f"{escaped(result.word)} {labels}".rstrip() + shared
+    word = escaped(result.word) if outcome.is_explained else OTHER_CHANGE.rstrip()
+    return f"{word} {labels}".rstrip() + shared
 
 
 def _text_of_cause(outcome: GroupOutcome) -> str:

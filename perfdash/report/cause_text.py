@@ -128,8 +128,10 @@ def reported(
     out. `machines`: those of the testbeds, by their numbers in the store. `why`: explains a cause.
     """
     wanted = None if of_run is None else {item.alert.id for item in of_run}
+    testbeds = {item.alert.testbed_id for item in of_run or ()}
     shown = [
-        cause
+        # What changed on the run's own machine is what its readers can check.
+        cause.on(next(iter(testbeds))) if len(testbeds) == 1 else cause
         for cause in causes(evidence)
         if wanted is None or any(member.alert.id in wanted for member in cause.members)
     ]

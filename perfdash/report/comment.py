@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.detect.nights import other_machine
 from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
 from perfdash.history.results import Imported, Row
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
@@ -307,7 +308,9 @@ def _against(night: Night, rows: Sequence[Row]) -> str:
     old = ComparedRuns("", (Imported(previous.run, before),))
     new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
     means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
-    return f"{means.ratio[0] - 1:+.1%} ({means.cases})" if means else ""
+    words = other_machine(previous.run, night.run)
+    machines = f" {escaped(words)}" if words else ""
+    return f"{means.ratio[0] - 1:+.1%} ({means.cases}){machines}" if means else ""
 
 
 def _failures(night: Night, fold: bool, shown: int) -> list[str]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prettytable import PrettyTable
 
 from perfdash.history.pass_rates_and_means import (
     Summary,
-    gave_up,
     grouped,
     is_counted,
-    is_disturbed,
-    nothing_captured,
+    remark,
     summarize,
 )
 from perfdash.history.results import Row, is_cpu_time
@@ -86,11 +84,19 @@ class DashboardSetting:
 
 
 def settings(rows: Iterable[Row]) -> dict[DashboardSetting, list[Row]]:
-    """Group rows by setting, in the order of their first row."""
+    """Group rows by setting, in the order of their first row.
+
+    Only a row that was timed records whether it had a whole socket: where one had, its whole group had.
+    """
     groups: dict[DashboardSetting, list[Row]] = {}
     for row in rows:
-        groups.setdefault(DashboardSetting.of(row), []).append(row)
-    return groups
+        groups.setdefault(replace(DashboardSetting.of(row), is_whole_socket=False), []).append(row)
+    return {
+        replace(
+            setting, is_whole_socket=any(DashboardSetting.of(row).is_whole_socket for row in group)
+        ): group
+        for setting, group in groups.items()
+    }
 
 
 def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -153,12 +159,8 @@ def status(row: Row | None) -> str:
         return plain(f"crash ({failure(row)['type']})", 40)
     if str(row.status) not in _PASSING:
         return plain(row.status, 40)
-    if nothing_captured(row):
-        return f"{row.status} (nothing captured)"
-    if gave_up(row):
-        return f"{row.status} (recompile limit)"
-    if is_disturbed(row):
-        return f"{row.status} (disturbed)"
+    if words := remark(row):
+        return f"{row.status} ({words})"
     graph_breaks = row.values.get("graph_breaks") or 0.0
     breaks = int(graph_breaks) if math.isfinite(graph_breaks) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)

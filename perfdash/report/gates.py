@@ -70,9 +70,8 @@ def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[Aler
     """The open alerts that a run shows, judged against earlier nights. Raises PerfdashError."""
     name = imported.run.name
     with open_store(history, create=False) as store:
-        if any(
-            judged.unlike for judged in judge_new(store, rules=judging_rules()) if judged.run.name == name
-        ):
+        nights = judge_new(store, rules=judging_rules(), warn=warn)
+        if any(judged.unlike for judged in nights if judged.run.name == name):
             warn(f"{_REGRESSION}: not checked: this run has too few of the cases of the runs before it")
         with store.read() as connection:
             caution = of_history(connection, imported).caution

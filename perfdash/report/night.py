@@ -13,13 +13,29 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
-from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
+from perfdash.detect.nights import (
+    NEARBY_RUNS,
+    comparable,
+    is_a_night,
+    other_machine,
+    previous_run,
+    runs_before,
+)
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.acts import given_name
 from perfdash.history.alert_store import FIXED, Alert
 from perfdash.history.pass_rates_and_means import setting_of
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, read_run, testbed_of
+from perfdash.history.queries import (
+    Panel,
+    RunLine,
+    cases_by_id,
+    list_runs,
+    panel,
+    read_run,
+    settings_of_run,
+    testbed_of,
+)
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
 from perfdash.records import NOT_MEASURED, Status
@@ -45,9 +61,9 @@ _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held
 class Night:
     """A run with what changed in it.
 
-    `causes`: the worst first. `against` names the baseline; `previous` is its last run. `untold` says why
-    nothing was compared, `caution` which numbers were not; `nightly` is one line on missing or broken
-    nightlies before it.
+    `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
+    if it has one. `untold` says why nothing was compared, `caution` which numbers were not; `nightly` is one
+    line on missing or broken nightlies before it.
     """
 
     imported: Imported
@@ -202,12 +218,10 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
     if run.judged is None:
-        return Night(imported, untold="this night was not judged, because only the latest nights are")
-    earlier = [
-        item
-        for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started, with_excluded=False)
-        if item.origin == run.origin and (item.started, item.id) < (run.started, run.id)
-    ]
+        return Night(imported, untold="this night was not judged, because only those of the latest days are")
+    # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
+    earlier = runs_before(connection, run, settings=settings_of_run(connection, run.id))
+    earlier = earlier or runs_before(connection, run)
     if not earlier:
         return Night(imported, untold="first run of this kind, nothing to compare it with")
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
@@ -228,7 +242,11 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         RunChange(APPEARED, case, "not measured before", good=last, bad=ChangeEnd.of(run))
         for case in cases_by_id(connection, new).values()
     ]
-    text = f"the {len(earlier)} runs before it on this kind of machine; previous run: {alike[-1].name}"
+    baseline = previous_run(run, alike)
+    machines = f" ({words})" if (words := other_machine(baseline, run)) else ""
+    text = (
+        f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
+    )
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
@@ -240,7 +258,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         lambda cause: why_of_cause(connection, cause),
     )
     causes = sort_causes([*found, *of_changes(changes)])
-    previous = read_run(connection, alike[-1])
+    previous = read_run(connection, baseline)
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
 
 

@@ -105,6 +105,8 @@ def _names(target: str) -> tuple[str, str]:
 
 _ORDER = ("allocator", "compile_mode", "optimizer", "weights")
 _TABLES = ("env", "inductor_config")
+# What repeats a number is no night of a line.
+_NO_FLAGS = ("side_by_side", "side_by_side_of", "compile_cores", "gpus", "line")
 
 
 def _settings(setting: Mapping[str, Any]) -> list[str]:
@@ -114,7 +116,7 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
             parts += [f"--{name.replace('_', '-')}", str(setting[name])]
     for name in _TABLES:
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
-    for name in sorted(setting.keys() - {*_ORDER, *_TABLES, "side_by_side", "compile_cores", "gpus"}):
+    for name in sorted(setting.keys() - {*_ORDER, *_TABLES, *_NO_FLAGS}):
         value = setting[name]
         value = ",".join(map(str, value)) if isinstance(value, list) else value
         flag = f"--{name.replace('_', '-')}"

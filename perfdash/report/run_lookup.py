@@ -63,7 +63,7 @@ class RunLookup:
         """The digest of the last days of the history. Raises UsageError where there is no history."""
         rules = judging_rules()
         with open_store(self.history, create=False) as store:
-            judge_new(store, rules=rules)
+            judge_new(store, rules=rules, warn=self._warn)
             with store.read() as connection:
                 today = datetime.now(UTC).date()
                 return weekly_digest(
@@ -144,7 +144,7 @@ class RunLookup:
             return replace(against(imported, comparison), nightly=self._nightlies_before(imported))
         try:
             with open_store(self.history, create=False) as store:
-                judge_new(store, rules=judging_rules())
+                judge_new(store, rules=judging_rules(), warn=self._warn)
                 with store.read() as connection:
                     return of_history(connection, imported)
         except NoHistory:

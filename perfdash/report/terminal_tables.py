@@ -18,6 +18,7 @@ from perfdash.report.dashboard_tables import (
     cpu_time_notes,
     settings,
     several_configurations,
+    status,
 )
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
@@ -219,7 +220,7 @@ def _testbed(run: RunLine) -> str:
 
 
 def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
-    """The results of a run; marking CPU time needs `rows` with their details."""
+    """The results of a run; marking CPU time and the recompile limit needs `rows` with their details."""
     table = PrettyTable(
         ["suite", "model", "bs", "dtype", "backend", "status", "speedup", "eager ms", "backend ms",
          "compile s", "memory ratio"]
@@ -237,7 +238,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
                 case.batch_size,
                 case.dtype,
                 backend_of(case, several),
-                row.status,
+                status(row),
                 _number(row.values.get("speedup"), ".3f", "x"),
                 mark_cpu_time(_number(row.values.get("eager_ms"), ".3f"), row),
                 mark_cpu_time(_number(row.values.get("backend_ms"), ".3f"), row),
@@ -270,7 +271,8 @@ def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[P
         values = [_number(point.value, ".6g") for point in night]
         commit = (first.torch_git_version or "")[:10]
         name = first.run if first.excluded is None else struck_through(first.run)
-        table.add_row([name, first.started, first.status, *values, first.torch or "", commit])
+        words = f"{first.status} ({first.remark})" if first.remark else first.status
+        table.add_row([name, first.started, words, *values, first.torch or "", commit])
     excluded = [
         f"{night[0].run} is excluded: {plain(night[0].excluded)}"
         for night in zip(*points, strict=True)

@@ -149,10 +149,10 @@ def every_slot(threads: int) -> list[tuple[int, ...]]:
 
 
 def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
-    """`threads` cores: those asked for, else the last ones, one per physical core first.
+    """`threads` cores: the first of those asked for, else the last ones, one per physical core first.
 
-    The last, because core 0 does most of the kernel's housekeeping. Raises UsageError when there are
-    not enough, or when a core asked for is not available here.
+    The last, because core 0 does most of the kernel's housekeeping. They lie within one NUMA node if one has
+    so many. Raises UsageError when there are not enough, or when a core asked for is not available here.
     """
     here = available_cores()
     if asked is not None:
@@ -162,12 +162,19 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
             raise UsageError(f"--cores: core {missing[0]} is not available; there are: {format_cores(here)}")
         if len(cores) < threads:
             raise UsageError(f"--threads {threads} needs {threads} cores, --cores gives {len(cores)}")
-        return cores[:threads]
+        wide_enough = [node for node in numa_nodes(cores) if len(node) >= threads]
+        first = min(wide_enough, key=lambda node: cores.index(node[0]), default=cores)
+        return tuple(first[:threads])
     if threads > len(here):
         raise UsageError(
             f"--threads {threads}: this process may use {len(here)} cores ({format_cores(here)}); "
             f"give --threads {len(here)} or fewer"
         )
+    nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
+    wide_enough = [node for node in nodes if len(node) >= threads]
+    if wide_enough:
+        last = max(wide_enough, key=lambda node: node[-1])
+        return tuple(sorted(last[-threads:]))
     groups = sibling_groups(here)
     firsts = [group[0] for group in groups]
     siblings = [core for group in groups for core in group[1:]]

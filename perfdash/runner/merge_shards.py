@@ -11,17 +11,15 @@ from typing import Any
 from perfdash import methods
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
+from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner import code_files, compatibility
 from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.runner.run_journal import RunJournal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.stats.speedup import margin_of, set_speedups
 
-# Settings in which shards may differ: the part, the place, the limits.
-_MAY_DIFFER = {
-    "shard", "out", "cores", "executor", "scheduler", "fail_on", "retries", "retry_pause", "timeout",
-    "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs", "junit",
-    "no_history", "db", "backend", "data",  # paths may differ: the plan compares the content
-}  # fmt: skip
+# Settings in which shards may differ: the part, the place, the limits, and paths, because the plan compares
+# the content. A resume may also give a variable that run.json hides again; shards agree in all variables.
+_MAY_DIFFER = (CHANGED_BY_RESUME - {"env"}) | {"backend", "costs", "data", "shard"}
 
 
 @dataclass(frozen=True)

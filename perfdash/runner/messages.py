@@ -94,7 +94,7 @@ class Answer:
 
     `where` says on what it was measured: {slot, host, cores}. `log` holds the text of the log where
     it was written elsewhere than in the run folder; `gpu` what the GPU's monitor reports of it
-    (gpu_monitor.GpuMonitor.report), empty without one.
+    (gpu_monitor.GpuMonitor.report), empty without one. `notes` are for the case's record.
     """
 
     outcomes: list[ProcessOutcome]
@@ -104,6 +104,7 @@ class Answer:
     where: dict[str, Any]
     log: str | None = None
     gpu: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def to_text(value: Any) -> str:

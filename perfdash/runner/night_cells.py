@@ -5,8 +5,9 @@
     ci/nightly/cells.sh bisect       the same, only with BISECT=yes
 
 Prints a line a cell: its variables, `NAME=VALUE`, separated by tabs, as Jenkins' `withEnv` takes them; with
-`--json` a list of objects. The names of the cells to measure are also written into the file `planned` of the
-night. Standard library only: Jenkins asks before perfdash is set up.
+`--json` a list of objects. All cells to measure get the build that ci/nightly/pin.sh has written into the
+file `build` of the night; their names are also written into the file `planned`. Standard library only: there
+are cells also where perfdash cannot be set up.
 """
 
 from __future__ import annotations
@@ -122,6 +123,15 @@ def agents_of(night: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text().strip() for path in night.glob("cells/*/agent")}
 
 
+def _build(night: Path) -> dict[str, str]:
+    """TORCH and UNDER_TEST of all cells; empty where ci/nightly/pin.sh could not find them out."""
+    try:
+        lines = (night / "build").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return dict(line.split("=", 1) for line in lines)
+
+
 def as_lines(cells: Iterable[Cell]) -> str:
     return "".join("\t".join(f"{name}={value}" for name, value in cell.items()) + "\n" for cell in cells)
 
@@ -130,7 +140,9 @@ def main(words: Sequence[str]) -> None:
     stage, *more = words
     night = Path(os.environ["NIGHT"])
     cells = cells_of(stage, os.environ, agents_of(night))
-    if stage == "measure":  # ci/nightly/gather.sh looks there for cells that left nothing
+    if stage == "measure":
+        cells = [{**cell, **_build(night)} for cell in cells]
+        # ci/nightly/gather.sh looks there for cells that left nothing
         night.mkdir(parents=True, exist_ok=True)
         (night / "planned").write_text("".join(f"{cell['CELL']}\n" for cell in cells))
     print(f"{json.dumps(cells, indent=1)}\n" if more == ["--json"] else as_lines(cells), end="")

@@ -22,7 +22,7 @@ from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import load_suite, notebook_model, own_models
+from perfdash.suites.suite_file import Suite, load_suite, notebook_model, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry
 
@@ -57,7 +57,7 @@ class Plan:
         for planned in self.cases:
             plain = to_json(planned)
             plain["env"] = mask_variables(dict(sorted(planned.env.items())))
-            plain["source"] = _digest(planned)
+            plain["source"] = digest_of_files(planned)
             cases.append(plain)
         return {
             "cases": cases,
@@ -89,6 +89,7 @@ def make_plan(
             "nothing to measure: give --suite NAME (`perfdash list` shows "
             "the suites) or --model file.py:function"
         )
+    _refuse_equal_names(suites)
     if needs_checkout(suites):
         find_checkout(path)
     planned = select(suites, settings)
@@ -101,6 +102,18 @@ def make_plan(
     if shard and shard[1] > len(planned):
         raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
     return cut(planned, costs, shard), dynamo_names
+
+
+def _refuse_equal_names(suites: Sequence[Suite]) -> None:
+    """Raise UsageError where two suite files have one name: cases know their suite by its name alone."""
+    paths: dict[str, Path] = {}
+    for suite in suites:
+        other = paths.setdefault(suite.name, suite.path)
+        if other != suite.path:
+            raise UsageError(
+                f"--suite: {other} and {suite.path} are both named {suite.name!r}; "
+                "change the key 'name' of one of them"
+            )
 
 
 def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int] | None) -> Plan:
@@ -222,7 +235,7 @@ def _usual(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _digest(planned: Planned) -> str | None:
+def digest_of_files(planned: Planned) -> str | None:
     """The digest of the user's own model and back end files; None without any."""
     files: list[Path] = []
     if planned.loader == "python":

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdash.detect import confirmation
 from perfdash.detect.confirmation import PairedResult
-from perfdash.detect.environment_changes import other_commits
+from perfdash.detect.environment_changes import other_build
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
 from perfdash.errors import UsageError
@@ -144,25 +144,9 @@ def remeasure(
     with away_from(cores), ExitStack() as stack:
         when_free(lambda: stack.enter_context(held([slots])), settings.wait, notify)
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
-        if other := other_commits(judged.run, workers["new"]):
-            raise UsageError(
-                f"{settings.python} has other commits than the run measured (run | interpreter): "
-                f"{'; '.join(other)}: give the interpreter of that build by --python"
-            )
-        suspected = {
-            case: [
-                finding
-                for finding in findings
-                if confirmation.measured_before(finding, judged.panel, workers["old"])
-            ]
-            for case, findings in findings_of.items()
-        }
+        of_planned = {planned_case.case: findings_of[planned_case.case] for planned_case in planned}
+        suspected = _measured_before(judged, of_planned, workers, settings.python, good_python)
         left = [planned_case for planned_case in planned if suspected[planned_case.case]]
-        if not left:
-            raise UsageError(
-                f"--good-python {good_python} has torch of commit {workers['old'].get('torch_git_version')}"
-                f"{_and_packages(workers['old'])}, which no night before the changes measured"
-            )
         if len(left) < len(planned):
             notify(f"{len(planned) - len(left)} cases changed before that build: they are left out")
         budget = Budget(minutes) if minutes is not None else None
@@ -172,8 +156,62 @@ def remeasure(
     return confirmed
 
 
-def _and_packages(worker: Mapping[str, Any]) -> str:
-    return "".join(f", {name} of {commit[:10]}" for name, commit in (worker.get("commits") or {}).items())
+def _measured_before(
+    judged: Judged,
+    findings_of: Mapping[Case, list[Finding]],
+    workers: Mapping[str, Mapping[str, Any]],
+    python: str,
+    good_python: str,
+) -> dict[Case, list[Finding]]:
+    """The findings for which a night before the change measured the old build.
+
+    Raises UsageError if `python` has another build than the run measured, if there are no such findings, or
+    if both interpreters have one build though the build changed with them.
+    """
+    changed = _changed(judged, findings_of)
+    if other := other_build(judged.run.worker, workers["new"], changed):
+        raise UsageError(
+            f"{python} has another build than the run measured (run | interpreter): "
+            f"{'; '.join(other)}: give the interpreter of that build by --python"
+        )
+    old = workers["old"]
+    left = {
+        case: [finding for finding in findings if confirmation.measured_before(finding, judged.panel, old)]
+        for case, findings in findings_of.items()
+    }
+    # Checked first: both also have one build if the good interpreter is of a night after the change.
+    if not any(left.values()):
+        raise UsageError(
+            f"--good-python {good_python} has torch of commit {old.get('torch_git_version')}"
+            f"{_and_packages(old, changed)}, which no night before the changes measured"
+        )
+    changed = _changed(judged, left)
+    if changed and not other_build(old, workers["new"], changed):
+        raise UsageError(
+            f"--good-python {good_python} and {python} have one build, though {', '.join(changed)} changed "
+            "between the nights: give an interpreter that still has the build from before the change"
+        )
+    return left
+
+
+def _changed(judged: Judged, findings_of: Mapping[Case, list[Finding]]) -> list[str]:
+    """The names of what of the build changed with any of the findings."""
+    findings = [finding for of_case in findings_of.values() for finding in of_case]
+    return list(
+        dict.fromkeys(
+            name for finding in findings for name in confirmation.changed_with(finding, judged.panel)
+        )
+    )
+
+
+def _and_packages(worker: Mapping[str, Any], changed: Sequence[str]) -> str:
+    commits, versions = worker.get("commits") or {}, worker.get("packages") or {}
+    others = [name for name in changed if name not in ("torch", "python") and name not in commits]
+    words = [f"{name} of {commit[:10]}" for name, commit in commits.items()]
+    words += [f"{name} {versions.get(name)}" for name in others]
+    if "python" in changed:
+        words.append(f"python {worker.get('python')}")
+    return "".join(f", {text}" for text in words)
 
 
 def measured_side(result: Result) -> PairedResult:

@@ -95,6 +95,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         if isinstance(planned.inputs.get("sequence"), int):
             result.conditions["prompt_tokens"] = planned.inputs["sequence"]
     result.conditions.update(_compared(planned))
+    result.notes += answer.notes
     result = _without_secrets(result, planned)
     result.conditions.update(answer.where)
     return result

@@ -121,12 +121,18 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
             "or --hours"
         )
     from perfdash.history.earlier_nights import NightsOfCase, measured_on
+    from perfdash.history.results import setting_of_options
     from perfdash.history.store import NoHistory, open_store
 
+    setting, case_settings = setting_of_options(_kept_options(settings))
     known: dict[Case, NightsOfCase] = {}
     try:
         with open_store(settings.history, create=False) as store, store.read() as connection:
-            known = measured_on(connection, _host())
+            measured = measured_on(connection, _host(), setting)
+        for planned in plan.cases:
+            stored = replace(planned.case, settings=planned.case.settings or case_settings)
+            if stored in measured:
+                known[planned.case] = measured[stored]
     except NoHistory:
         pass  # the first night: the suites' hints of costs decide
     side_by_side = [1] * len(plan.cases)
@@ -279,7 +285,13 @@ def _measure_part(
     """
     plan, info, journal = run.plan, run.info, run.journal
     info.sessions.append(
-        {"started": now(), "command": run.command, "executor": settings.executor, "slots": []}
+        {
+            "started": now(),
+            "command": run.command,
+            "executor": settings.executor,
+            "slots": [],
+            **({"bind_memory": True} if settings.bind_memory else {}),
+        }
     )
     if is_further:
         info.noise.get("null", {}).pop("end", None)
@@ -422,30 +434,37 @@ def _absolute_paths(settings: RunSettings) -> dict[str, Any]:
     return {"backend": backends, "weights": weights_of(settings), "data": data}
 
 
+def _kept_options(settings: RunSettings) -> dict[str, Any]:
+    """The options as run.json keeps them: with absolute paths, and without secrets.
+
+    So the run can be resumed from another folder.
+    """
+    options: dict[str, Any] = settings.model_dump(mode="json")
+    options["db"] = kept_address(settings)
+    options["env"] = mask_variables(settings.env)
+    for key, names in (("suite", settings.suite), ("configuration", settings.configuration)):
+        options[key] = [os.path.abspath(name) if name.endswith(".toml") else name for name in names]
+    file_names = {Path(target).name for target in settings.model}
+    if len(file_names) == len(settings.model):  # else a model's name would depend on the folder
+        options["model"] = [os.path.abspath(target) for target in settings.model]
+    if settings.torchbench:
+        options["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
+    options.update(_absolute_paths(settings))
+    if os.sep in settings.python:
+        options["python"] = os.path.abspath(settings.python)
+    return options
+
+
 def new_info(
     run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str], command: list[str]
 ) -> RunInfo:
     """The run.json of a run that begins; its environment is filled in by the first worker."""
-    configuration: dict[str, Any] = settings.model_dump(mode="json")
-    configuration["db"] = kept_address(settings)
-    configuration["env"] = mask_variables(settings.env)
-    # Absolute paths, so that the run can be resumed from another folder.
-    for key, names in (("suite", settings.suite), ("configuration", settings.configuration)):
-        configuration[key] = [os.path.abspath(name) if name.endswith(".toml") else name for name in names]
-    file_names = {Path(target).name for target in settings.model}
-    if len(file_names) == len(settings.model):  # else a model's name would depend on the folder
-        configuration["model"] = [os.path.abspath(target) for target in settings.model]
-    if settings.torchbench:
-        configuration["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
-    configuration.update(_absolute_paths(settings))
-    if os.sep in settings.python:
-        configuration["python"] = os.path.abspath(settings.python)
     return RunInfo(
         id=run_id,
         started=now(),
         host=_host(),
         command=command,
-        configuration=configuration,
+        configuration=_kept_options(settings),
         environment={},
         cases=len(plan.mine),
         perfdash=__version__,

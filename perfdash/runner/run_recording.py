@@ -21,6 +21,8 @@ def exclusion(info: RunInfo) -> str | None:
         return "a shard goes in when it is merged"
     if info.configuration.get("no_history"):
         return "it was measured with --no-history"
+    if info.merged_from and info.state == "incomplete":
+        return "shards are missing"
     return refusal(info)
 
 
@@ -78,9 +80,11 @@ def record(
         )
         return MachineError.exit_code
     if outcome == OLDER:
+        # Another merge of the same shards has a name of its own.
+        stored = "RUN" if info.merged_from else info.id
         warn(
             "The run is saved, but the history keeps the version that it has, with more results or a later "
-            f"end.\nTo replace it: perfdash history remove {info.id} --yes && "
+            f"end.\nTo replace it: perfdash history remove {stored} --yes && "
             f"perfdash history import {shlex.quote(str(folder))}"
         )
         return MachineError.exit_code

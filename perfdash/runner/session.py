@@ -328,7 +328,7 @@ class Session:
     def _take(self, index: int, log: Path, answer: Answer) -> None:
         planned = self.planned[index]
         result = assemble(planned, answer, self.policy.allocator, log.name)
-        if "ATEN_CPU_CAPABILITY" not in planned.env:  # such a one asks for others
+        if not planned.chooses_vector_isa:
             check_isa(result, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:
             result.phases_s["replicas"] = round(answer.replica_s, 4)

@@ -13,6 +13,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,14 @@ from perfdash.suites.suite_file import OWN
 from perfdash.worker import registry
 
 PROBE_S = 300.0
+# For the headers of a further kind of case, which take seconds; where compiling hangs, a slot waits twice.
+HEADERS_S = 200.0
+DRIVER_STUB = "Triton's driver stub"
 FURTHER = 2  # processes more, where the first ones disagree
 # Forks that a parent serves. What its models have in common must not stay the same for a whole night.
 _FORKS = 40
+# Variables that change what inductor compiles, or for which instructions; names or beginnings.
+_OF_COMPILING = ("ATEN_CPU_CAPABILITY", "CXX", "TORCHINDUCTOR_")
 _KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
 # The share of each phase of the main process that a further process repeats; compiling it reads a cache.
@@ -84,7 +90,7 @@ class Slot:
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
         self._monitor: GpuMonitor | None = None  # once it is first needed
-        self._prepared_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
+        self._prepared_for: dict[tuple[str, ...], bool] = {}  # whether a kind's (_prepared_as) is complete
 
     @property
     def lock_names(self) -> list[str]:
@@ -132,16 +138,14 @@ class Slot:
         `unloadable`: the failure of each model of the user's own that does not load, by the name of its
         function; then the rest is not looked at.
         """
-        # One that asks for other instructions than the machine's own says nothing of the machine.
-        plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
-        like = (plain or planned)[0]
+        like = next((case for case in planned if not case.chooses_vector_isa), planned[0])
         self._on_activity(f"starting {self._options.python} and importing torch")
         alike = {_probed_as(case): case for case in planned}
         by_kind = {kind: self._probe(like, case) for kind, case in alike.items()}
         probes = list(by_kind.values())
         hopeless = all(probe["complaints"] for probe in probes)
         unloadable = {} if hopeless else self._unloadable(like, planned)
-        plain = [case for case in plain if not by_kind[_probed_as(case)]["complaints"]]
+        possible = [case for case in planned if not by_kind[_probed_as(case)]["complaints"]]
         facts = host.facts()
         environment = {
             **facts,
@@ -149,7 +153,7 @@ class Slot:
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
             **self._gpu_facts(),
-            "vector_isa": None if hopeless or unloadable else self._vector_isa(plain, facts["cpu_flags"]),
+            "vector_isa": None if hopeless or unloadable else self._vector_isa(possible, facts["cpu_flags"]),
         }
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
@@ -183,14 +187,16 @@ class Slot:
                 failures[target] = failed
         return failures
 
-    def _probe(self, like: Planned, planned: Planned, role: str = "probe") -> dict[str, Any]:
+    def _probe(
+        self, like: Planned, planned: Planned, role: str = "probe", timeout_s: float = PROBE_S
+    ) -> dict[str, Any]:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""
         for _ in range(2):
             with TemporaryFolder() as scratch:
                 job = replace(
                     self._job(planned, scratch),
                     role=role,
-                    timeout_s=PROBE_S,
+                    timeout_s=timeout_s,
                     phase_timeouts={},  # it has no phases
                     memory_limit_bytes=None,
                 )
@@ -203,33 +209,54 @@ class Slot:
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
 
-        What all cases share is made on the way (worker.compiler_caches). Inductor falls back without a word
+        What the cases of a kind share is made on the way, for every kind (worker.compiler_caches): otherwise
+        compilation latencies would depend on the kind that comes first. Inductor falls back without a word
         when its try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
+        Raises MachineError where not even plain torch.compile answers.
         """
-        of_inductor = [p for p in planned if p.needs_inductor]
-        if of_inductor and not of_inductor[0].needs_cpp:
-            self._prepare(of_inductor[0])
+        # A case that chooses its vector instructions says nothing about the machine.
+        of_inductor = [case for case in planned if case.needs_inductor and not case.chooses_vector_isa]
+        if not of_inductor:
             return None
+        by_plain = [_by_plain_inductor(case) for case in of_inductor]
+        plain = min(by_plain, key=lambda case: bool(case.inductor_config or _variables_of_compiling(case)))
         vector_isa: str | None = None
-        for _ in range(2 if of_inductor else 0):
-            probed = self._prepare(of_inductor[0])
+        for _ in range(2):
+            probed = self._make_shared(plain, PROBE_S)
             vector_isa = probed["vector_isa"]
             widest = vector_isa and (
                 "avx512" in vector_isa or "amx" in vector_isa or "avx512f" not in cpu_flags
             )
-            if widest and probed["whole"]:
+            if probed["whole"] and (widest or not plain.needs_cpp):
                 break
+        self._prepared_for[_prepared_as(plain)] = probed["whole"]
+        for case in of_inductor:
+            self._prepare(case)
         return vector_isa
 
-    def _prepare(self, planned: Planned) -> dict[str, Any]:
+    def _prepare(self, planned: Planned) -> None:
+        """Makes what the cases of a kind share, once a slot; where it is incomplete, a second time.
+
+        A process that crashes or hangs meanwhile is no failure of the machine: the cases of this kind compile
+        in the same way, and each reports its own crash or timeout.
+        """
+        kind = _prepared_as(planned)
+        if kind in self._prepared_for:
+            return
+        whole = False
+        with suppress(MachineError):
+            for _ in range(2):
+                if whole := self._make_shared(planned, HEADERS_S)["whole"]:
+                    break
+        self._prepared_for[kind] = whole
+
+    def _make_shared(self, planned: Planned, timeout_s: float) -> dict[str, Any]:
         """Makes what inductor's cases share (worker.compiler_caches), and asks what it compiles for."""
         if self._machine_cache is None:
             self._machine_cache = TemporaryFolder()
-        shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else "Triton's driver stub"
-        self._on_activity(f"compiling what all cases share: {shared}")
-        probed = self._probe(planned, planned, role="isa")
-        self._prepared_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
-        return probed
+        shared = "a C++ header, tests of vector instructions" if planned.needs_cpp else DRIVER_STUB
+        self._on_activity(f"compiling what cases share: {shared}")
+        return self._probe(planned, planned, role="isa", timeout_s=timeout_s)
 
     def null(self, like: Planned, processes: int, log: Path) -> list[ProcessOutcome]:
         """A small model against itself in so many processes (noise.null_case)."""
@@ -270,14 +297,13 @@ class Slot:
         # A preloaded malloc hides what is resident: all but the timing is done without it.
         preload = allocator_library(self._options.allocator) is not None
         replica_s = 0.0
+        notes = []
         try:
-            asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if (
-                order.role in ("full", "profile", "subgraph", "structure")
-                and planned.needs_inductor
-                and asked not in self._prepared_for
-            ):
+            if order.role in ("full", "profile", "subgraph", "structure") and planned.needs_inductor:
                 self._prepare(planned)
+                if not self._prepared_for[_prepared_as(planned)]:
+                    header = "the precompiled C++ header" if planned.needs_cpp else DRIVER_STUB
+                    notes.append(f"{header} could not be made beforehand: compiling the case includes it")
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role, folder=order.folder)
@@ -287,11 +313,11 @@ class Slot:
                     # The main process is not one of the timed ones where the allocator is preloaded.
                     self._sample_again(order, job, log, on_event, outcomes, preload)
                     replica_s = time.monotonic() - replica_start
-        except MachineError as error:  # no room for a folder, or no answer to the probe
+        except MachineError as error:  # no room for a folder
             outcomes = [_not_started(error)]
         if planned.case.device != "cpu" and spoils_gpu(outcomes):
             self._recover()
-        return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
+        return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where(), notes=notes)
 
     def _main_process(self, order: Order, job: Job, log: Path, on_event: OnEvent) -> ProcessOutcome:
         """Run the main process of a case, which may share what it measures of eager (worker/shared_eager).
@@ -432,6 +458,37 @@ class Slot:
 def _probed_as(planned: Planned) -> tuple[str, ...]:
     """What the interpreter is asked about: cases that agree in it share a probe."""
     return planned.case.backend, planned.case.dtype, repr((planned.compile_mode, planned.inductor_config))
+
+
+def _prepared_as(planned: Planned) -> tuple[str, ...]:
+    """What the files that inductor's cases share depend on: cases that agree in it share them."""
+    if not planned.needs_cpp:  # Triton's driver stub depends on Triton and Python alone
+        return ()
+    backend = (planned.backend_file or planned.case.backend) if _makes_other_headers(planned) else ""
+    options = sorted(planned.inductor_config.items())
+    return backend, repr(options), repr(_variables_of_compiling(planned))
+
+
+def _variables_of_compiling(planned: Planned) -> list[tuple[str, str]]:
+    return sorted(item for item in planned.env.items() if item[0].startswith(_OF_COMPILING))
+
+
+def _by_plain_inductor(planned: Planned) -> Planned:
+    """The case by torch.compile without options of inductor, but for the one that names the compiler.
+
+    A torch may crash where it compiles a package or with an option, while plain torch.compile works.
+    """
+    options = {key: value for key, value in planned.inductor_config.items() if key == "cpp.cxx"}
+    if _makes_other_headers(planned):
+        plain = replace(planned.case, backend="inductor")
+        planned = replace(planned, case=plain, backend_file=None)
+    return replace(planned, inductor_config=options)
+
+
+def _makes_other_headers(planned: Planned) -> bool:
+    """Whether the case's back end makes other precompiled headers than torch.compile."""
+    facts = registry.backend_facts(planned.backend_file or planned.case.backend)
+    return hasattr(facts, "compile_sample")
 
 
 def free_slots(threads: int) -> list[tuple[int, ...]]:

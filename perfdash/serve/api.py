@@ -222,10 +222,10 @@ def trend(
 
 
 def _testbed(connection: sa.Connection, number: int | None) -> int:
-    last = queries.list_runs(connection, testbed_id=number, latest=1)
-    if not last:
+    """The testbed of a number; without one, that of the last run, as `last` names it."""
+    if not queries.list_runs(connection, testbed_id=number, latest=1):
         raise NotFound("the history has no run" + (f" of testbed {number}" if number is not None else ""))
-    return last[0].testbed_id
+    return queries.find_run(connection, "last").testbed_id if number is None else number
 
 
 def run_plain(run: RunLine) -> Values:

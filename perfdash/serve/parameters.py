@@ -48,7 +48,9 @@ def whole(about: str, least: int = 0, most: int = 2**31 - 1) -> Any:
 
 Suite = Annotated[str | None, text("only cases of this suite")]
 Model = Annotated[str | None, text("only cases of this model")]
-Testbed = Annotated[int | None, whole("a testbed's number  [default: that of the last run]")]
+Testbed = Annotated[
+    int | None, whole("a testbed's number  [default: that of the last run that is not excluded]")
+]
 Since = Annotated[
     str | None, Query(description="runs from this time: 2026, 2026-11, 2026-11-21", pattern=_TIME)
 ]

@@ -87,6 +87,7 @@ class PointFields(Shape):
     torch_git_version: str | None
     method: Open
     excluded: str | None
+    remark: str | None
 
 
 class AlertEnd(Shape):
@@ -101,6 +102,7 @@ class AlertEventFields(Shape):
     state: str
     run: str | None
     note: str | None
+    started: str | None
 
 
 class AlertFields(Shape):

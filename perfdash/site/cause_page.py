@@ -57,12 +57,14 @@ class CauseLines:
 class CauseStructure:
     """What compiling produced before and after, of the model that `case` names.
 
-    rows: name, before, after of the counts; difference: of the generated code, as a unified diff.
+    rows: name, before, after of the counts; difference: of the generated code, as a unified diff;
+    without_code: names of the runs that kept none of their code, where it differs.
     """
 
     case: str
     rows: list[tuple[str, str, str]]
     difference: str
+    without_code: list[str]
     command: str
 
 
@@ -137,11 +139,12 @@ def open_causes(
 def _structure(connection: sa.Connection, explained: Explanation) -> CauseStructure:
     rows = [(name, shown_figure(old), shown_figure(new)) for name, old, new in figures(explained)]
     before, after = explained.before, explained.after
-    difference = ""
+    difference, without_code = "", []
     if explained.same_code is False:
         difference = code_difference(explained, texts(before.code), texts(after.code), _DIFF_LINES)
+        without_code = [side.run.name for side in (before, after) if side.kernels and not side.code]
     words = ["perfdash", "explain", after.run.name, after.case.name, "--against", before.run.name]
-    return CauseStructure(after.case.name, rows, difference[:_DIFF_CHARS], shlex.join(words))
+    return CauseStructure(after.case.name, rows, difference[:_DIFF_CHARS], without_code, shlex.join(words))
 
 
 def _command(cause: Cause) -> str:
@@ -245,7 +248,7 @@ def _events(connection: sa.Connection, cause: Cause) -> list[tuple[str, str]]:
     told: dict[tuple[str, str, str], list[str]] = {}
     for member in cause.members[:_MEMBERS]:
         for event in alert_store.events(connection, member.alert.id or 0):
-            day = (event.run or event.at)[:10]
+            day = (event.started or event.at)[:10]
             told.setdefault((day, event.state, event.note or ""), []).append(model_of(member.case))
     lines = []
     for (day, state, note), models in sorted(told.items(), key=lambda item: item[0][0]):

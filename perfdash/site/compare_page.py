@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, Comparison, ReadPanel, compare, noise_before
-from perfdash.detect.nights import case_counts, earlier_nights, latest_days
+from perfdash.detect.nights import case_counts, earlier_nights, latest_days, other_machine
 from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.queries import RunLine, panel, read_run
@@ -47,6 +47,11 @@ class Pair:
     comparison: Comparison
     changes: list[RunChange]
     words: tuple[str, str]
+
+    @property
+    def machines(self) -> str:
+        """Both machines where the two nights were not measured on one; empty otherwise."""
+        return other_machine(self.old, self.new)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.heartbeat import Beat
-from perfdash.detect.nights import how_long
+from perfdash.detect.nights import how_long, other_machine, previous_run
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import counts
@@ -25,10 +25,14 @@ NIGHTS = 60  # in the small charts
 
 @dataclass(frozen=True)
 class SettingNight:
-    """A setting on its last night. `ratio`: geometric mean over the cases that pass on this night and the
-    one before, new / old, with its interval; `both` how many they are."""
+    """A setting on its last night.
+
+    `old`: the night before, of the same machine if it has one. `ratio`: geometric mean over the cases that
+    pass on both nights, new / old, with its interval; `both` how many they are.
+    """
 
     trend: SuiteTrend
+    old: RunLine | None
     ratio: tuple[float, float, float] | None
     both: int
 
@@ -38,12 +42,20 @@ class SettingNight:
 
         Empty where there is no earlier night.
         """
-        return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
+        return how_long(self.old, self.trend.last[0]) if self.ratio and self.old else ""
+
+    @property
+    def machines(self) -> str:
+        """Both machines where the night before was measured on another one; empty otherwise."""
+        return other_machine(self.old, self.trend.last[0]) if self.ratio and self.old else ""
 
     @property
     def word(self) -> str:
-        """Whether the mean speedup rose or fell for certain: better, worse or same."""
-        if self.ratio is None or self.both < 2:
+        """Whether the mean speedup rose or fell for certain: better, worse or same.
+
+        Of two machines nothing is certain: they may differ without any change.
+        """
+        if self.ratio is None or self.both < 2 or self.machines:
             return "same"
         _, low, high = self.ratio
         return "better" if low > 1 else "worse" if high < 1 else "same"
@@ -157,14 +169,16 @@ def _setting_night(
     connection: sa.Connection, trend: SuiteTrend, read_before: dict[int, Imported]
 ) -> SettingNight:
     if len(trend.nights) < 2:
-        return SettingNight(trend, None, 0)
+        return SettingNight(trend, None, None, 0)
+    last = trend.last[0]
+    before = previous_run(last, [run for run, _ in trend.nights[:-1]])
     sides = []
-    for run, _ in trend.nights[-2:]:
+    for run in (before, last):
         if run.id not in read_before:
             read_before[run.id] = read_run(connection, run)
         sides.append(_side(run, read_before[run.id], trend.setting))
     means = next((means for means in compare(sides[0], sides[1]).means if means.metric == "speedup"), None)
-    return SettingNight(trend, means.ratio if means else None, means.cases if means else 0)
+    return SettingNight(trend, before, means.ratio if means else None, means.cases if means else 0)
 
 
 def _side(run: RunLine, imported: Imported, setting: SuiteSetting) -> ComparedRuns:

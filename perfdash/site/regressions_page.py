@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
-from perfdash.detect.nights import newest_nights
+from perfdash.detect.curation import LATEST
+from perfdash.detect.nights import latest_days, newest_nights
 from perfdash.history import alert_store
 from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
@@ -153,5 +154,8 @@ def alert_histories(
 
 
 def unjudged(runs: Sequence[RunLine]) -> int:
-    """The number of recent runs that have not been judged."""
-    return sum(run.judged is None and run.results > 0 for run in runs[-30:])
+    """The number of runs that wait to be judged, among the latest days, which alone are judged.
+
+    `runs` are all runs of a testbed without the excluded ones, oldest first.
+    """
+    return sum(run.judged is None and run.results > 0 for run in latest_days(runs, LATEST))

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from perfdash.detect.nights import latest_days
 from perfdash.history import schema
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, panel
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
-from perfdash.records import PASSING, Case, Status
+from perfdash.records import DISTURBED, PASSING, Case, Status
 from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
 
-FORMAT = 7  # of what is kept: another number makes all of it anew
+FORMAT = 8  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.
@@ -94,11 +94,13 @@ class Weeks:
 
     `tried`, `passed` and `failed` count the nights (cases x periods); one that is skipped, or in which
     nothing was captured, is neither of the last two. `last`: the place among all runs of the week's last one
-    that has the case: only nights by its method are in `values`; -1 where none has it.
+    that has the case: only nights by its method are in `values`; -1 where none has it. `counted`: of each of
+    CHARTS the median of the nights that count in means (cases x periods).
     """
 
     periods: list[Period]
     values: dict[str, Singles]
+    counted: dict[str, Singles]
     tried: NDArray[np.int32]
     passed: NDArray[np.int32]
     failed: NDArray[np.int32]
@@ -112,7 +114,8 @@ class TestbedHistory:
     Nights from `daily` on are drawn one by one.
 
     values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
-    passed: that the numbers are of what they should be. `row` finds a case by the store's number.
+    passed: that the numbers are of what they should be; counted: that they also count in means. `row` finds
+    a case by the store's number.
     """
 
     bed: Testbed
@@ -124,6 +127,7 @@ class TestbedHistory:
     values: dict[str, Singles]
     statuses: NDArray[np.object_]
     passed: Flags
+    counted: Flags
     weeks: Weeks
     marks: dict[int, str]  # of each run, what tells it from all others and from what it was before
     excluded: list[RunLine]  # that a person excluded from judging; in none of the other fields
@@ -244,12 +248,13 @@ def read_history(
     case_of = {case_digest(case)[:16].encode(): (number, case) for number, case in reader.cases().items()}
     numbers = [case_of[text] for text in digests.tolist()]
     statuses = np.full((len(digests), len(recent)), "", dtype=object)
-    passed = np.zeros(statuses.shape, dtype=bool)
+    passed, counted = (np.zeros(statuses.shape, dtype=bool) for _ in range(2))
     values = {name: np.full(statuses.shape, np.nan, dtype=np.float32) for name in READ}
     for place, night in enumerate(by_night):
         rows = np.searchsorted(digests, night["cases"])
         statuses[rows, place] = night["words"].astype(object)[night["statuses"]]
         passed[rows, place] = night["passed"]
+        counted[rows, place] = night["counted"]
         for name, column in zip(READ, night["values"], strict=True):
             values[name][rows, place] = column
     return TestbedHistory(
@@ -262,6 +267,7 @@ def read_history(
         values,
         statuses,
         passed,
+        counted,
         _weeks(digests, older, by_week, newest),
         marks,
         [run for run in stored if run.excluded is not None],
@@ -291,6 +297,7 @@ def _weeks(
     """`older` are the runs of each period, the first of all runs."""
     shape = len(digests), len(older)
     values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTS}
+    counted = {name: np.full(shape, np.nan, dtype=np.float32) for name in CHARTS}
     counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
     last = np.full(shape, -1, dtype=np.int32)
     start = 0
@@ -302,7 +309,10 @@ def _weeks(
         start += len(older[place])
         for name, column in zip(CHARTS, week["values"], strict=True):
             values[name][rows, place] = column
-    return Weeks([period_of(group[0].started, newest) for group in older], values, last=last, **counts)
+        for name, column in zip(CHARTS, week["counted"], strict=True):
+            counted[name][rows, place] = column
+    periods = [period_of(group[0].started, newest) for group in older]
+    return Weeks(periods, values, counted, last=last, **counts)
 
 
 def _marks(connection: sa.Connection, bed: Testbed) -> dict[int, str]:
@@ -339,7 +349,7 @@ class _HistoryReader:
     def nights(self, runs: Sequence[RunLine]) -> Iterator[Arrays]:
         """Read the arrays of each run, from the cache where possible.
 
-        They are the sorted digests of its cases, values (READ x cases), statuses and passed.
+        They are the sorted digests of its cases, values (READ x cases), statuses, passed and counted.
         """
         for start in range(0, len(runs), _AT_ONCE):
             chunk = runs[start : start + _AT_ONCE]
@@ -353,8 +363,8 @@ class _HistoryReader:
     def week(self, runs: Sequence[RunLine]) -> Arrays:
         """Read the arrays of the runs of a week, from the cache where possible.
 
-        They are values (CHARTS x cases x 3: median, lowest, highest), _COUNTS, and `last`: the place of the
-        last run that has a case.
+        They are values (CHARTS x cases x 3: median, lowest, highest), counted (CHARTS x cases: the median of
+        what counts in means), _COUNTS, and `last`: the place of the last run that has a case.
 
         Values by another method than that of this run are left out.
         """
@@ -374,6 +384,7 @@ class _HistoryReader:
         names = np.array([case_digest(cases[number])[:16] for number in whole.case_ids], dtype="S16")
         order = np.argsort(names)
         passed = _passed(whole)
+        counted = self._counted(whole, passed)
         nights: list[Arrays] = []
         for night in range(len(whole.runs)):
             measured = order[whole.statuses[order, night] != ""]
@@ -387,9 +398,32 @@ class _HistoryReader:
                     "words": words,
                     "statuses": places.astype(np.int16),
                     "passed": passed[measured, night],
+                    "counted": counted[measured, night],
                 }
             )
         return nights
+
+    def _counted(self, whole: Panel, passed: Flags) -> Flags:
+        """Where a result counts in means: history.pass_rates_and_means.is_counted, over arrays.
+
+        Whether dynamo gave up is in the details only: reading those of 1,920 results takes 0.03 s.
+        """
+        counted: Flags = passed & (whole.statuses == str(Status.PASS))
+        row = {number: place for place, number in enumerate(whole.case_ids)}
+        night_of = {run.id: place for place, run in enumerate(whole.runs)}
+        results, more = schema.results, schema.result_details
+        query = (
+            sa.select(*results.c["run_id", "case_id", "verdict"], more.c.details)
+            .outerjoin_from(results, more, more.c.result_id == results.c.id)
+            .where(results.c.status == str(Status.PASS))
+        )
+        if self.case_ids is not None:
+            query = query.where(results.c.case_id.in_(self.case_ids))
+        for chunk in in_chunks(list(night_of)):
+            for result in self.connection.execute(query.where(results.c.run_id.in_(chunk))):
+                if result.verdict == DISTURBED or (result.details or {}).get("recompile_limit"):
+                    counted[row[result.case_id], night_of[result.run_id]] = False
+        return counted
 
 
 def _passed(whole: Panel) -> Flags:
@@ -403,6 +437,7 @@ def _aggregated(nights: Sequence[Arrays], methods: NDArray[np.int32]) -> Arrays:
     """`methods` (CHARTS x nights): a number for each method that a metric was measured by."""
     cases = np.unique(np.concatenate([arrays["cases"] for arrays in nights]))
     values = np.full((len(CHARTS), len(cases), len(nights)), np.nan, dtype=np.float32)
+    counted = values.copy()
     counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
     last = np.zeros(len(cases), dtype=np.int32)
     for place, arrays in enumerate(nights):
@@ -411,9 +446,13 @@ def _aggregated(nights: Sequence[Arrays], methods: NDArray[np.int32]) -> Arrays:
         counts["passed"][rows] += arrays["passed"]
         counts["failed"][rows] += failed(arrays["words"])[arrays["statuses"]]
         last[rows] = place
-        values[:, rows, place] = np.where(arrays["passed"], arrays["values"][: len(CHARTS)], np.nan)
-    values[methods[:, None, :] != methods[:, last][:, :, None]] = np.nan
-    return {"cases": cases, "values": three(values), "last": last, **counts}
+        charted = arrays["values"][: len(CHARTS)]
+        values[:, rows, place] = np.where(arrays["passed"], charted, np.nan)
+        counted[:, rows, place] = np.where(arrays["counted"], charted, np.nan)
+    by_another_method = methods[:, None, :] != methods[:, last][:, :, None]
+    values[by_another_method] = counted[by_another_method] = np.nan
+    medians = three(counted)[..., 0]
+    return {"cases": cases, "values": three(values), "counted": medians, "last": last, **counts}
 
 
 def three(values: NDArray[np.floating]) -> Singles:
@@ -446,8 +485,8 @@ def means_over_same_models(
 ) -> Array:
     """The mean of a metric over the cases in each period and then on each night; NaN where none was measured.
 
-    On a night on which a case has no value, its last one before counts, else its first one after; only values
-    by the same method stand in for each other.
+    On a night on which a case has no value, or one that counts in no mean, its last one before counts, else
+    its first one after; only values by the same method stand in for each other.
     """
     rows = [history.row[number] for number in case_ids]
     count = len(periods) + len(run_ids)
@@ -457,8 +496,8 @@ def means_over_same_models(
     weeks = np.array([week_of.get(period, -1) for period in periods], dtype=np.intp)
     night_of = {run.id: place for place, run in enumerate(history.recent)}
     nights = np.array([night_of.get(run_id, -1) for run_id in run_ids], dtype=np.intp)
-    of_week = history.weeks.values[name][rows, :, 0]
-    of_night = np.where(history.passed[rows], history.values[name][rows], np.nan)
+    of_week = history.weeks.counted[name][rows]
+    of_night = np.where(history.counted[rows], history.values[name][rows], np.nan)
     values = np.hstack([_some_columns(of_week, weeks), _some_columns(of_night, nights)])
     values[~(values > 0)] = np.nan
     # The run that decides by which method a column was measured; -1: none.

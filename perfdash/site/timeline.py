@@ -138,9 +138,11 @@ def all_changes(
     missing: list[tuple[str, list[int]]] = []
     for turn, numbers in sorted(groups.items()):
         names = {case_digest(history.cases[number]): number for number in numbers}
+        runs = [history.recent[night] for night in _nights(history, turn)]
         key = digest(
             [FORMAT, "changes", sorted(names)]
-            + [history.marks[history.recent[night].id] for night in _nights(history, turn)]
+            # The cached marks name runs, and a run can be renamed.
+            + [[history.marks[run.id], run.name] for run in runs]
         )
         cached = _unpacked(cache, key)
         if cached is None or set(cached) - set(names):

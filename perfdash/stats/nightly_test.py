@@ -199,7 +199,7 @@ def sensitivity(
     noise = noise_level(
         np.where(present, values - host_shift(values, present, floor).own, np.nan), floor=floor
     )
-    clips, of_noisy, of_quiet = _clips(noise), _tails(noise, ~noise.quiet), _tails(noise, noise.quiet)
+    clips, tails = _clips(noise), _tails(noise)
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
@@ -207,10 +207,9 @@ def sensitivity(
         weights = _window_weights(np.ones((len(values), length + 1), dtype=bool), noise)
         error, independent = weights.error, weights.independent
         clip = clips[length - 1]
-        noisy, quiet = of_noisy[clip], of_quiet[clip]
         for deviations in np.arange(clip, 0, -_GRID):  # from the largest down: p grows
             score = as_normal(deviations / error, noise.df)
-            p = np.where(noise.quiet, quiet.p(score, independent), noisy.p(score, independent))
+            p = _p(tails, clip, score, independent)
             found = (_searched(p, most, _neighbours(noise)) <= MOST_P) & (most >= length) & (noise.count >= 3)
             least[found, place] = deviations * noise.sd[found]
     return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
@@ -259,7 +258,7 @@ def _windows(
     # The night before the longest window that there is room for.
     scores = np.pad(scores, ((0, 0), (1, 0)), constant_values=np.nan)
     present = np.isfinite(scores)
-    clips, of_noisy, of_quiet = _clips(noise), _tails(noise, ~noise.quiet), _tails(noise, noise.quiet)
+    clips, tails = _clips(noise), _tails(noise)
     tests: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
         clip = clips[length - 1]
@@ -270,9 +269,7 @@ def _windows(
         weights = _window_weights(has, noise)
         mean = np.where(has, part * weights.weights, 0.0).sum(axis=1)
         score = as_normal(mean / weights.error, noise.df)
-        p = of_noisy[clip].p(score, weights.independent)
-        if noise.quiet.any():
-            p = np.where(noise.quiet, of_quiet[clip].p(score, weights.independent), p)
+        p = _p(tails, clip, score, weights.independent)
         change = row_medians(np.where(has[:, 1:], net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
         tests.append(_WindowTest(score + none, p + none, change + none, count))
@@ -339,9 +336,26 @@ def _clips(noise: NoiseLevel) -> list[float]:
     return [LONG_CLIP if has_outliers and length >= LONG else CLIP for length in range(1, WINDOWS + 1)]
 
 
-def _tails(noise: NoiseLevel, rows: Flags) -> dict[float, Tails]:
-    """The tails of what is new in some series' nights, by the deviations at which they are clipped."""
-    return {clip: Tails(_pooled_news(noise, rows, clip), clip, WINDOWS) for clip in (CLIP, LONG_CLIP)}
+def _tails(noise: NoiseLevel) -> list[tuple[Flags, dict[float, Tails]]]:
+    """Noisy and quiet series, where there are such, each with the tails of what is new in their nights.
+
+    The tails are by the deviations at which the nights are clipped.
+    """
+    return [
+        (rows, {clip: Tails(_pooled_news(noise, rows, clip), clip, WINDOWS) for clip in (CLIP, LONG_CLIP)})
+        for rows in (~noise.quiet, noise.quiet)
+        if rows.any()
+    ]
+
+
+def _p(
+    tails: list[tuple[Flags, dict[float, Tails]]], clip: float, score: Array, independent: Counts
+) -> Array:
+    """The p of each series' score, by the tails of its kind."""
+    p = np.ones_like(score)
+    for rows, of_kind in tails:
+        p[rows] = of_kind[clip].p(score[rows], independent[rows])
+    return p
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:

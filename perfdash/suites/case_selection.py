@@ -40,6 +40,8 @@ _SIZES = (2, 4, 8)  # of scenario sizes, unless the suite or the user names othe
 
 # Options that act only where a back end reads them.
 _OF_BACKENDS = ("compile_mode", "dynamic", "inductor_config")
+# Options of inductor that choose the vector instructions that it compiles for.
+_OF_VECTOR_ISA = ("cpp.simdlen", "cpp.vec_isa_ok")
 # Modes of torch.compile that call a model through CUDA graphs.
 _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
@@ -69,6 +71,11 @@ class Planned(Specification):
         except LookupError:  # the file is missing: the worker reports it
             return False
         return hasattr(backend, "vector_isa") and self.skip_reason is None
+
+    @property
+    def chooses_vector_isa(self) -> bool:
+        """Whether the case names its vector instructions, instead of compiling for the machine's own."""
+        return "ATEN_CPU_CAPABILITY" in self.env or any(key in self.inductor_config for key in _OF_VECTOR_ISA)
 
     @property
     def eager_side(self) -> Case:

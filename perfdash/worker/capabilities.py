@@ -35,12 +35,20 @@ def isa(job: Job, emit: Callable[..., None]) -> None:
         whole = compiler_caches.make_driver_stub(job.machine_cache)
     elif job.machine_cache:
         compiler_caches.share_vector_tests(job.machine_cache)
-        whole = compiler_caches.make_headers(job.scratch, job.machine_cache)
+        whole = _make_headers(job, job.machine_cache)
     if job.machine_cache and whole:
         compiler_caches.keep(job.machine_cache, kept)
     if job.machine_cache:
         _read_loaded_files(job, kept)
     emit("probed", vector_isa=instructions, whole=whole)
+
+
+def _make_headers(job: Job, target: str) -> bool:
+    """Put the precompiled headers of the job's back end and options into `target`; whether they are whole."""
+    of_backend = getattr(registry.backend(job.backend), "compile_sample", None)
+    if of_backend is None:
+        return compiler_caches.make_headers(job.scratch, target)
+    return compiler_caches.make_headers(job.scratch, target, lambda: of_backend(job))
 
 
 def _read_loaded_files(job: Job, kept: Optional[str]) -> None:

@@ -3,7 +3,9 @@
 Inductor keeps its precompiled headers outside of its caches, for all programs of a user and for ever, and
 trusts any file that is there. A compiler that is killed leaves half a file; g++ then silently reads the
 plain headers for every kernel, which doubles the compilation latency of all later cases. So the headers are
-made once for a slot, and shared only when they are whole.
+made once for a slot, and shared only when they are whole. Some options of inductor, as the C++ wrapper, need
+another header or another command line of the compiler, and so does AOTInductor: a slot makes the headers of
+each kind of case that it has, and all kinds share one folder.
 
 Before its first kernel inductor compiles tests of the machine's vector instructions, some seconds a process.
 It keeps them in its cache, so a user's second program has them. A slot shares those that passed, too: they
@@ -178,8 +180,15 @@ def share_driver_stub(target: str) -> None:
     _link_stubs(os.environ["TRITON_CACHE_DIR"], _stub_folder(target))
 
 
-def make_headers(scratch: str, target: str) -> bool:
-    """Let inductor compile a small function, and put the headers that it made into `target`.
+def compile_sample() -> None:
+    """Let inductor compile a small function for the CPU, under the options that are set."""
+    import torch
+
+    torch.compile(_add_one)(torch.ones(64))
+
+
+def make_headers(scratch: str, target: str, compile_sample: Callable[[], None] = compile_sample) -> bool:
+    """Let `compile_sample` compile a small model, and put the headers that this made into `target`.
 
     Returns False where that failed, for example because the compiler was killed: `target` is unchanged, and
     every case makes its own headers.
@@ -189,7 +198,7 @@ def make_headers(scratch: str, target: str) -> bool:
     import torch
 
     try:
-        torch.compile(_add_one)(torch.ones(64))
+        compile_sample()
     except Exception:
         traceback.print_exc()
         return False

@@ -48,12 +48,15 @@ def test_the_largest_step_in_units_of_its_noise_is_bisected():
     assert steps_of_noise(member(1, 0.1, None)) == 0
 
 
-def result(word="found", ratio=1.1, kind="ratio", status="pass"):
+def result(word="found", ratio=1.1, kind="ratio", status="pass", column="backend_ms"):
     revision = SimpleNamespace(id="c1")
     culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), stage=0, revisions=(revision,))
     tested = [SimpleNamespace(id="c0", said={"pass": 2}), SimpleNamespace(id="c1", said={status: 2})]
     culprits = (culprit,) if word == "found" else ()
-    return SimpleNamespace(word=word, kind=kind, culprits=culprits, ranges=(SimpleNamespace(tested=tested),))
+    return SimpleNamespace(
+        word=word, kind=kind, column=column, metric="", command=None, culprits=culprits,
+        ranges=(SimpleNamespace(tested=tested),),
+    )  # fmt: skip
 
 
 class Scripted:
@@ -160,10 +163,16 @@ def test_when_a_change_at_a_culprit_is_the_alerts(wanted, ratio, answer):
     assert not explains(group(member(1, wanted)), result("not reproduced"))
 
 
+def test_a_bisection_that_finds_only_another_change_says_so():
+    bisect = Scripted({(1, False): found("c1", ratio=0.95), (2, False): found("c2")})
+    made = list(bisect_all([group(member(n)) for n in (1, 2)], bisect, describe=str))
+    assert [(outcome.how, outcome.is_explained) for outcome in made] == [(BISECTED, False), (BISECTED, True)]
+
+
 @pytest.mark.parametrize(("difference", "answer"), [(6, True), (3, True), (2, False), (-1, False)])
 def test_a_count_that_changes_otherwise_at_a_culprit_is_another_change(difference, answer):
     breaks = group(member(1, None, metric="graph_breaks", kind="count", before=2.0, after=8.0))
-    assert explains(breaks, result(ratio=float(difference), kind="count")) is answer
+    assert explains(breaks, result(ratio=float(difference), kind="count", column="graph_breaks")) is answer
 
 
 @pytest.mark.parametrize(("status", "answer"), [("crash", True), ("fail_accuracy", False)])

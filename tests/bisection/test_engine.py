@@ -253,10 +253,11 @@ def test_what_refutes_a_culprit_survives_a_kill(tmp_path):
     with Journal(tmp_path) as journal:
         recorded = journal.events()
     assert sum(event["event"] == "refuted" for event in recorded) == 2
-    for cut in range(3, len(recorded)):
+    refutations = [number for number, event in enumerate(recorded) if event["event"] == "refuted"]
+    for cut in sorted({*range(3, len(recorded), 9), *refutations}):
         again = Bisection(recorded[:cut])
-        step, following = again.next_step(), recorded[cut]
-        if following["event"] == "refuted":
+        step = again.next_step()
+        if cut in refutations:
             assert type(step).__name__ == "Reopen"
     assert result_of(Bisection(recorded)) == result_of(bisection)
 

@@ -97,3 +97,16 @@ def test_builds_compiled_on_other_cores_are_not_compared():
     digests = [setup_of(*words).harness() for words in (("cuda", "0-3"), ("cuda", "0-2"), ("cuda", "0,4-6"))]
     assert digests[0] != digests[1]
     assert digests[0] == digests[2]
+
+
+def test_an_edited_file_of_a_torchbench_model_is_another_harness(tmp_path):
+    model = tmp_path / "torchbenchmark" / "models" / "dlrm" / "net.py"
+    model.parent.mkdir(parents=True)
+    (tmp_path / "torchbenchmark" / "__init__.py").write_text("")
+    setup = setup_of("cuda", "0")
+    case = replace(PLANNED, loader="torchbench", target="dlrm", config={"checkout": str(tmp_path)})
+    digests = []
+    for text in ("width = 8", "width = 4096", "width = 8"):
+        model.write_text(text)
+        digests.append(replace(setup, planned=case).harness())
+    assert digests[0] == digests[2] != digests[1]

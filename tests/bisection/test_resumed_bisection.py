@@ -41,6 +41,25 @@ def test_after_a_long_pause_the_host_counts_as_another(tmp_path, hour, pause):
     assert bisection.stages[0].search.state.clock == before + pause
 
 
+def test_a_file_beside_the_model_that_was_edited_ends_the_session(tmp_path):
+    """Measurements of two versions of a model must not be mixed; with the file put back it goes on."""
+    script = Script.step(40, at=20)
+    files = {"net.py": "a", "blocks.py": "b"}
+    script.structures = {key: {"model_files": files} for key in script.levels}
+    begin(script, tmp_path)
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    measured = sum(event["event"] == "measured" for event in read(tmp_path))
+    script.structures = {key: {"model_files": {**files, "blocks.py": "edited"}} for key in script.levels}
+    with pytest.raises(UsageError, match=r"^blocks.py of the model was edited since .* --resume"):
+        go_on(script, tmp_path)
+    assert sum(event["event"] == "measured" for event in read(tmp_path)) == measured
+    # One that another build also imports is no edit.
+    script.structures = {key: {"model_files": {**files, "more.py": "c"}} for key in script.levels}
+    (culprit,) = result_of(go_on(script, tmp_path)).culprits
+    assert [commit.label for commit in culprit.revisions] == ["20"]
+
+
 def test_a_commit_that_is_an_end_inside_a_merge_is_marked_outside(tmp_path):
     script = Script.step(20, at=12)
     script.revisions[12] = revision(12, parents=2)

@@ -11,8 +11,9 @@ from pathlib import Path
 from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables
 
 # run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `fail-run-cpu`
-# and `fail-run-2-2` make the runs of a device or shard fail; `hang` makes a run wait for an interrupt. Each
-# call is a line of `calls`; the variables that were secret, of `secrets`.
+# and `fail-run-2-2` make the runs of a device or shard fail; `taken-cpu-1.1.xml` makes that run end without a
+# folder; `hang` makes a run wait for an interrupt. Each call is a line of `calls`; the variables that were
+# secret, of `secrets`.
 # A night calls it a dozen times: it imports what Python has loaded anyway, and json where it needs it.
 _PERFDASH = """#!{python} -IS
 import os, sys, time
@@ -37,6 +38,9 @@ if name == "run":
     import json
     folder = option("--resume")
     if folder is None:
+        if os.path.exists(home + "/taken-" + os.path.basename(option("--junit") or "")):
+            print("the cores are taken")
+            sys.exit(3)
         folder = free(option("--out"), "run")
         os.makedirs(folder)
         plan = {{"shard": option("--shard"), "fingerprint": option("--device")}}

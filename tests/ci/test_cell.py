@@ -212,6 +212,54 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     assert (code, "no run of tonight on cpu" in out) == (3, True)
 
 
+def test_each_run_is_confirmed_with_the_interpreter_that_measured_it(agent: Agent) -> None:
+    """Also a run that was merged of shards; one whose environment is on another machine is left out."""
+    pythons = {}
+    for name in ("a", "b", "good"):
+        pythons[name] = agent.home / name / "bin" / "python"
+        pythons[name].parent.mkdir(parents=True)
+        pythons[name].symlink_to(sys.executable)
+    agent.run("cells.sh", "measure", SUITES="timm,huggingface,own.toml", DTYPES="amp")
+    runs = {
+        name: folder_of_a_run(agent, f"{name}-cpu-amp-1", "cpu") for name in ("timm", "huggingface", "own")
+    }
+    for name, python in (("timm", pythons["a"]), ("huggingface", pythons["b"]), ("own", "/elsewhere/python")):
+        (agent.night / f"cells/{name}-cpu-amp-1/python").write_text(f"{python}\n")
+    merged = agent.night / "out" / "whole"
+    merged.mkdir(parents=True)
+    of_shards = {"plan": {}, "configuration": {"device": "cpu"}, "merged_from": ["shard"]}
+    (merged / "run.json").write_text(json.dumps(of_shards))
+    runs["timm"].rename(runs["timm"].with_name("shard"))
+    # A cell of another workspace, in which an equal environment has another path.
+    equal = folder_of_a_run(agent, "torchbench-cpu-amp-1", "cpu")
+    equal = equal.rename(equal.with_name("equal"))
+    (agent.night / "cells/torchbench-cpu-amp-1/python").write_text("/elsewhere/equal\n")
+    for run, commit in ((runs["huggingface"], "b"), (equal, "b"), (runs["own"], "c")):
+        known = json.loads((run / "run.json").read_text())
+        known["environment"] = {"worker": {"torch_git_version": commit}}
+        (run / "run.json").write_text(json.dumps(known))
+    runs["own"] = runs["own"].rename(runs["own"].with_name("run-c"))
+    runs["huggingface"] = runs["huggingface"].rename(runs["huggingface"].with_name("run-b"))
+    told = (merged, runs["huggingface"], equal, runs["own"])
+    (agent.night / "run").write_text("".join(f"{run}\n" for run in told))
+    good = agent.home / "environments" / "good-nightly"
+    good.parent.mkdir(exist_ok=True)
+    good.write_text(f"{pythons['good']}\n0\n")
+    found = {"STAGE": "confirm", "DEVICE": "cpu", "PERFDASH_NIGHTLY": str(agent.night / "found-cpu")}
+    code, out = agent.run("cell.sh", "prepare", **found)
+    assert code == 0, out
+    code, out = agent.run("cell.sh", OUT=str(agent.night / "out"), **found)
+    assert code == 0, out
+    calls = [call.split() for call in agent.stage.calls("confirm")]
+    assert {call[1]: call[call.index("--python") + 1] for call in calls} == {
+        str(merged): str(pythons["a"]),
+        str(runs["huggingface"]): str(pythons["b"]),
+        str(equal): str(pythons["b"]),
+    }
+    assert "run-c: its environment is not on this machine" in out
+    assert good.read_text().splitlines()[:2] == [str(pythons["good"]), "1"], "what is open keeps the good one"
+
+
 def test_what_strict_or_the_user_keeps_out_of_the_history_is_not_gathered_into_it(agent: Agent) -> None:
     """With the real perfdash, which says why; so that a shard waits until it is merged."""
     perfdash = agent.stage.venv / "bin" / "perfdash"

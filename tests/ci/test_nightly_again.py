@@ -5,9 +5,11 @@ perfdash only pretends.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +101,23 @@ def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
     assert (good.read_text().splitlines()[0] == str(old)) == good_one
     if good_one:
         assert good.read_text().splitlines()[1] == "1"
+
+
+@pytest.mark.parametrize("refusal", [
+    "--good-python a has torch of commit c0ffee, which no night before the changes measured",
+    "--good-python a and b have one build, though torch changed between the nights: give an interpreter that",
+])  # fmt: skip
+def test_a_good_build_that_cannot_decide_the_changes_only_leaves_them_open(stage, refusal):
+    good = a_good_build_before(stage)
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text(
+        perfdash.read_text() + f"if name == 'confirm': print({refusal!r}, file=sys.stderr); sys.exit(2)\n"
+    )
+    (stage.home / "night").mkdir()
+    (stage.home / "night" / "run").write_text("run1\n")
+    done = stage.script("confirm", PERFDASH_NIGHTLY=str(stage.home / "night"))
+    assert done.returncode == 0, done.stderr
+    assert good.read_text().splitlines()[:2] == [str(stage.home / "old"), "1"], "tonight's is doubted"
 
 
 def a_good_build_before(stage):
@@ -296,6 +315,33 @@ def test_shards_are_merged_once(stage):
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
 
 
+def test_a_merged_run_that_could_not_be_recorded_is_merged_again(stage):
+    """The database was down: the shards are merged and recorded by the night that is resumed."""
+    mended = stage.fails("merge-shards")
+    done = stage.night(SHARDS="2")
+    assert done.code == 3, done.out
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole1\n"
+    stage.calls()
+    assert stage.night("--resume", "last").code == 3
+    assert stage.calls("merge-shards")
+    mended.unlink()
+    again = stage.night("--resume", "last")
+    assert again.code == 0, again.out
+    assert stage.calls("merge-shards")
+    assert (again.folder / "run").read_text() == f"{stage.home}/runs/whole3\n"
+    assert stage.night("--only", "merge").code == 0
+    assert not stage.calls("merge-shards")
+
+
+def test_a_merge_without_all_shards_stays_incomplete(stage):
+    (stage.home / "incomplete").touch()
+    assert stage.night(SHARDS="2").code == 3
+    stage.calls()
+    again = stage.night("--resume", "last")
+    assert (again.code, again.stages()["merge"]) == (3, "3")
+    assert not stage.calls("merge-shards")
+
+
 def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
     """The merged run names the JUnit files of its shards, and is newer."""
     mended = stage.fails("run-2-2")
@@ -314,6 +360,26 @@ def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/whole2\n"
     assert sum(call.startswith("confirm") for call in calls) <= 1
     assert (done.folder / "run").read_text().count("\n") == 1
+
+
+def test_only_shards_of_one_repetition_are_merged(stage):
+    """The first shard of the first repetition left no folder; measured later, it is the last in `runs`."""
+    taken = stage.home / "taken-cpu-1.1.xml"
+    taken.touch()
+    runs = f"{stage.home}/runs"
+    done = stage.night(SHARDS="2", BASE_RUNS="3")
+    assert done.code == 3
+    assert (done.folder / "runs").read_text().split() == [f"{runs}/run{number}" for number in range(1, 6)]
+    assert sorted(stage.calls("merge-shards")) == [
+        f"merge-shards {runs}/run2 {runs}/run3 --out {runs}",
+        f"merge-shards {runs}/run4 {runs}/run5 --out {runs}",
+    ]
+    (told,) = (done.folder / "run").read_text().split()
+    assert json.loads(Path(told, "run.json").read_text())["merged_from"] == [f"{runs}/run4", f"{runs}/run5"]
+    taken.unlink()
+    assert stage.night("--resume", "last").code == 0
+    assert stage.calls("merge-shards") == [f"merge-shards {runs}/run1 {runs}/run6 --out {runs}"]
+    assert (done.folder / "run").read_text() == f"{told}\n"
 
 
 @pytest.mark.parametrize("words", [["--from", "measure"], ["--only", "measure"], ["--from", "torch"]])

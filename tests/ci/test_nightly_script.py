@@ -283,5 +283,13 @@ def test_dry_run_measures_nothing(stage):
     done = stage.night("--dry-run", "--devices", "cpu,cuda", "--base-runs", "2")
     assert done.code == 0, done.out
     assert "About 8.0 hours of work; on 1 machine the last is done after about 8.0 hours" in done.out
-    assert all("--dry-run --json" in call for call in stage.calls())
+    calls = stage.calls()
+    assert all("--dry-run --json" in call for call in calls)
+    assert not any("--line" in call for call in calls)
+    # With --hours the cases are chosen by the alerts and the noise of the line's own nights.
+    done = stage.script("outlook", LINE="feature", RUN_ARGUMENTS="--hours 10")
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("run")
+    assert "--line feature" in call
+    assert "--hours 10 --dry-run" in call
     assert not (stage.home / "runs" / "nightly").exists()

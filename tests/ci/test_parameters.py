@@ -56,6 +56,24 @@ def test_a_parameter_with_a_password_is_refused_and_not_lost(stage):
     assert "UNDER_TEST=git+https://me@127.0.0.1:9/x cannot be read by pip" in done.stderr
 
 
+def test_a_password_is_looked_for_in_each_parameter_and_not_behind_the_host(stage):
+    refused = "an address with a password would be written down"
+    more = {
+        "TORCH_INDEX": "https://host/whl", "UNDER_TEST": f"git+https://host:8443/x@{'c0ffee' * 6}",
+        "START_COMMAND": "curl https://host:8443/start/me@host",
+    }  # fmt: skip
+    assert refused not in script(stage, "nightly/check.sh", **more).stderr
+    for name, text in [
+        ("TORCH", "https://u:p@h/torch.whl"),
+        ("TORCH_INDEX", "https://u:p@h/x"),
+        ("UNDER_TEST", "git+https://u:p@h/x"),
+        ("START_COMMAND", "curl https://h/a && curl https://u:p@h/x"),
+        ("STOP_COMMAND", 'curl "https://u:$PASSWORD@h/x"'),
+    ]:
+        done = script(stage, "nightly/check.sh", **{**more, name: text})
+        assert (done.returncode, f"{name}: {refused}" in done.stderr) == (2, True), (name, done.stderr)
+
+
 def test_the_history_s_password_is_refused_on_the_command_line(stage):
     """There every user of the machine reads it, all night."""
     done = stage.night("--db", "postgresql://me:hidden@host/perf")
@@ -144,6 +162,21 @@ def test_the_end_of_a_night_names_no_run_that_no_history_takes(stage: Stage) -> 
     assert script(stage, "nightly/heartbeat.sh", "end", "ok", EVERY="24h").returncode == 0
     (call,) = stage.calls("nightly end")
     assert call.split(" --run ")[1:] == [f"{stage.home}/whole", f"{stage.home}/gone"]
+
+
+def test_the_line_of_a_nightly_reaches_its_runs_and_no_comparison(stage):
+    night = stage.home / "night"
+    night.mkdir()
+    (night / "python-base").write_text("/base")
+    (night / "python-change").write_text("/change")
+    assert script(stage, "nightly/measure.sh", LINE="feature").returncode == 0
+    assert " --line feature " in stage.calls("run")[0]
+    assert script(stage, "nightly/measure.sh", LINE="", BASE_RUNS="2").returncode == 0
+    assert "--line" not in stage.calls("run")[0]
+    assert script(stage, "compare.sh", "measure", LINE="feature").returncode == 0
+    assert "--line" not in stage.calls("compare-builds")[0]
+    done = stage.night("--line", "my branch")
+    assert (done.code, "LINE=my branch: give a name" in done.out) == (2, True)
 
 
 def test_a_comparison_measures_what_a_night_would(stage):

@@ -106,6 +106,46 @@ def test_a_version_and_a_wheel(builds):
     assert about(other)["git_version"] == "d" * 40
 
 
+def test_all_cells_of_a_night_measure_one_build(builds):
+    """A newer torch and a newer commit of the library come while the second cell waits for its agent."""
+    library = Repository(builds.home / "mylib")
+    first = library.commit("one", project("mylib"))
+    builds.torch("2.15.0.dev20261120", "1" * 40)
+    night = builds.home / "night"
+    asked = {
+        "TORCH": "nightly", "TORCH_INDEX": str(builds.wheels), "UNDER_TEST": f"git+file://{library.folder}",
+        "NIGHT": str(night), "PERFDASH_NIGHTLY": str(night), "SUITES": "timm", "SHARDS": "2",
+    }  # fmt: skip
+    env = variables(builds.home, PERFDASH_VENV=str(builds.own), TORCH_WITH="", PIP_NO_INDEX="1")
+
+    def script(name, *words, **more):
+        done = subprocess.run(
+            [CHECKOUT / "ci/nightly" / name, *words], env={**env, **asked, **more},
+            cwd=builds.home, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    script("pin.sh")
+    cells = json.loads(script("cells.sh", "measure", "--json"))
+    measured = []
+    for cell in cells:
+        script("torch.sh", **cell)
+        folder = Path(cell["PERFDASH_NIGHTLY"])
+        measured.append([(folder / name).read_text().strip() for name in ("git_version", "python")])
+        builds.torch("2.15.0.dev20261121", "2" * 40)
+        library.commit("two", {"mylib/new.py": ""})
+    assert len(measured) == 2
+    assert measured[0] == measured[1]
+    assert measured[0][0] == "1" * 40
+    assert first in about(Path(measured[0][1]))["UNDER_TEST"]
+    # Where it cannot be found out each cell does so, and the log says what that means.
+    (night / "build").unlink()
+    out = script("pin.sh", TORCH_INDEX=str(builds.home / "elsewhere"))
+    assert "cells may measure different builds" in out
+    assert "TORCH" not in json.loads(script("cells.sh", "measure", "--json"))[0]
+
+
 def test_a_commit_is_built_from_source(builds):
     repository = Repository(builds.home / "pytorch")
     commit = repository.commit("one", {**torch_files("e" * 40), **project("torch")})
@@ -191,6 +231,9 @@ def test_what_is_open_waits_three_nights(builds):
     ({"TORCH": "2.14.0", "TORCH_INDEX": "nowhere"}, 2, "no such folder"),
     ({"UNDER_TEST": "wheels"}, 2, "no git repository with a commit"),
     ({"TORCH_INDEX": "https://me:secret@host/"}, 2, "put it into ~/.netrc"),
+    ({"UNDER_TEST": "git+https://me:secret@host/x"}, 2, "put it into ~/.netrc"),
+    ({"TORCH": "https://me:secret@host/torch.whl"}, 2, "TORCH: an address with a password is seen by others"),
+    ({"TORCH_WITH": "timm@https://me:secret@host/x"}, 2, "TORCH_WITH: an address with a password"),
 ])  # fmt: skip
 def test_what_cannot_be(builds, more, code, why):
     builds.wheels.mkdir()
@@ -199,6 +242,18 @@ def test_what_cannot_be(builds, more, code, why):
     assert why in done.stderr
     assert done.stdout == ""
     assert not builds.environments("torch")
+
+
+@pytest.mark.parametrize("more", [
+    {"TORCH_INDEX": "https://host/whl", "UNDER_TEST": f"git+https://host/x@{COMMIT}"},
+    {"UNDER_TEST": f"git+https://host:8443/x@{COMMIT}"},
+    {"UNDER_TEST": f"git+ssh://git@host:8443/x@{COMMIT}"},
+])  # fmt: skip
+def test_a_pinned_library_is_no_address_with_a_password(builds, more):
+    """ci/nightly/pin.sh gives every cell of Jenkins the library with its commit behind an @."""
+    done = builds.run(TORCH="tomorrow", **more)  # refused next, before pip looks for anything
+    assert "TORCH=tomorrow is none of" in done.stderr
+    assert "password" not in done.stderr
 
 
 def test_a_torch_that_does_not_import_leaves_nothing(builds):

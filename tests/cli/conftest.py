@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from perfdash.cli import main
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_last, slower
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,11 +61,11 @@ def farm_of_30(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def judged_farm(tmp_path_factory, farm_of_30):
-    """The same, every night judged."""
+    """The same, judged."""
     path = tmp_path_factory.mktemp("judged") / "history.db"
     shutil.copy(farm_of_30, path)
     with open_store(str(path)) as store:
-        judge_new(store)
+        judge_last(store, 4)
     return path
 
 

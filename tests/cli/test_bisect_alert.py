@@ -68,6 +68,40 @@ def test_defaults_of_that_night_come_before_the_environment_of_today(tmp_path, m
     monkeypatch.setenv("PERFDASH_ALLOCATOR", "jemalloc")
     settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
     assert (settings.allocator, settings.weights) == ("steady", "random")
+    of_today = {
+        "AMP_DTYPE": "float16", "BIND_MEMORY": "1", "COMPILE_MODE": "max-autotune", "DYNAMIC": "1",
+        "ENV": "ONEDNN_MAX_CPU_ISA=AVX2", "INDUCTOR_CONFIG": "freezing=true", "OPTIMIZER": "none",
+        "CONFIGURATION": "default,freezing", "MODEL": "net.py:make",
+    }  # fmt: skip
+    for name, value in of_today.items():
+        monkeypatch.setenv(f"PERFDASH_{name}", value)
+    settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
+    assert (settings.amp_dtype, settings.bind_memory, settings.compile_mode) == (None, False, None)
+    assert (settings.dynamic, settings.env, settings.inductor_config) == (False, {}, {})
+    assert (settings.optimizer, settings.configuration) == (None, ())
+    assert (settings.suite, settings.model, settings.models) == (("timm",), (), ("resnet18",))
+
+
+def test_typed_flags_come_before_the_night_and_today(tmp_path, monkeypatch):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
+    monkeypatch.setenv("PERFDASH_COMPILE_MODE", "default")
+    typed = {"compile_mode": "max-autotune", "dynamic": True, "env": ["FAST=1"]}
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, **typed}, None)
+    settings = run_settings(flags, "backend")
+    assert (settings.compile_mode, settings.dynamic, settings.env) == ("max-autotune", True, {"FAST": "1"})
+
+
+def test_one_case_is_bisected_where_todays_runs_have_several_configurations(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERFDASH_CONFIGURATION", "default,freezing")
+    case = {"suite": "timm", "model": "lcnet_050"}
+    assert measured(tmp_path, case, ()).case.batch_size == 4
+    frozen = {"configuration": "freezing", "settings": '{"inductor_config":{"freezing":true}}'}
+    of_configuration = {**case, **frozen}
+    db = history(
+        tmp_path / "f.db", [environment_said("a" * 40), environment_said("b" * 40)], None, of_configuration
+    )
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    assert planned_case(run_settings(flags, "backend")).inductor_config == {"freezing": True}
 
 
 def test_nothing_is_compiled_where_eager_changed(tmp_path):

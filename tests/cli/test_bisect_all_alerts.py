@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from perfdash.bisection.metrics import Reading
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.records import Case
+from tests.detect.simulated import judge_last
 from tests.history.made import row, run
 from tests.repositories import Repository
 
@@ -110,7 +110,7 @@ def world(tmp_path_factory):
         nights.append(Imported(replace(made.run, environment=environment), tuple(rows)))
     with open_store(str(top / "history.db")) as store:
         take_in(store, nights)
-        judge_new(store)
+        judge_last(store, 10)
     return top, commits
 
 

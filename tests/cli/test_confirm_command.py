@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from tests.cli.two_builds import FAST_MS, MODELS, SLOW_MS, interpreter
 from tests.conftest import perfdash
@@ -67,6 +68,8 @@ def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
         done = perfdash("confirm", run, "--good-python", fast, cwd=home, quickly=True)
         assert done.code == 2
         assert "the run measured" in done.err
+        with open_store(str(home / "runs" / "history.db")) as store, store.read() as connection:
+            assert list_runs(connection)[-1].judged, "a dismissal needs the alert"
     finally:
         with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
             connection.exec_driver_sql(

@@ -149,11 +149,15 @@ def test_an_alert_is_explained_by_the_runs_around_it(called, tmp_path):
             )  # fmt: skip
             alert_store.save(connection, alert)
             alert_store.save(connection, replace(alert, kind="host", case_id=None))
-            alert_store.save(connection, replace(alert, good_run_id=None))
+            alert_store.save(connection, replace(alert, kind="drift", good_run_id=None))
     done = called("explain", "1", "--db", "history.db")
     assert done.code == 0
     assert "3 kernels instead of 2" in " ".join(done.out.split())
-    for number, message in (("2", "is about a host"), ("3", "no longer stored"), ("9", "no alert 9")):
+    for number, message in (
+        ("2", "is about a host"),
+        ("3", "does not have a run of its case"),
+        ("9", "no alert 9"),
+    ):
         failed = called("explain", number, "--db", "history.db")
         assert failed.code == 2
         assert message in failed.err

@@ -9,7 +9,17 @@ import pytest
 from tests.cli.two_builds import MODELS, interpreter
 from tests.conftest import perfdash
 
-RUN = ["run", "--model", f"{MODELS}:busy", "--backend", "aot_eager", "--no-history", "--out"]
+RUN = [
+    "run",
+    "--model",
+    f"{MODELS}:busy",
+    "--backend",
+    "aot_eager",
+    "--processes",
+    "1",
+    "--no-history",
+    "--out",
+]
 
 
 @pytest.fixture(scope="module")

@@ -32,13 +32,13 @@ def test_what_was_measured_is_kept_and_no_process_is_left(tmp_path, number):
     (tmp_path / "s.toml").write_text(SUITE.format(models=HERE / "truth" / "models.py"))
     arguments = ["run", "--suite", "s.toml", "--backend", "aot_eager", "--processes", "1", "--no-history"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "perfdash", *arguments],
+        [sys.executable, "-m", "tests.few_samples", *arguments],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "TRUTH_HANGS": str(tmp_path / "hangs")},
+        env={**os.environ, "PYTHONPATH": str(HERE.parent), "TRUTH_HANGS": str(tmp_path / "hangs")},
     )
     lines = []
     for line in process.stdout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -54,6 +55,30 @@ def test_a_nightly_from_its_beginning_to_its_end(called):
     )
     assert called("nightly", "forget", "nightly").out == "Forgot 1 of nightly\n"
     assert called("nightly", "list").out == "No nightlies\n"
+
+
+def test_it_warns_where_two_nightlies_are_one_series(called, tmp_path):
+    hour = iter(range(1, 9))
+
+    def measured(job, words=(), **more):
+        """What a night of a job warns about when it begins; then its run is stored."""
+        at = (datetime.now(UTC) - timedelta(hours=9 - next(hour))).strftime("%Y-%m-%dT%H:%M:%SZ")
+        night = run("2026-11-01", [row()], name=f"{job} {at}", started=at, ended=at, **more)
+        put(tmp_path, runs=[night])
+        begun = called("nightly", "begin", "--job", job, "--night", at)
+        assert begun.code == 0
+        assert called("nightly", "end", "--job", job, "--state", "ok", "--run", night.run.name).code == 0
+        return begun.err
+
+    assert measured("main") == measured("feature") == ""
+    warning = measured("main")
+    assert "the last runs of the nightlies main, feature are nights of one series" in warning
+    assert "LINE=NAME" in warning
+    assert measured("feature", setting={"line": "feature"}) != ""
+    assert measured("main") == measured("feature", setting={"line": "feature"}) == ""
+    (first, *_) = json.loads(called("nightly", "list", "--json").out)
+    put(tmp_path, replace(ago(100), job="given up", runs=tuple(first["runs"])))
+    assert measured("main") == ""
 
 
 def test_a_run_is_named_by_its_folder(called, tmp_path):

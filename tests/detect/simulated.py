@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -72,13 +73,28 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
     return change
 
 
+def of_setting(night: Imported, threads: int) -> Imported:
+    """A night's run as one of several that the night consists of, each with a setting of its own."""
+    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night.rows)
+    name = f"{night.run.name}_{threads}"
+    started = night.run.started.replace("T01:00", f"T01:{threads:02}")
+    return Imported(replace(night.run, name=name, started=started, uid=name), rows)
+
+
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:
     """Takes runs in and judges the last one; the others are never judged, as they would change no alert."""
     take_in(store, runs)
-    judge_new(store, latest=1, rules=rules)
+    judge_last(store, 1, rules)
+
+
+def judge_last(store: Store, nights: int, rules: Sequence[SeriesRule] = ()) -> None:
+    """Judges the runs of the last days that have any; those before them are never judged, to save time."""
     with store.write() as connection:
-        older = [line.id for line in list_runs(connection) if line.judged is None]
+        lines = list_runs(connection)
+        days = sorted({line.started[:10] for line in lines})[-nights:]
+        older = [line.id for line in lines if line.started[:10] not in days and line.judged is None]
         alert_store.set_judged(connection, older, now())
+    judge_new(store, rules=rules)
 
 
 def judge_nights(

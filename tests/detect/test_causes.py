@@ -6,12 +6,12 @@ import pytest
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes, gather_in_causes
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
-from tests.detect.simulated import farm
+from tests.detect.simulated import farm, judge_last
 from tests.stores import made_store
 
 
@@ -51,7 +51,7 @@ def elsewhere(runs, hours="05"):
 
 def causes_of(store, runs):
     take_in(store, sorted(runs, key=lambda one: one.run.started))
-    judge_new(store)
+    judge_last(store, 14)
     with store.read() as connection:
         return causes(gather(connection, kept.load(connection, states=SHOWN)))
 
@@ -124,6 +124,61 @@ def test_a_machine_that_missed_nights_joins_the_cause_whose_build_it_skipped(sto
     (cause,) = causes_of(store, [*here, *there[:26], *there[31:]])
     assert len(cause.testbeds) == 2
     assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+    ranges = {member.alert.testbed_id: member.between for member in cause.members}
+    assert sorted((good.started[:10], bad.started[:10]) for good, bad in ranges.values()) == [
+        ("2026-01-26", "2026-02-01"),
+        ("2026-01-28", "2026-01-29"),
+    ]
+
+
+def on_testbed(runs, host, hour, local, python):
+    """The runs on a host whose torch is another build, with a timm released on 13 January."""
+    made = []
+    for one in runs:
+        day = one.run.started[:10]
+        timm = "1.0.20" if day < "2026-01-13" else "1.0.21"
+        worker = {
+            "torch": f"2.14.0{local}", "torch_git_version": "a" * 40, "python": python,
+            "packages": {"timm": timm, "torch": f"2.14.0{local}"},
+        }  # fmt: skip
+        run = replace(
+            one.run, host=host, host_class=f"{host} class", started=f"{day}T{hour}:00:00Z",
+            name=f"{day}T{hour}_{host}", uid=f"{day}{host}",
+            environment={**one.run.environment, "worker": worker},
+        )  # fmt: skip
+        made.append(Imported(run, one.rows))
+    return made
+
+
+def test_a_cause_of_two_testbeds_has_for_each_the_runs_of_its_own(store):
+    """What differs between two machines did not change."""
+    change = slower((0, 0, 12, 1.2))
+    here = on_testbed(farm(16, 4, change=change), "xeon", "01", "+cpu", "3.11.9")
+    there = on_testbed(farm(16, 4, seed=1, change=change), "gpubox", "03", "+cu130", "3.12.4")
+    take_in(store, sorted([*here, *there], key=lambda one: one.run.started))
+    with store.write() as connection:
+        lines = list_runs(connection)
+        for host in ("xeon", "gpubox"):
+            own = [line for line in lines if line.host == host]
+            alert = kept.Alert(
+                "metric", own[0].testbed_id, 1, "backend_ms", kept.CONFIRMED, 1, own[11].id, own[12].id,
+                own[-1].id, "2026-01-13", "2026-01-13", before=10.0, after=12.0, change=0.182, p=1e-9,
+                details={"sd": 0.01, "nights": 4},
+            )  # fmt: skip
+            kept.save(connection, alert)
+    with store.read() as connection:
+        (cause,) = causes(gather(connection, kept.load(connection, states=SHOWN)))
+    assert len(cause.testbeds) == 2
+    assert cause.attribution == LIBRARY
+    for member in cause.members:
+        good, bad = member.between
+        assert good.testbed_id == bad.testbed_id == member.alert.testbed_id
+        assert (good.started[:10], bad.started[:10]) == ("2026-01-12", "2026-01-13")
+        assert member.changed == ["timm: 1.0.20 | 1.0.21"]
+    for testbed in cause.testbeds:
+        seen = cause.on(testbed)
+        assert (seen.good.testbed_id, seen.bad.testbed_id) == (testbed, testbed)
+        assert seen.attribution == LIBRARY
 
 
 def test_failures_are_apart_and_by_their_status(store):
@@ -148,7 +203,7 @@ def test_the_number_of_a_cause_is_its_oldest_alerts(store):
 def test_one_alert_has_the_range_of_its_cause(store):
     """By its own nights a change of 2.5 % may have come on several of them."""
     take_in(store, farm(40, noise=0.006, change=slower((0, 9, 28, 1.025))))
-    judge_new(store)
+    judge_last(store, 14)
     with store.read() as connection:
         alerts = kept.load(connection, states=SHOWN)
         (cause,) = causes(gather(connection, alerts))

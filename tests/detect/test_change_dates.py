@@ -6,12 +6,11 @@ from perfdash.detect import alert_evidence
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import date_change, lasting_changes
 from perfdash.detect.findings import NetLogs
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import farm, names, slower
+from tests.detect.simulated import farm, judge_last, names, slower
 from tests.stores import made_store
 
 
@@ -31,7 +30,7 @@ def taken(tmp_path):
 def test_the_builds_between_which_an_alert_lies(taken):
     runs = farm(40, change=slower("model03", 32, 1.10))
     store = taken(runs)
-    judge_new(store)
+    judge_last(store, 10)
     with store.read() as connection:
         (evidence,) = gather(connection, kept.load(connection))
     good, bad = evidence.between
@@ -49,7 +48,7 @@ def test_nights_long_before_an_alert_are_not_read_and_date_nothing(taken, monkey
         return slower("model05", 70, 1.20)(night, name, values)
 
     store = taken(farm(90, change=change))
-    judge_new(store)
+    judge_last(store, 25)
     read = []
 
     def reading(connection, runs, metrics, case_ids):

@@ -160,6 +160,14 @@ def test_unlike_hosts_are_refused():
         refuse_unlike(side(here), side(run(rows=[row()], setting={"gpus": ["H200"], "env": {"A": "1"}})))
 
 
+def test_two_lines_of_builds_are_compared_and_one_side_mixes_none():
+    main = run(rows=[row()], setting={"line": "main"})
+    feature = run("2026-11-02", rows=[row()], setting={"line": "feature"})
+    refuse_unlike(side(main), side(feature))
+    with pytest.raises(UsageError, match="line feature"):
+        refuse_unlike(side(main, feature), side(main))
+
+
 def test_windows_that_overlap_are_refused():
     nights = farm(5)
     refuse_overlap(side(nights[0]), side(nights[0]))

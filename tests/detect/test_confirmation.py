@@ -3,7 +3,9 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from perfdash.detect.alert_states import new_alert
@@ -16,17 +18,20 @@ from perfdash.detect.confirmation import (
     PairedResult,
     alert_after,
     candidates,
+    changed_with,
     decide,
     measured_before,
 )
-from perfdash.detect.environment_changes import other_commits
+from perfdash.detect.environment_changes import other_build
 from perfdash.detect.findings import Finding
-from perfdash.detect.nightly_judging import judge_new, judge_run
+from perfdash.detect.nightly_judging import judge_run
+from perfdash.errors import UsageError
 from perfdash.history import alert_store as kept
-from perfdash.history.ingest import take_in
-from perfdash.history.queries import list_runs
-from tests.detect.simulated import farm, slower
-from tests.history.made import with_worker
+from perfdash.history.queries import Panel, list_runs
+from perfdash.records import Case
+from perfdash.runner.remeasurement import _measured_before
+from tests.detect.simulated import begin, farm, slower
+from tests.history.made import run, with_worker
 from tests.stores import made_store
 
 SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=math.log(1.1), sd=0.01, df=50.0)
@@ -130,13 +135,62 @@ def night(tmp_path):
     """A night on which a model got slower, judged: the store, the judgement, its alerts."""
     with made_store(tmp_path / "history.db") as store:
         runs = farm(31, change=slower("model03", 30, 1.15))
-        take_in(store, runs)
-        judge_new(store)
+        begin(store, runs)
         with store.read() as connection:
             last = list_runs(connection)[-1]
             judged = judge_run(connection, last)
             alerts = kept.load(connection)
         yield runs, judged, alerts
+
+
+def test_an_interpreter_that_has_the_changed_package_is_not_the_good_build():
+    """Torch is pinned and a package changes by version: the good interpreter must have the old version."""
+    old = [
+        with_worker(run(f"2026-11-0{day}").run, packages={"timm": "1.0.20", "pip": "1"}, python="3.12.1")
+        for day in (1, 2)
+    ]
+    new = with_worker(run("2026-11-03").run, packages={"timm": "1.0.21", "pip": "2"}, python="3.12.1")
+    finding = Finding("metric", 1, "backend_ms", 1, 1, 2, change=0.1)
+    panel = Panel([*old, new], [1], {}, np.array([]))
+    assert changed_with(finding, panel) == ["timm"]
+    upgraded = {**old[1].worker, "packages": {"timm": "1.0.21", "pip": "1"}}
+    assert not measured_before(finding, panel, upgraded)
+    assert measured_before(finding, panel, {**old[1].worker, "packages": {"timm": "1.0.20", "pip": "2"}})
+    assert other_build(new.worker, old[1].worker, ["timm"]) == ["timm: 1.0.21 | 1.0.20"]
+
+    newer_python = replace(panel, runs=[*old, with_worker(old[1], python="3.13.0")])
+    assert changed_with(finding, newer_python) == ["python"]
+    assert not measured_before(finding, newer_python, {**old[1].worker, "python": "3.13.0"})
+
+
+def test_two_interpreters_of_one_build_are_refused_where_the_build_changed():
+    """Night 3 has the build of night 1 again, and night 2 another: pairs of one build show nothing."""
+    runs = [
+        with_worker(run(f"2026-11-0{day}").run, packages={"timm": version})
+        for day, version in enumerate(("2", "1", "2"), 1)
+    ]
+    judged = SimpleNamespace(run=runs[2], panel=Panel(runs, [1], {}, np.array([])))
+    findings = {Case("timm", "m"): [Finding("metric", 1, "backend_ms", 1, 1, 2, change=0.1)]}
+    same, other = runs[2].worker, runs[1].worker
+    pythons = ("new/python", "good/python")
+    with pytest.raises(UsageError, match="have one build, though timm changed"):
+        _measured_before(judged, findings, {"old": same, "new": same}, *pythons)
+    with pytest.raises(UsageError, match=r"another build than the run measured .*timm: 2 \| 1"):
+        _measured_before(judged, findings, {"old": other, "new": other}, *pythons)
+    assert _measured_before(judged, findings, {"old": other, "new": same}, *pythons) == findings
+
+
+def test_one_build_at_another_path_is_no_build_from_before_the_change():
+    """The change came with a night before this one: both interpreters have the build with it."""
+    runs = [
+        with_worker(run(f"2026-11-0{day}").run, packages={"timm": version})
+        for day, version in enumerate(("1", "2", "2"), 1)
+    ]
+    judged = SimpleNamespace(run=runs[2], panel=Panel(runs, [1], {}, np.array([])))
+    findings = {Case("timm", "m"): [Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1)]}
+    same = runs[2].worker
+    with pytest.raises(UsageError, match="timm 2, which no night before the changes measured"):
+        _measured_before(judged, findings, {"old": same, "new": same}, "new/python", "good/python")
 
 
 def test_what_becomes_of_alerts(night):
@@ -151,13 +205,13 @@ def test_what_becomes_of_alerts(night):
     before = replace(judged.panel, runs=[with_worker(run, commits={"lib": "a"}) for run in judged.panel.runs])
     assert measured_before(finding, before, {**good, "commits": {"lib": "a", "new": "c"}})
     assert not measured_before(finding, before, {**good, "commits": {"lib": "b"}})
-    assert other_commits(before.runs[29], {**good, "commits": {"lib": "b"}}) == ["lib: a | b"]
+    assert other_build(before.runs[29].worker, {**good, "commits": {"lib": "b"}}) == ["lib: a | b"]
     night = with_worker(before.runs[29], packages={"lib": "1", "new": "1"})
     released = {**good, "packages": {"lib": "1", "new": "2"}}  # from an index: of no commit
-    assert other_commits(night, released) == ["lib: a | 1"]
+    assert other_build(night.worker, released) == ["lib: a | 1"]
     cloned = {**released, "commits": {"lib": "a", "new": "c"}}
-    assert other_commits(night, cloned) == ["new: 1 | c"]
-    assert other_commits(night, {**cloned, "packages": {"lib": "1", "new": "1"}}) == []
+    assert other_build(night.worker, cloned) == ["new: 1 | c"]
+    assert other_build(night.worker, {**cloned, "packages": {"lib": "1", "new": "1"}}) == []
 
     assert alerts == []
     mine = replace(new_alert(finding, judged.panel, "then"), id=7)

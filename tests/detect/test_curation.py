@@ -37,7 +37,7 @@ from perfdash.report.night import of_history
 from tests.detect.simulated import farm, judge_nights, slower
 from tests.effort import trials
 from tests.history.made import row, run
-from tests.stores import made_store
+from tests.stores import in_sqlite, made_store
 
 FIRST, SECOND, THIRD = (f"2026-11-0{day}T01-00-00Z_farm" for day in (1, 2, 3))
 
@@ -204,6 +204,7 @@ def name_of(runs, night):
     return runs[night].run.name
 
 
+@in_sqlite
 def test_an_alert_that_a_wrong_night_raised_is_dismissed_when_the_night_is_excluded(store):
     runs = farm(31, statuses=lambda night, name: "crash" if (night, name) == (30, "model05") else "pass")
     judge_nights(store, runs)
@@ -244,6 +245,7 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
         ]
 
 
+@in_sqlite
 def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
     runs = farm(34, change=slower("model03", 29, 1.3))
     judge_nights(store, runs)
@@ -285,6 +287,7 @@ def returns(store):
         ]
 
 
+@in_sqlite
 @pytest.mark.parametrize("night", [27, 31, 34], ids=["while it was new", "while fixed", "after its return"])
 def test_judging_again_counts_a_return_once(store, tmp_path, night):
     def change(night, name, values):
@@ -339,6 +342,7 @@ def states_of(store, number):
         return [event.state for event in alert_store.events(connection, number)]
 
 
+@in_sqlite
 def test_without_the_last_good_night_the_levels_are_those_of_another(store, monkeypatch):
     """On that night the whole host was slower, which the levels of the alert contain."""
     monkeypatch.setattr(curation, "LATEST", 5)
@@ -367,6 +371,7 @@ def test_without_the_last_good_night_the_levels_are_those_of_another(store, monk
     assert "fixed" not in states_of(store, number)
 
 
+@in_sqlite
 def test_excluded_nights_are_no_noise(store):
     """Ten wrong nights hide a change of 20 %; without them it is found."""
     wrong = range(8, 28, 2)
@@ -462,6 +467,7 @@ def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_exc
         )
 
 
+@in_sqlite
 def test_what_an_excluded_run_would_say_of_noise_and_changes_is_not_heard(store):
     runs = farm(31, models=3, noise=0.01, change=slower("model01", 20, 3.0, until=24))
     take_in(store, runs)

@@ -20,7 +20,7 @@ from perfdash.history.queries import list_runs
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
 from tests.detect.simulated import begin, farm, judge_nights, slower
 from tests.history.made import case
-from tests.stores import made_store
+from tests.stores import in_sqlite, made_store
 
 
 @pytest.fixture
@@ -80,6 +80,7 @@ def test_a_suspected_change_is_called_invalid_but_not_acknowledged(quick):
     assert alerts(quick) == [(1, "metric", "invalid")]
 
 
+@in_sqlite
 def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
     judge_nights(store, farm(31, statuses=fails))
     ((number, *_),) = alerts(store)
@@ -108,6 +109,7 @@ def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
         curation.accept_level(store, runs[29].run.name, "again", LevelSelection(alert=number))
 
 
+@in_sqlite
 def test_after_an_accepted_level_the_series_is_judged_by_it(store):
     def change(night, name, values):
         return slower("model03", 36, 1.3)(night, name, slower("model03", 29, 1.2)(night, name, values))
@@ -123,6 +125,7 @@ def test_after_an_accepted_level_the_series_is_judged_by_it(store):
     assert alert.change == pytest.approx(math.log(1.3), abs=0.03)
 
 
+@in_sqlite
 def test_a_status_from_an_accepted_run_on_raises_no_alert(store):
     runs = farm(33, statuses=fails)
     judge_nights(store, runs)
@@ -152,6 +155,7 @@ def test_a_level_that_selects_nothing_is_refused(store):
         assert [act.act for act in acts.load(connection)] == ["exclude"]
 
 
+@in_sqlite
 def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
     def change(night, name, values):
         return slower("model04", 29, 1.2)(night, name, slower("model03", 29, 1.2)(night, name, values))
@@ -164,12 +168,14 @@ def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
     assert case_.model == "model04"
 
 
+@in_sqlite
 def test_a_smaller_minimum_change_of_a_quiet_model_finds_a_small_step(store):
     runs = farm(36, noise=0.001, change=slower("model03", 29, 1.012))
     judge_nights(store, runs, rules=[SeriesRule(model="model03", metric="backend_ms", minimum_change=0.005)])
     assert [alert[1] for alert in alerts(store)] == ["metric"]
 
 
+@in_sqlite
 def test_what_is_not_judged_raises_no_alert_and_its_open_alert_ends(store):
     runs = farm(34, statuses=fails, change=slower("model03", 25, 1.3))
     judge_nights(store, runs[:32])

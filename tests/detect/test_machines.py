@@ -19,7 +19,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import FIRST, farm
+from tests.detect.simulated import FIRST, begin, farm, judge_last
 from tests.history.made import run
 from tests.stores import made_store
 
@@ -75,7 +75,7 @@ def in_turn(nights, until=10**6):
 
 def night_by_night(store, runs, after_a_night=lambda connection: None):
     """Judge the later nights one by one; the alert of the slower model and its states."""
-    take_in(store, runs[: BAD - 5])
+    begin(store, runs[: BAD - 5])
     for one in runs[BAD - 5 :]:
         take_in(store, [one])
         judge_new(store)
@@ -193,7 +193,7 @@ def test_another_machine_is_no_lasting_change(store):
 
 def alerts_of(store, runs):
     take_in(store, runs)
-    judge_new(store)
+    judge_last(store, 12)
     with store.read() as connection:
         return gather(connection, alert_store.load(connection, states=STATES))
 

@@ -13,9 +13,8 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from perfdash.history.results import Imported
-from tests.detect.simulated import begin, farm, judge_nights, slower
-from tests.stores import made_store
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
+from tests.stores import in_sqlite, made_store
 
 
 @pytest.fixture
@@ -45,6 +44,29 @@ def alerts(store):
             )
             for alert in alert_rows
         ]
+
+
+def test_two_lines_of_builds_in_one_history_are_each_judged_as_if_alone(quick):
+    """Every other night is of a branch with one slower model; main loses as much on its 25th night."""
+
+    def change(night, name, values):
+        if name == "model01" and (night % 2 or night >= 48):
+            values["backend_ms"] *= 1.12
+        return values
+
+    nights = farm(62, 3, change=change)
+    for place in range(1, len(nights), 2):
+        branch = nights[place]
+        nights[place] = replace(branch, run=replace(branch.run, setting={"line": "feature"}))
+    judge_nights(quick, nights, first=20)
+    with quick.read() as connection:
+        lines = {run.testbed_id: run.setting.get("line") for run in list_runs(connection)}
+        assert sorted(lines.values(), key=str) == [None, "feature"]
+        found = [
+            (lines[alert.testbed_id], alert.state, alert.metric, alert.direction)
+            for alert in kept.load(connection, states=kept.STATES)
+        ]
+    assert found == [(None, "open", "backend_ms", 1)]
 
 
 def test_noise_stays_silent(quick):
@@ -137,6 +159,7 @@ def test_a_series_that_jumps_is_an_alert_by_re_measurement_only_also_after_one_d
     assert set(states[8:]) == {"suspected", "fixed"}
 
 
+@in_sqlite
 def test_a_status_that_changes_is_reported_at_once_and_infra_errors_are_not(store):
     def statuses(night, name):
         if name == "model01" and night >= 27:
@@ -254,7 +277,7 @@ def test_drifts_are_tested_once_a_week_and_setting_while_a_shift_of_the_host_is_
     monkeypatch.setattr(nightly_judging, "drifts", lambda night, *rest: tested.append(night.runs[-1]) or [])
     nights = farm(44, change=change)
     take_in(quick, [of_setting(night, threads) for night in nights for threads in (1, 2)])
-    judge_new(quick, latest=36)
+    judge_new(quick, latest=18)
     assert {alert[1] for alert in alerts(quick)} == {"host"}
     sundays = [night.run.started[:10] for night in nights[-18:]]
     sundays = [day for day in sundays if date.fromisoformat(day).isoweekday() == 7]
@@ -378,12 +401,32 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]
 
 
-def of_setting(night_run, threads):
-    """A night's run as one of several that the night consists of, each with a setting of its own."""
-    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
-    name = f"{night_run.run.name}_{threads}"
-    started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
-    return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
+def test_all_runs_of_the_latest_nights_are_judged(quick):
+    """Twelve a night: what fails from the first of three nights on would be compared with itself."""
+
+    def statuses(night, name):
+        return "crash" if name == "model01" and night >= 5 else "pass"
+
+    healthy = [farm(8, 2, seed=job) for job in range(1, 12)]
+    jobs = [farm(8, 2, statuses=statuses), *healthy]
+    nights = [of_setting(run, job) for night in zip(*jobs, strict=True) for job, run in enumerate(night, 1)]
+    begin(quick, nights[: 5 * 12])
+    take_in(quick, nights[5 * 12 :])
+    assert len(judge_new(quick)) == 36
+    assert [alert[:2] for alert in alerts(quick)] == [("model01", "status")]
+
+
+def test_nights_that_are_too_many_to_be_judged_are_named(quick):
+    nights = farm(6, models=4)
+    begin(quick, nights[:2])
+    take_in(quick, nights[2:])
+    warnings = []
+    judge_new(quick, latest=2, warn=warnings.append)
+    (warning,) = warnings
+    assert warning.startswith("Not judged: 2 runs on ")
+    assert "from 2026-01-03 to 2026-01-04" in warning
+    judge_new(quick, latest=2, warn=warnings.append)
+    assert len(warnings) == 1, "said once"
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from perfdash.detect.causes import gather_in_causes
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.causes import causes, gather_in_causes
 from perfdash.explain import case_sides
-from perfdash.explain.structure_comparison import compare, side_of
+from perfdash.explain.code_difference import code_difference
+from perfdash.explain.structure_comparison import KernelChange, compare, side_of
 from perfdash.history import alert_store
 from perfdash.history.generated_code import load
 from perfdash.history.ingest import take_in
@@ -24,7 +26,7 @@ from perfdash.report.comment import comment
 from perfdash.report.night import of_history
 from perfdash.site import cause_page
 from perfdash.site.build import build
-from tests.detect.simulated import farm, slower
+from tests.detect.simulated import farm, judge_last, judge_nights, slower
 from tests.explain.sides import kernel, structure
 from tests.history.made import run
 
@@ -61,7 +63,7 @@ def history(tmp_path_factory):
     address = str(tmp_path_factory.mktemp("explained") / "history.db")
     with open_store(address) as store:
         take_in(store, runs)
-        judge_new(store)
+        judge_last(store, 8)
     return address, runs
 
 
@@ -103,6 +105,39 @@ def test_the_page_of_a_cause_has_both_sides_and_the_folded_code(history, tmp_pat
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in code
     assert "<script>alert" not in text
     assert '<tr><th scope="row">kernels</th><td class="num">1</td>' in text
+
+
+@pytest.mark.parametrize("without", [slice(SLOWER_FROM), slice(SLOWER_FROM, NIGHTS)])
+def test_code_of_one_side_is_not_shown_as_new_code(history, tmp_path, without):
+    """A night with --no-code names its kernels, and has no code to compare."""
+    _, runs = history
+    runs = list(runs)
+    runs[without] = [
+        replace(night, rows=tuple(replace(row, code={}) for row in night.rows)) for night in runs[without]
+    ]
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, runs)
+        judge_last(store, 8)
+        build(store, tmp_path / "site", jobs=1)
+    (page,) = (tmp_path / "site").glob("causes/*.html")
+    text = page.read_text()
+    assert "Generated code that differs" not in text
+    assert any(f"no code was kept of {night.run.name}." in text for night in runs[without])
+
+
+def test_a_kernel_that_is_new_is_shown_beside_a_side_without_code():
+    added, changed = kernel("add"), kernel("mul", 1)
+    other = {**changed, "fingerprint": "other"}
+    explanation = SimpleNamespace(
+        kernels=[KernelChange("new", (), (added,)), KernelChange("changed", (changed,), (other,))]
+    )
+    code = "".join(
+        f"{each['name']} = async_compile.cpp_pybinding([], '''\nvoid f();\n''')\n" for each in (added, other)
+    )
+    code += "async_compile.wait(globals())\n"
+    assert code_difference(explanation, {}, {"graph0.py": code}).splitlines()[1:] == [
+        "+++ cpp_fused_add_0", "@@ -0,0 +1 @@", "+void f();"
+    ]  # fmt: skip
 
 
 def test_the_command_of_a_cause_names_one_case_in_a_shell(tmp_path):
@@ -151,6 +186,42 @@ def test_only_two_texts_are_stored_for_all_nights(history):
         evidence.good.name,
         evidence.bad.name,
     )
+
+
+def test_an_alert_is_explained_by_the_builds_around_its_cause(tmp_path):
+    """Ten models get slower with one build; by its own noisy nights a model's alert may be dated later."""
+
+    def change(night, name, values):
+        if int(name.removeprefix("model")) <= 9 and night >= 28:
+            values["backend_ms"] *= 1.04
+        return None if (night, name) == (28, "model01") else values
+
+    old, new = (structure(kernel("add relu", 0, body)) for body in ("old();", "new();"))
+    nights = [
+        replace(
+            night_run,
+            rows=tuple(replace(row, structure=new if night >= 28 else old) for row in night_run.rows),
+        )
+        for night, night_run in enumerate(farm(34, models=14, noise=0.012, change=change))
+    ]
+    with open_store(str(tmp_path / "history.db")) as store:
+        judge_nights(store, nights, first=30)
+        with store.read() as connection:
+            found = causes(gather(connection, alert_store.load(connection, states=alert_store.SHOWN)))
+            (cause,) = [cause for cause in found if len(cause.members) > 5]
+            explained = {
+                member.case.model: case_sides.of_alert(connection, member.alert.id)[0]
+                for member in cause.members
+            }
+            of_cause = case_sides.explain_cause(connection, cause)
+    own = {member.case.model: (member.good.started[:10], member.bad.started[:10]) for member in cause.members}
+    assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+    assert set(own.values()) > {("2026-01-28", "2026-01-29")}, "one is dated otherwise by its own nights"
+    for model, explanation in [*explained.items(), (of_cause.after.case.model, of_cause)]:
+        sides = explanation.before.run, explanation.after.run
+        measured_on = "2026-01-30" if model == "model01" else "2026-01-29"  # not measured that night
+        assert [side.started[:10] for side in sides] == ["2026-01-28", measured_on]
+        assert explanation.same_code is False
 
 
 def test_sides_of_a_bisection_come_from_its_records():

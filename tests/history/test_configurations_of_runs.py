@@ -52,6 +52,15 @@ def test_a_run_with_the_options_of_a_configuration_is_one_of_its_nights():
     assert taken("2026-11-03", case(dynamic=True), dynamic=True).rows[0].case.configuration == "dynamic"
 
 
+def test_a_run_with_a_line_has_a_testbed_of_its_own_and_one_without_keeps_its_digest():
+    before = taken("2026-11-01", case())
+    without = taken("2026-11-02", case(), line=None)
+    main = taken("2026-11-03", case(), line="main", inductor_config={"freezing": True})
+    assert without.run.testbed_digest == before.run.testbed_digest
+    assert dict(main.run.setting) == {"line": "main"}
+    assert main.rows[0].case.configuration == "freezing", "it is no setting of a case"
+
+
 def test_other_options_stay_with_the_testbed():
     both = {"freezing": True, "cpp_wrapper": True}
     other = taken("2026-11-01", case(), inductor_config=both, allocator="jemalloc")

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from perfdash.detect import curation
 from perfdash.errors import MachineError, UsageError
-from perfdash.history import schema
-from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history import acts, schema
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of, trend
 from perfdash.history.results import from_run
 from perfdash.history.store import open_store
@@ -196,3 +197,51 @@ def test_a_perfdash_run_as_rows():
     assert "backend_ms" not in only.values
     assert len(only.samples["eager_ms"]) == 200
     assert only.samples["eager_ms"][-1] == 996.0
+
+
+def merged(night, *shards, **other):
+    """A night that was merged from the runs of these shards, the nth with models 2n and 2n + 1."""
+    rows = [row(f"m{2 * int(shard[0]) + number}") for shard in shards for number in range(2)]
+    made = run(night, rows, imported={"merged_from": list(shards)}, **other)
+    return replace(made, run=replace(made.run, uid=" ".join(shards)))
+
+
+def test_shards_that_are_merged_again_with_another_run_are_one_night(store):
+    """Shard 3 died and was measured again by hand: shards 1 and 2 are in both."""
+    incomplete = merged("2026-11-20", "1", "2", state="incomplete")
+    whole = merged("2026-11-20", "1", "2", "3b", ended="2026-11-21T05:00:00Z")
+    later = merged("2026-11-21", "1c", "2c")
+    assert take_in(store, [incomplete, later, whole]) == [TAKEN_IN, TAKEN_IN, REPLACED]
+    assert take_in(store, [whole, later]) == [KNOWN, KNOWN]
+    assert take_in(store, [incomplete]) == [OLDER]
+    with store.read() as connection:
+        runs = list_runs(connection)
+    assert [(line.started[:10], line.results) for line in runs] == [("2026-11-20", 6), ("2026-11-21", 4)]
+    assert count(store, schema.results) == 10
+
+
+def test_a_run_whose_shards_are_merged_again_is_known_by_its_first_name(store):
+    """Issues name the run on which an alert was born."""
+
+    def take(name, *shards):
+        take_in(store, [merged("2026-11-20", *shards, name=name)])
+        with store.read() as connection:
+            return acts.first_names(connection)
+
+    assert take("whole1", "1") == {}
+    assert take("whole2", "1", "2") == {"whole2": "whole1"}
+    assert take("whole3", "1", "2", "3") == {"whole3": "whole1"}
+    curation.rename(store, "whole3", "night", None)
+    assert take("whole4", "1", "2", "3", "4") == {"night": "whole1"}
+    take_in(store, [merged("2026-11-21", "1b", name="other1")])
+    curation.rename(store, "other1", "next", None)
+    assert take("other2", "1b", "2b") == {"night": "whole1", "next": "other1"}
+
+
+def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
+    shard = run("2026-11-20", [row("m2")])
+    whole = merged("2026-11-20", "1", "2", name="whole")
+    whole = replace(whole, run=replace(whole.run, imported={"merged_from": [shard.run.name, "2"]}))
+    assert take_in(store, [shard, whole]) == [TAKEN_IN, REPLACED]
+    with store.read() as connection:
+        assert [line.name for line in list_runs(connection)] == ["whole"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history import maintenance, nightlies
+from perfdash.history import acts, maintenance, nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 from perfdash.history.queries import list_runs
@@ -43,6 +43,24 @@ def test_it_begins_and_ends(store):
     done = ended(store)
     assert (done.state, done.ended, done.why) == (OK, MORNING, None)
     assert every(store) == [done]
+
+
+def test_a_run_whose_shards_are_merged_again_stays_the_nightlys(store):
+    """One shard was measured again by hand; `merge-shards` gives the run a new name."""
+
+    def merged(name, *shards, ended):
+        made = run("2026-11-01", [row()], name=name, ended=ended, imported={"merged_from": list(shards)})
+        return replace(made, run=replace(made.run, uid=name))
+
+    begun(store, NIGHT)
+    take_in(store, [merged("first", "a", "b", ended="2026-11-01T03:00:00Z")])
+    ended(store, runs=["first"])
+    take_in(store, [merged("second", "b", "c", ended="2026-11-01T10:00:00Z")])
+    (nightly,) = every(store)
+    assert nightly.runs == ("second",)
+    with store.read() as connection:
+        assert nightlies.missing_results(connection, nightly) == []
+        assert acts.the_run(connection, "first").name == "second"
 
 
 def test_begun_again_it_goes_on(store):

@@ -91,7 +91,7 @@ def test_what_a_host_has_measured_of_a_case(store, status):
     runs = [run("2026-11-01", [row(wall_s=1800.0)]), run("2026-11-02", [row(status=status, wall_s=0.4)])]
     take_in(store, runs)
     with store.read() as connection:
-        measured = measured_on(connection, "farm")
+        measured = measured_on(connection, "farm", {})
     failed = (runs[1].run.started,) if status == "infra_error" else ()
     assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0, failed)}
 
@@ -106,7 +106,7 @@ def test_the_nights_on_which_a_case_failed_because_of_the_machine(store):
         ],
     )
     with store.read() as connection:
-        measured = measured_on(connection, "farm")
+        measured = measured_on(connection, "farm", {})
     assert measured[case()] == NightsOfCase(
         2, "2026-11-03T01:00:00Z", 180.0, ("2026-11-06T01:00:00Z", "2026-11-04T01:00:00Z")
     )

@@ -18,7 +18,7 @@ CREDENTIALS = {f"{kind}_CREDENTIAL": kind for kind in SECRETS}
 MARK = "'\"$(touch ran)"
 TEXTS = (
     "TORCH", "TORCH_INDEX", "TORCH_REPO", "UNDER_TEST", "MODELS", "RUN_ARGUMENTS", "BASE_RUNS", "BASELINE",
-    "FAIL_ON", "REPO", "ISSUE", "BISECT_REPO", "SITE_URL", "DB", "MAIL_TO", "SMTP", "SMTP_USER",
+    "FAIL_ON", "LINE", "REPO", "ISSUE", "BISECT_REPO", "SITE_URL", "DB", "MAIL_TO", "SMTP", "SMTP_USER",
 )  # fmt: skip
 STAGES = ("setup", "gather", "merge", "detect", "report", "post", "publish", "trend", "end")
 CELL = {"script": "ci/nightly/cell.sh"}
@@ -83,8 +83,8 @@ def test_a_night_as_it_should_be(builds: dict[str, Built]) -> None:
     assert built.result == "SUCCESS", built.log
     assert set(built.stages.values()) == {"SUCCESS"}
     assert [(event["script"], event["node"]) for event in built.ran()] == [
-        ("ci/nightly/check.sh", "desk"), ("ci/nightly/cells.sh measure", "desk"),
-        ("ci/nightly/setup.sh", "desk"),
+        ("ci/nightly/check.sh", "desk"), ("ci/nightly/setup.sh", "desk"), ("ci/nightly/pin.sh", "desk"),
+        ("ci/nightly/cells.sh measure", "desk"),
         *[("ci/nightly/cell.sh prepare", "xeon"), ("ci/nightly/cell.sh", "xeon")] * 2,
         ('ci/nightly/gather.sh "$NIGHT"', "desk"), ("ci/nightly/merge.sh", "desk"),
         ("ci/nightly/detect.sh", "desk"),
@@ -135,7 +135,7 @@ def test_secrets_reach_the_scripts_that_use_them_and_nobody_else(builds: dict[st
             gets.setdefault(key, set()).update(event["secrets"])
     history = {"PERFDASH_DB"}
     assert gets == {
-        "check.sh": set(), "cells.sh": set(), "measure": set(), "trend.sh": set(),
+        "check.sh": set(), "pin.sh": set(), "cells.sh": set(), "measure": set(), "trend.sh": set(),
         "post.sh": {"GITHUB_TOKEN", *history},
         "tell": {"PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", *history},
         **dict.fromkeys(("setup.sh", "gather.sh", "merge.sh", "detect.sh", "confirm", "report.sh", "bisect",

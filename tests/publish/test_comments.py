@@ -8,11 +8,12 @@ import pytest
 from prettytable import PrettyTable
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.comments import KIND, bodies, earliest, find_issue, upsert
+from perfdash.publish.comments import KIND, bodies, earliest, find_issue, run_fields, upsert
 from perfdash.publish.github import checked_address, checked_token
 from perfdash.publish.http_failures import Refused
 from perfdash.publish.marker import marker
 from perfdash.report.comment_splitting import LIMIT, size
+from tests.history.made import run as made_run
 from tests.publish.server import ALICE, TOKEN
 
 RUN = "2026-11-21T01-00-00Z_farm"
@@ -141,6 +142,38 @@ def test_a_run_of_the_same_name_at_another_time(hub, talk):
 def test_a_comment_from_before_the_time_was_in_its_marker(hub, talk):
     hub.add_comment(bodies("old", KIND, run="inference")[0])
     assert [upserted(hub, talk, "2026-11-20")] == hub.of()
+
+
+def test_shards_that_are_merged_again_have_one_set_of_comments(hub, talk):
+    """Each merge is a run folder of another name; shard c was measured later."""
+
+    def merged(name, *shards):
+        fields = run_fields(made_run(name=name, imported={"merged_from": list(shards)}).run)
+        (body,) = bodies(f"night {name}", KIND, **fields)
+        upsert(talk, find_issue(talk, "team/perf", 3), [body], KIND, **fields)
+        return body
+
+    merged("incomplete", "b", "a")
+    again = merged("whole", "a", "b", "c")
+    assert hub.of() == [again]
+    other = merged("next night", "d", "e")
+    assert hub.of() == [again, other]
+    assert hub.of() == [merged("whole", "a", "b", "c"), other]
+    first_shard_again = merged("third", "b", "f")
+    assert hub.of() == [first_shard_again, other]
+    many = [f"shard {number}" for number in range(100)]
+    merged("many", *many)
+    last = merged("many again", *many[50:], *(f"{name} again" for name in many[:50]))
+    assert hub.of() == [first_shard_again, other, last]
+
+
+@pytest.mark.parametrize("old", [{"run": "whole"}, {"run": "before", "shard": "a"}])
+def test_a_comment_on_a_merged_run_from_before_its_shards_were_in_the_marker(hub, talk, old):
+    hub.add_comment(bodies("old", KIND, **old)[0])
+    fields = run_fields(made_run(name="whole", imported={"merged_from": ["a", "b"]}).run)
+    (body,) = bodies("new", KIND, **fields)
+    upsert(talk, find_issue(talk, "team/perf", 3), [body], KIND, **fields)
+    assert hub.of() == [body]
 
 
 def upserted(hub, talk, started):

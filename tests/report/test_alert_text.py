@@ -41,7 +41,7 @@ def test_for_programs():
     assert plain["side"] == "compiled"
     assert plain["direction"] == "worse"
     assert plain["good"]["torch_git_version"] == "a" * 40
-    assert plain["events"] == [{"at": "t", "state": "new", "run": "run1", "note": None}]
+    assert plain["events"] == [{"at": "t", "state": "new", "run": "run1", "note": None, "started": None}]
     assert to_plain(SHOWN[1])["case"] is None
     assert to_plain(SHOWN[2])["side"] is None
 

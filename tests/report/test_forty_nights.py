@@ -6,7 +6,6 @@ from datetime import date
 
 import pytest
 
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.owners import read_owners
@@ -15,7 +14,7 @@ from perfdash.report import night as nights
 from perfdash.report.comment import LARGEST, comment
 from perfdash.report.digest import run_digest
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import forty_nights
+from tests.detect.simulated import forty_nights, judge_last
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def address(tmp_path_factory):
     where = str(tmp_path_factory.mktemp("forty") / "history.db")
     with open_store(where) as store:
         take_in(store, forty_nights())
-        judge_new(store)
+        judge_last(store, 13)
     return where
 
 

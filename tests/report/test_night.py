@@ -21,7 +21,7 @@ from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
 from perfdash.report.night import against, headline, machines_of_testbeds, of_history
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import farm, judge_nights, slower
+from tests.detect.simulated import farm, judge_last, judge_nights, of_setting, slower
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -81,6 +81,22 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
     assert "first run of this kind" in first.untold
     assert "only statuses" in second.caution
     assert headline(second) == "No change was found in what could be compared"
+
+
+@pytest.mark.parametrize("jobs", [12, 25])
+def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(tmp_path, jobs):
+    changed = farm(7, models=2, change=slower("model01", 6, 1.5))
+    healthy = farm(7, models=2, seed=1)
+    with made_store(tmp_path / "h.db") as store:
+        for number in range(7):
+            nights = [changed[number], *[healthy[number]] * (jobs - 1)]
+            take_in(store, [of_setting(night, job) for job, night in enumerate(nights, 1)])
+        judge_new(store, latest=1)
+        with store.read() as connection:
+            night = of_history(connection, of_setting(changed[6], 1))
+    assert (night.untold, night.caution) == (None, None)
+    assert night.against.startswith("the 6 runs before it")
+    assert [change.case.model for change in night.changes] == ["model01"]
 
 
 def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
@@ -266,7 +282,7 @@ def on_two_machines(tmp_path, here, there):
     second = elsewhere(there)
     with made_store(tmp_path / "h.db") as store:
         take_in(store, sorted([*here, *second], key=lambda one: one.run.started))
-        judge_new(store)
+        judge_last(store, 12)
         with store.read() as connection:
             return of_history(connection, second[-1])
 

@@ -1,8 +1,15 @@
 """Golden files of what is printed; PERFDASH_UPDATE_GOLDEN=1 writes them anew, to be read in the diff."""
 
-from perfdash.report.terminal_tables import details, one_line, phase_table
+from dataclasses import replace
+
+import perfdash
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import find_run, model_series, rows_of
+from perfdash.report.terminal_tables import details, one_line, phase_table, run_rows, series_table
+from tests.history.made import row, run
 from tests.report.golden_files import golden
 from tests.report.results import a_night
+from tests.stores import made_store
 
 
 def check(name, text):
@@ -19,3 +26,29 @@ def test_details():
 
 def test_lines_of_a_log():
     check("lines", "\n".join(one_line(result) for result in a_night()))
+
+
+def test_stored_results_that_count_in_no_mean_are_marked(tmp_path):
+    rows = {
+        "disturbed": replace(row("disturbed"), verdict="disturbed"),
+        "nothing captured": row("nothing captured", speedup=1.0, graphs=0.0, calls_captured=0.0),
+        "recompile limit": replace(row("recompile limit"), details={"recompile_limit": "reached"}),
+    }
+    path = tmp_path / "history.db"
+    with made_store(path) as store:
+        take_in(store, [run("2026-11-01", [*rows.values(), row("fine")])])
+        with store.read() as connection:
+            line = find_run(connection, "last")
+            table = run_rows(line, rows_of(connection, line.id, details=True))
+            series = {name: model_series(connection, line, name, ["speedup"]) for name in (*rows, "fine")}
+            ((_, (graphs,)),) = model_series(connection, line, "nothing captured", ["graphs"])
+    assert [(point.value, point.remark) for point in graphs] == [(0.0, "nothing captured")]
+    frames = {name: perfdash.History(str(path)).series(name) for name in series}
+    for name in rows:
+        ((case, points),) = series[name]
+        assert f"pass ({name})" in table
+        assert f"pass ({name})" in series_table(case, ["speedup"], points)
+        assert [point.remark for point in points[0]] == [name]
+        assert frames[name][["remark", "excluded"]].values.tolist() == [[name, None]]
+        assert "method" in frames[name]
+    assert "pass (" not in series_table(series["fine"][0][0], ["speedup"], series["fine"][0][1])

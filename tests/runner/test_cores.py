@@ -1,5 +1,6 @@
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from perfdash.runner import cores
 from perfdash.settings import RunSettings
 from perfdash.topology import format_cores, parse_cores
 from tests.runner.planned import case
+from tests.sys_trees import tree
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -27,6 +29,7 @@ def test_nonsense(text):
 def test_last_cores_one_thread_a_core_first(monkeypatch):
     monkeypatch.setattr(cores, "available_cores", lambda: list(range(8)))
     monkeypatch.setattr(cores, "sibling_groups", lambda some: [[0, 4], [1, 5], [2, 6], [3, 7]])
+    monkeypatch.setattr(cores, "numa_nodes", lambda some: [list(some)])
     assert cores.choose_cores(1, None) == (3,)
     assert cores.choose_cores(4, None) == (0, 1, 2, 3)
     assert cores.choose_cores(5, None) == (0, 1, 2, 3, 7)
@@ -64,7 +67,31 @@ def test_slots_are_spread_over_the_nodes_and_never_across(two_sockets):
     assert cores.choose_slots(2, 1, None) == [(7,), (3,)]
     assert cores.choose_slots(4, 2, None) == [(6, 7), (2, 3), (4, 5), (0, 1)]
     assert cores.choose_slots(2, 4, None) == [(4, 5, 6, 7), (0, 1, 2, 3)]
-    assert cores.choose_slots(1, 2, None) == [cores.choose_cores(2, None)]
+    assert cores.choose_slots(1, 2, None) == [cores.choose_cores(2, None)] == [(6, 7)]
+    assert cores.choose_cores(5, None) == (3, 4, 5, 6, 7)
+    assert cores.choose_cores(2, "0-7") == (0, 1)
+
+
+@pytest.fixture
+def turns(monkeypatch, tmp_path):
+    """Two sockets of eight cores, numbered in turns: 0, 2, 4 ... and 1, 3, 5 ..."""
+    root = tree(tmp_path, 2, 8, smt=1, interleaved=True)
+    monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
+    monkeypatch.setattr(
+        cores, "Path", lambda path, *more: Path(str(path).replace("/sys", str(root), 1), *more)
+    )
+
+
+def test_one_slot_lies_within_a_node_as_several_do(turns):
+    """--threads 4 --jobs 2 and its re-measurement, which has one slot, must not differ in this."""
+    first, second = cores.choose_slots(2, 4, None)
+    assert (first, second) == ((9, 11, 13, 15), (8, 10, 12, 14))
+    assert cores.choose_slots(1, 4, None) == [first]
+    assert cores.every_slot(8)[0] == cores.choose_cores(8, None) == (1, 3, 5, 7, 9, 11, 13, 15)
+    assert cores.choose_cores(9, None) == tuple(range(7, 16))  # no node has so many
+    assert cores.choose_cores(2, "0-6") == (0, 2)
+    assert cores.choose_cores(4, "1-7") == (1, 3, 5, 7)
+    assert cores.choose_cores(2, "14,15") == (14, 15)
 
 
 def test_auto_leaves_a_core_for_the_rest(two_sockets):

@@ -6,6 +6,7 @@ from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.records import RunInfo, Status, to_json
+from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner.merge_shards import merge, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
@@ -108,6 +109,19 @@ def test_mixed_runs_are_refused_with_what_differs(shard, tmp_path, change, words
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("option", sorted(CHANGED_BY_RESUME - {"env"}))
+def test_shards_may_differ_in_what_a_resume_may_change(shard, tmp_path, option):
+    """For example --wait 7200, or the path of a configuration file."""
+    shards = [read_shard(shard(1, **{option: "one"})), read_shard(shard(2, **{option: "other"}))]
+    assert not merge(shards, tmp_path / "runs")[3]
+
+
+def test_shards_of_different_variables_are_refused(shard, tmp_path):
+    """A resume may name a secret variable again, but shards of other variables have other numbers."""
+    with pytest.raises(UsageError, match="env:"):
+        merge([read_shard(shard(1, env={})), read_shard(shard(2, env={"A": "1"}))], tmp_path / "runs")
+
+
 def test_shards_of_different_methods_are_refused(shard, tmp_path, monkeypatch):
     first = shard(1)
     monkeypatch.setitem(methods.CURRENT, "memory", methods.CURRENT["memory"] + 1)
@@ -152,6 +166,22 @@ def test_what_one_shard_keeps_out_of_the_history_stays_out(shard, tmp_path, sett
     record(RunSettings(db=str(tmp_path / "history.db")), info, results, folder, warnings.append)
     assert warnings == ([] if why is None else [f"The run is saved, but not put into the history: {why}"])
     assert (tmp_path / "history.db").exists() == (why is None)
+
+
+def test_a_merged_run_without_all_shards_stays_out_of_the_history(shard, tmp_path, command, monkeypatch):
+    """Also where all runs are imported, which restores a history."""
+    monkeypatch.chdir(tmp_path)
+    two = [read_shard(shard(number, 3)) for number in (1, 2)]
+    folder, info, *_ = merge(two, tmp_path / "runs")
+    assert exclusion(info) == "shards are missing"
+    whole, info, *_ = merge([*two, read_shard(shard(3, 3))], tmp_path / "runs")
+    assert exclusion(info) is None
+    done = command("history", "import", "runs")
+    assert done.code == 0, done.err
+    assert f"{folder.name}: left out: shards are missing" in done.err
+    assert done.out.startswith(f"{whole.name}: imported")
+    # A folder that is named itself is imported; the history keeps the whole run.
+    assert "left out: what is there is newer" in command("history", "import", str(folder)).out
 
 
 def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):

@@ -9,12 +9,16 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.earlier_nights import NightsOfCase
+from perfdash.history.ingest import take_in
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner import run
 from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours
 from perfdash.runner.plan import cut
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
+from tests.history.made import row
+from tests.history.made import run as made_run
+from tests.stores import made_store
 
 NEVER = Candidate(100.0)
 NOW = "2026-11-10T01:00:00Z"
@@ -122,6 +126,49 @@ def test_a_budget_needs_the_history(tmp_path):
     with pytest.raises(UsageError, match=r"--hours needs the history.*--no-history"):
         run.of_tonight(RunSettings(hours=1.0, no_history=True), plan("a"))
     assert run.of_tonight(RunSettings(hours=1.0, db=str(tmp_path / "none.db")), plan("a")).mine == (0,)
+
+
+FREEZING = {"inductor_config": {"freezing": True}}
+
+
+@pytest.mark.parametrize(("before", "tonight", "counts"), [
+    ({}, {}, True),
+    ({"allocator": "jemalloc"}, {}, False),
+    ({}, {"allocator": "jemalloc"}, False),
+    ({"allocator": "jemalloc"}, {"allocator": "jemalloc"}, True),
+    ({"env": {"A": "1"}}, {"env": {"A": "1"}}, True),
+    ({"side_by_side": 4, "gpus": ["H100"]}, {}, True),  # the machine decides these
+    (FREEZING, FREEZING, True),  # which the history keeps as settings of the case
+    ({}, FREEZING, False),
+], ids=str)  # fmt: skip
+def test_only_nights_with_the_same_options_count_as_measured(tmp_path, monkeypatch, before, tonight, counts):
+    """Two nightlies with other options on one host: each case has its turn in both."""
+    monkeypatch.setattr(run, "_host", lambda: "farm")
+    monkeypatch.setattr(run, "now", lambda: NOW)
+    old, new = Case("timm", "old"), Case("timm", "new")
+    case_settings = '{"inductor_config":{"freezing":true}}' if before == FREEZING else ""
+    rows = [row(of=replace(old, settings=case_settings), wall_s=3600.0)]
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, [made_run("2026-11-09", rows, setting={} if case_settings else before)])
+    settings = RunSettings(hours=1.0, db=str(tmp_path / "history.db"), **tonight)
+    planned = [Planned(case, "timm", case.model, cost_s=3600.0) for case in (old, new)]
+    chosen = run.of_tonight(settings, cut(planned, [3600.0] * 2, None)).cases
+    # Both were never measured: the first one comes first. Else the one that was measured waits.
+    assert [case.case.model for case in chosen if case.skip_reason is None] == ["new" if counts else "old"]
+
+
+def test_other_nights_say_how_long_a_case_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_host", lambda: "farm")
+    case = Case("timm", "m")
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, [
+            made_run("2026-11-01", [row(of=case, wall_s=60.0)]),
+            made_run("2026-11-02", [row(of=case, wall_s=900.0)], setting={"allocator": "jemalloc"}),
+        ])  # fmt: skip
+    plan = cut([Planned(case, "timm", "m", cost_s=10.0)], [10.0], None)
+    for allocator, cost_s in (("steady", 60.0), ("jemalloc", 900.0), ("tcmalloc", 900.0)):
+        settings = RunSettings(hours=1.0, db=str(tmp_path / "history.db"), allocator=allocator)
+        assert run.of_tonight(settings, plan).costs == (cost_s,)
 
 
 def test_the_slots_of_each_case_are_those_of_its_threads(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
-from perfdash.runner.plan import cut, differences, forecast, parse_shard, plan_from_json
+from perfdash.runner.plan import cut, differences, forecast, make_plan, parse_shard, plan_from_json
 from perfdash.settings import RunSettings
 from tests.runner.planned import CASES, COSTS, case
 
@@ -109,3 +109,19 @@ def test_the_forecast_takes_cases_of_other_threads_one_at_a_time():
     plan = cut([*own, *wider], [3600.0] * 4, None)
     hours = forecast(RunSettings(jobs=2), plan)["hours"]
     assert hours == {"work": 4.0, "until_the_last_shard_ends": 3.0}
+
+
+def test_two_suites_of_one_name_are_refused(tmp_path):
+    """A case names its suite: the models of the second one would be missing from the plan."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").touch()
+        (tmp_path / folder / "mine.toml").write_text(
+            'name = "team"\nloader = "python"\n[[models]]\nname = "net"\ntarget = "net.py:make"\n'
+        )
+    first, second = (str(tmp_path / folder / "mine.toml") for folder in ("a", "b"))
+    with pytest.raises(UsageError) as refusal:
+        make_plan(RunSettings(suite=(first, second)))
+    assert all(text in str(refusal.value) for text in (first, second, "named 'team'"))
+    plan, _ = make_plan(RunSettings(suite=(first, first)))
+    assert len(plan.cases) == 1

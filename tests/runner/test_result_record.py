@@ -52,6 +52,11 @@ def test_everything_measured():
     assert ratios.count == 1
 
 
+def test_a_note_of_the_slot_is_in_the_record():
+    answer = Answer([ProcessOutcome(events(), status=0)], "t", 9.0, 0.0, {}, notes=["no header"])
+    assert assemble(PLANNED, answer, "steady", "m.log").notes == ["no header"]
+
+
 def test_pooled_and_own_spread():
     assert run(ProcessOutcome(events(), status=0), beside=replicated())[0].speedup.basis == "pooled"
     result = replicated()

@@ -248,6 +248,18 @@ def test_code_for_other_instructions_is_the_machines_fault(start):
     assert result.attempts[0]["error"]["type"] == "OtherCode"
 
 
+@pytest.mark.parametrize("key", ["cpp.simdlen", "cpp.vec_isa_ok"])
+def test_code_for_other_instructions_may_be_what_a_configuration_asks_for(start, key):
+    lesser = events()
+    next(e for e in lesser if e["event"] == "compiled")["capture"]["vector_isa"] = "avx2"
+    run = start(
+        [case("a"), case("b", inductor_config={key: 256})],
+        Played(script={"b": [ProcessOutcome(lesser, status=0)]}, unlike={0: {"vector_isa": "avx512"}}),
+    )
+    run.run()
+    assert [(result.status, result.attempts) for result in run.results] == [(Status.PASS, [])] * 2
+
+
 def test_a_full_disk_is_waited_for(start, monkeypatch):
     run = start([case("a")])
     append, refusals = run.journal.append, [1, 2]

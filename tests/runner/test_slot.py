@@ -3,9 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from perfdash.errors import MachineError
 from perfdash.records import Case
 from perfdash.runner import slot as slots
 from perfdash.runner.cores import Locks, core_names
@@ -18,10 +20,11 @@ from tests.runner.planned import PLANNED, Parent
 def slot(monkeypatch):
     """A slot without a worker; `asked` are the roles of its probes, `lent` what its jobs were lent."""
     slot = Slot((0,), Options(python="python", threads=1))
-    slot.asked, slot.lent = [], []
+    slot.asked, slot.probed, slot.lent = [], [], []
 
-    def probe(like, case, role="probe"):
+    def probe(like, case, role="probe", **limits):
         slot.asked.append(role)
+        slot.probed.append(case)
         return {"vector_isa": "avx512", "whole": True}
 
     def process(planned, job, log, on_event=None, parent=0, timed=False):
@@ -55,6 +58,140 @@ def test_other_instructions_have_headers_of_their_own(slot, tmp_path):
     slot.measure(Order(planned()), tmp_path / "log", print)
     slot.measure(Order(planned(env={"ATEN_CPU_CAPABILITY": "avx2"})), tmp_path / "log", print)
     assert slot.asked == ["isa", "isa"]
+
+
+PLAIN, WRAPPER, AHEAD = planned(), planned(inductor_config={"cpp_wrapper": True}), planned("aot-inductor")
+
+
+@pytest.mark.parametrize("cases", [[PLAIN, WRAPPER, AHEAD], [AHEAD, WRAPPER, PLAIN], [WRAPPER, PLAIN, AHEAD]])
+def test_every_kind_of_case_finds_its_headers_whichever_comes_first(slot, monkeypatch, tmp_path, cases):
+    introduce(slot, monkeypatch, [*cases, planned("eager"), *cases, planned("inductor-freezing")])
+    others = [case for case in cases if case != PLAIN]
+    assert headers_of(slot) == [PLAIN, *others], "the machine's instructions are asked for by plain inductor"
+    for case in cases:
+        slot.measure(Order(case), tmp_path / "log", print)
+    assert slot.asked.count("isa") == 3
+
+
+@pytest.mark.parametrize("case", [planned(), planned("inductor-freezing"), planned(device="cuda")])
+def test_a_run_of_one_configuration_compiles_once_for_what_its_cases_share(slot, monkeypatch, tmp_path, case):
+    cases = [case, replace(case, case=replace(case.case, model="n", dtype="bfloat16"))]
+    introduce(slot, monkeypatch, cases)
+    for each in cases:
+        slot.measure(Order(each), tmp_path / "log", print)
+    assert slot.asked.count("isa") == 1
+
+
+def introduce(slot, monkeypatch, cases):
+    """Introduce a slot to cases without complaints."""
+    probe = slot._probe
+    able = {"complaints": [], "cuda": []}
+    monkeypatch.setattr(slot, "_probe", lambda *args, **options: probe(*args, **options) | able)
+    monkeypatch.setattr(slot, "_parent_for", lambda planned: Mock(hello={}))
+    slot.introduce(cases)
+
+
+def headers_of(slot):
+    """The cases whose headers a slot has made."""
+    return [case for role, case in zip(slot.asked, slot.probed, strict=True) if role == "isa"]
+
+
+@pytest.mark.parametrize("broken", [AHEAD, WRAPPER], ids=["aot-inductor", "cpp_wrapper"])
+@pytest.mark.parametrize("cases", ["broken plain", "plain broken", "broken"])
+def test_a_crash_while_headers_are_made_is_left_to_the_case(slot, monkeypatch, tmp_path, broken, cases):
+    probe, crashed = slot._probe, []
+
+    def crash(like, case, *args, **options):
+        if case == broken:
+            crashed.append(case)
+            raise MachineError("the worker failed")
+        return probe(like, case, *args, **options)
+
+    monkeypatch.setattr(slot, "_probe", crash)
+    cases = [{"broken": broken, "plain": PLAIN}[name] for name in cases.split()]
+    assert slot._vector_isa(cases, ["avx512f"]) == "avx512"
+    for _ in range(2):
+        answer = slot.measure(Order(broken), tmp_path / "log", print)
+        assert answer.outcomes == [ProcessOutcome([], status=0)], "the outcome of the case's own process"
+        assert "could not be made" in answer.notes[0]
+    assert slot.probed == [PLAIN]
+    assert len(crashed) == 1, "a probe tries twice itself"
+
+
+def test_a_kind_that_comes_first_after_the_beginning_may_crash_too(slot, monkeypatch, tmp_path):
+    monkeypatch.setattr(slot, "_probe", Mock(side_effect=MachineError("the worker failed")))
+    for _ in range(2):
+        answer = slot.measure(Order(planned(inductor_config={"cpp.simdlen": 256})), tmp_path / "log", print)
+        assert answer.outcomes == [ProcessOutcome([], status=0)]
+    assert slot._probe.call_count == 1
+
+
+@pytest.mark.parametrize("change", [{"env": {"TORCHINDUCTOR_X": "1"}}, {"inductor_config": {"cpp.cxx": "g"}}])
+def test_the_machine_is_asked_without_the_options_of_a_configuration(slot, change):
+    other = planned(**change)
+    assert slot._vector_isa([other, PLAIN], ["avx512f"]) == "avx512"
+    assert slot.probed == [PLAIN, other]
+    assert slot._vector_isa([other], ["avx512f"]) == "avx512"
+    assert slot.probed[2:] == [other], "the compiler that it names, and the variables of its fork parent"
+
+
+def test_a_machine_whose_plain_inductor_does_not_answer_ends_the_run(slot, monkeypatch):
+    monkeypatch.setattr(slot, "_probe", Mock(side_effect=MachineError("the worker failed")))
+    with pytest.raises(MachineError):
+        slot._vector_isa([AHEAD], ["avx512f"])
+
+
+@pytest.mark.parametrize("answers", [[False, True], [False, False], [True]])
+def test_incomplete_headers_of_a_kind_are_made_again_before_its_first_case(
+    slot, monkeypatch, tmp_path, answers
+):
+    probe, whole = slot._probe, iter(answers)
+    monkeypatch.setattr(
+        slot, "_probe", lambda *args, **options: probe(*args, **options) | {"whole": next(whole)}
+    )
+    for _ in range(2):
+        order = Order(planned(inductor_config={"cpp.simdlen": 256}))
+        answer = slot.measure(order, tmp_path / "log", print)
+        assert len(answer.notes) == (not answers[-1]), "its compilation latency contains the header"
+    assert slot.asked == ["isa"] * len(answers)
+    assert slot.measure(Order(planned("eager")), tmp_path / "log", print).notes == []
+
+
+@pytest.mark.parametrize("answers", [[False, True], [False, False], [True]])
+def test_a_driver_stub_that_failed_is_made_again(slot, monkeypatch, answers):
+    probe, whole = slot._probe, iter(answers)
+    monkeypatch.setattr(
+        slot,
+        "_probe",
+        lambda *args, **options: probe(*args, **options) | {"vector_isa": None, "whole": next(whole)},
+    )
+    assert slot._vector_isa([planned(device="cuda")], []) is None
+    assert slot.asked == ["isa"] * len(answers)
+
+
+def test_headers_that_are_not_whole_are_made_again(slot, monkeypatch):
+    probe, whole = slot._probe, iter([False, True, False, False])
+    monkeypatch.setattr(
+        slot, "_probe", lambda *args, **options: probe(*args, **options) | {"whole": next(whole)}
+    )
+    assert slot._vector_isa([PLAIN, WRAPPER], ["avx512f"]) == "avx512"
+    assert slot.probed == [PLAIN, PLAIN, WRAPPER, WRAPPER]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"ATEN_CPU_CAPABILITY": "avx2"}},
+        {"inductor_config": {"cpp.simdlen": 256}},
+        {"inductor_config": {"cpp.vec_isa_ok": True}},
+    ],
+)
+def test_a_case_that_names_its_instructions_says_nothing_of_the_machine(slot, change):
+    other, plain = planned(**change), planned()
+    assert slot._vector_isa([other, plain], ["avx512f"]) == "avx512"
+    assert slot.probed == [plain]
+    assert slot._vector_isa([other], ["avx512f"]) is None
+    assert slot.probed == [plain]
 
 
 def test_what_cannot_fit_is_not_started(slot, tmp_path):

@@ -69,6 +69,7 @@ def test_a_description_that_is_wrong_would_be_seen(described):
         "torch_git_version": "a",
         "method": {"latency": 1},
         "excluded": None,
+        "remark": None,
     }
     assert complaints(point, schemas["PointFields"], schemas) == []
     for wrong in ({"value": "1"}, {"value": True}, {"run": None}, {"more": 1}):

@@ -196,6 +196,24 @@ def test_a_suite_that_only_an_excluded_run_measured_has_no_page(tmp_path):
         assert server.get(f"/{site_links.suite_page(bed, case())}").status == 200
 
 
+def test_the_api_answers_by_default_of_the_last_run_that_counts(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    stray = run("2026-11-02", [row("stray")], host="laptop", host_class="i7 x 8")
+    with open_store(address) as store:
+        take_in(store, [run("2026-11-01", [row("resnet18")]), stray])
+        exclude(store, stray.run.name, "a stray run")
+    with serving(address) as server:
+        (found,) = server.get("/api/cases").json["cases"]
+        assert found["model"] == "resnet18"
+        assert len(server.get(f"/api/series?case={found['id']}").json["points"]) == 1
+        assert len(server.get("/api/trend?suite=timm").json["nights"]) == 1
+        with open_store(address) as store:
+            exclude(store, "2026-11-01T01-00-00Z_farm", "no run counts")
+        assert server.get("/api/cases").status == 200
+
+
 def test_an_odd_name_in_the_api_and_on_its_page(server, pages):
     (path,) = (path for path in pages if "script-alert" in path)
     assert EVIL.partition("\n")[0].replace("<", "&lt;").replace(">", "&gt;") in pages[path].text

@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from perfdash.detect.curation import rename
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import take_in
@@ -21,8 +23,9 @@ from perfdash.site import build_record, cause_page
 from perfdash.site import site_folder as folders
 from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
+from tests.detect.simulated import judge_last
 from tests.history.made import run
-from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
+from tests.site.stored import FIRST, NAMES, built, check, files, fill, fresh, night, result
 from tests.stores import made_store
 
 
@@ -39,7 +42,7 @@ def site(tmp_path):
 
 def test_every_link_leads_somewhere_and_nothing_is_asked_of_others(store, site):
     fill(store, range(130))
-    judge_new(store)
+    judge_last(store, 5)
     # 6 cases, two settings, the testbed's comparisons, and five at the top.
     assert check(built(store, site)) == 6 + 2 + 1 + 5
     assert len(list(site.glob("beds/*/data/*.js"))) == 130 + 1
@@ -95,7 +98,7 @@ def test_the_page_of_a_cause_that_ended_says_so(store, site):
         slow = night(number)
         rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
         take_in(store, [replace(slow, rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     assert "This is no longer open" not in page.read_text()
@@ -121,7 +124,7 @@ def test_the_page_of_an_open_cause_stays_where_worse_ones_come(store, site, monk
     fill(store, range(40))
     for number in (40, 41, 42):
         slower(number, {0: 1.3})
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     assert "<figure" in page.read_text()
@@ -143,7 +146,7 @@ def test_the_page_of_a_cause_lists_what_else_changed(store, site):
         rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
         environment = {**slow.run.environment, "governor": "powersave"}
         take_in(store, [replace(slow, run=replace(slow.run, environment=environment), rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
     (page,) = site.glob("causes/*.html")
     (listed,) = re.findall(r"<h2>What else changed with it</h2>\n<ul>(.*?)</ul>", page.read_text())
@@ -164,7 +167,7 @@ def test_no_page_has_a_secret(store, site, monkeypatch):
 def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
     """Through all that can happen to a history."""
     fill(store, range(124))
-    judge_new(store)
+    judge_last(store, 5)
     built(store, site)
 
     def same(title):
@@ -349,3 +352,19 @@ def test_nights_have_their_files(store, site):
     cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.cases(")[:-3])
     assert set(data["case"]) <= set(cases["case"])
     assert all((bed / "data" / page).resolve().is_file() for page in cases["page"])
+
+
+def test_a_run_that_was_renamed_has_its_new_name_everywhere(store, site, tmp_path):
+    case = Case("timm", NAMES[0])
+    levels = [10.0] * 15 + [14.0] * 15
+    nights = [
+        run(str(FIRST + timedelta(days=number)), [result(case, level, night=number)])
+        for number, level in enumerate(levels)
+    ]
+    take_in(store, nights)
+    built(store, site)
+    old = nights[15].run.name
+    rename(store, old, "broken-fan")
+    built(store, site)
+    assert files(site) == fresh(store, tmp_path / "fresh")
+    assert not any(old.encode() in content for content in files(site).values())

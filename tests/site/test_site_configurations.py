@@ -168,3 +168,24 @@ def test_numbers_of_different_methods_are_not_compared(tmp_path):
     old = run(str(FIRST), [measured(4.0, **FREEZING)], method={**CURRENT, "latency": 0})
     new = run(str(FIRST + timedelta(days=60)), [measured(10.0)])
     assert tables(page_of(tmp_path, old, new)) == []
+
+
+def test_a_configuration_that_was_dynamic_before_keeps_its_own_suite_page(tmp_path):
+    """Its last night must not be on the page of the nights that are measured today."""
+    runs = [
+        run(
+            str(FIRST + timedelta(days=night)),
+            [measured(100.0 if night < 3 else 50.0, **FREEZING, dynamic=night < 3)],
+        )
+        for night in range(6)
+    ]
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, runs)
+        folder = built(store, tmp_path / "site")
+    check(folder)
+    pages = {path.name: path.read_text() for path in folder.glob("beds/*/suites/*.html")}
+    assert len(pages) == 2
+    (live,) = [text for name, text in pages.items() if "dynamic" not in name]
+    assert "<dd>2.000x" in live
+    tiles = re.findall(r'<li><a class="k" href="([^"]+)">(.*?)</a>', (folder / "index.html").read_text())
+    assert len({href for href, _ in tiles}) == len({words for _, words in tiles}) == 2

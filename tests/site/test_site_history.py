@@ -18,7 +18,7 @@ from perfdash.history.queries import panel
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
 from perfdash.site.site_folder import ArrayCache
-from perfdash.site.suite_page import drawn, read_trends
+from perfdash.site.suite_page import drawn, read_suite_view, read_trends
 from perfdash.site.testbed_history import DAYS, Period, _gaps_filled, beds, period_of, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, Page, built, fill, night, result
@@ -108,6 +108,31 @@ def test_values_of_a_failure_are_of_something_else(store):
     values = {name: value for name, value in none.values.items() if name != "calls_captured"}
     take_in(store, [run("2026-01-08", [replace(none, values=values)])])
     assert read(store).passed[0].tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("later", [0, DAYS + 13])  # then the nights are weeks
+def test_means_leave_out_nights_on_which_a_model_does_not_count(store, later):
+    """On the first nights it reaches the recompile limit, or is not checked."""
+    faster = {"speedup": 3.0, "speedup_low": 2.9, "speedup_high": 3.1}
+    eager = {"speedup": 1.0, "speedup_low": 0.9, "speedup_high": 1.1}
+    other = replace(CASE, model="other")
+    limited = replace(result(CASE, **eager), details={"recompile_limit": "reached"})
+    first = [limited, result(CASE, status="pass_due_to_skip", **eager)] * (3 if later else 1)
+    days = [*first, *[result(CASE, **faster)] * (1 + later)]
+    take_in(
+        store,
+        [
+            run(str(FIRST + timedelta(days=day)), [row, result(other, **{**faster, "speedup": 1.5})])
+            for day, row in enumerate(days)
+        ],
+    )
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        (trend,) = read_trends(connection, bed, read_history(connection, bed).runs)
+        view = read_suite_view(connection, bed, trend.setting)
+    (line,) = [line for line in view.drawn.lines if line.name == "speedup"]
+    assert view.drawn.weekly == (2 if later else 0)
+    assert line.values == pytest.approx([math.sqrt(3 * 1.5)] * len(line.values))
 
 
 def test_numbers_of_the_back_end_eager_count_though_it_captures_nothing(store, tmp_path):

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported, Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
+from tests.detect.simulated import judge_last
 from tests.history.made import run
 from tests.site.stored import FIRST, built, fill, night, result
 
@@ -72,7 +72,7 @@ def folder(tmp_path_factory):
             rows = [*night_run.rows, result(Case("timm", "failing"), status="timeout")]
             rows[0] = slow(number)
             take_in(store, [Imported(night_run.run, tuple(rows))])
-        judge_new(store)
+        judge_last(store, 6)
         return built(store, home / "site")
 
 
@@ -91,7 +91,7 @@ def two_machines(tmp_path_factory):
                 rows += [result(Case("timm", "failing"), 10.0, night=number, status=status)]
                 made = run(str(FIRST + timedelta(days=number)), rows, git=f"{number:040x}", **host)
                 take_in(store, [made])
-        judge_new(store)
+        judge_last(store, 6)
         return built(store, home / "site")
 
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import read_run
 from perfdash.history.results import Imported
+from perfdash.records import Case
+from perfdash.report.comment import comment
+from perfdash.report.night import of_history
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
+from perfdash.site.compare_page import pairs
+from perfdash.site.overview_page import overview_of
 from perfdash.site.suite_heat_map import heat_lines, heat_nights
 from perfdash.site.testbed_history import beds, read_history
 from perfdash.site.timeline import case_changes
 from tests.detect.simulated import farm, judge_nights
+from tests.history.made import run
+from tests.site.stored import FIRST, built, check, result
 from tests.stores import made_store
 
 NIGHTS, STEP = 60, 40
@@ -110,3 +120,45 @@ def test_the_chart_of_a_cause_is_at_the_level_of_one_machine(tmp_path):
     assert view.lines.median[:STEP] == pytest.approx([1.0] * STEP, abs=0.02)
     after = [value for value in view.lines.median[STEP:] if value is not None]
     assert after == pytest.approx([0.92] * len(after), abs=0.02)
+
+
+def nights_of(hosts):
+    """A run for each host, a day each; on `b` speedups are 5 % lower than on other machines."""
+    runs = []
+    for night, host in enumerate(hosts):
+        level = 1.5 * (0.95 if host == "b" else 1.0)
+        rows = []
+        for model in range(10):
+            speedup = level * (1 + 0.002 * ((night * 7 + model * 3) % 5 - 2))
+            bounds = {"speedup_low": 0.99 * speedup, "speedup_high": 1.01 * speedup}
+            rows.append(result(Case("timm", f"m{model}"), 10.0, night=night, speedup=speedup, **bounds))
+        runs.append(run(str(FIRST + timedelta(days=night)), rows, host=host))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("hosts", "before", "machines"),
+    [
+        ("ab" * 5, "b", ""),
+        ("aaaaab", "a", "on another machine: a | b"),
+    ],
+)
+def test_a_night_is_compared_with_the_last_one_of_its_machine(tmp_path, hosts, before, machines):
+    """Two machines of a class differ: between them nothing is better or worse."""
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights_of(hosts))
+        judge_new(store)
+        with store.read() as connection:
+            (bed,) = beds(connection)
+            history = read_history(connection, bed)
+            (tile,) = overview_of(connection, bed, history.runs, []).settings
+            first, *_ = pairs(connection, history.runs)
+            night = of_history(connection, read_run(connection, history.runs[-1]))
+        folder = built(store, tmp_path / "site")
+    check(folder)
+    assert (tile.word, tile.machines, tile.old.host) == ("same", machines, before)
+    assert (first.old.host, first.machines) == (before, machines)
+    assert night.previous.run.host == before
+    assert ("5.0% (10) on another machine: a" in comment(night)) == bool(machines)
+    for path in (folder / "index.html", *folder.glob("beds/*/compare.html")):
+        assert ("on another machine: a | b" in path.read_text()) == bool(machines)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 
+from perfdash.detect.curation import rename
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
-from tests.detect.simulated import farm
+from perfdash.site.regressions_page import unjudged
+from tests.detect.simulated import farm, judge_last, slower
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -74,6 +77,20 @@ def test_runs_of_one_name_have_their_own_words_and_builds(store, site):
     assert len(list(folder.glob("beds/*/data/one.csv-*.js"))) == 2
 
 
+def test_runs_that_wait_are_counted_on_all_days_that_are_judged(store):
+    for number in range(31):
+        day = str(FIRST + timedelta(days=number))
+        times = [f"{day}T{hour:02}:00:00Z" for hour in range(12 if number >= 26 else 1)]
+        rows = [result(Case("timm", "resnet18"), night=number)]
+        take_in(store, [run(day, rows, name=time, started=time) for time in times])
+    with store.read() as connection:
+        runs = list_runs(connection)
+    judged = [replace(line, judged="2026-03-01T00:00:00Z") for line in runs]
+    assert unjudged(runs[26:]) == 60
+    assert unjudged([runs[26], *judged[27:]]) == 1
+    assert unjudged([*runs[:2], *judged[2:]]) == 1, "only the latest 30 days are judged"
+
+
 def dtypes(number: int, dtype: str, level: float = 10.0, name: str = "swin_base"):
     """A run of one dtype of a night that has two."""
     cases = [Case("timm", name, dtype=dtype) for name in NAMES]
@@ -88,7 +105,7 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
     for number in range(22):
         level = 40.0 if number >= 20 else 10.0
         take_in(store, [dtypes(number, "float32", level), dtypes(number, "bfloat16")])
-    judge_new(store)
+    judge_last(store, 5)
     desk = [result(Case("timm", "resnet18"), night=21)]
     take_in(store, [run("2026-01-26", desk, name="desk", started="2026-01-26T09:00:00Z")])
     overview = page(site(), "index.html").text
@@ -105,6 +122,7 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
 def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch):
     names = [f"model{k}" for k in range(8)]
     fill(store, range(20), names=names)
+    judge_last(store, 1)
     for number in (20, 21, 22):
         night_run = night(number, names)
         rows = [
@@ -137,7 +155,7 @@ def test_the_culprit_of_an_alert_stands_beside_it(store, site):
         rows = tuple(result(row.case, 20.0, night=number) for row in slow.rows)
         info = replace(slow.run, environment={**slow.run.environment, "worker": worker})
         take_in(store, [replace(slow, run=info, rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     assert "culprit" not in page(site(), "regressions.html").text
     with store.write() as connection:
         alert = next(candidate for candidate in kept.load(connection) if candidate.state in kept.LIVE)
@@ -163,7 +181,20 @@ def test_a_lost_improvement_is_one_failure(store):
         return "crash" if model == "model03" and not 27 <= night < 32 else "pass"
 
     take_in(store, farm(33, 6, statuses=statuses))
-    judge_new(store)
+    judge_last(store, 8)
     with store.read() as connection:
         views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
     assert [view.cause.group for view in views] == [NEW_FAILURE]
+
+
+def test_what_happened_to_a_cause_has_days_also_after_a_run_was_renamed(store):
+    runs = farm(33, 6, change=slower("model03", 28, 1.3))
+    take_in(store, runs)
+    judge_new(store, latest=5)
+    rename(store, runs[29].run.name, "wheel-2.15-final")
+    with store.read() as connection:
+        views, _ = open_causes(connection, testbed_history.testbeds_with_runs(connection))
+    days = [day for view in views for day, _ in view.events]
+    assert days == sorted(days)
+    assert runs[29].run.started[:10] in days
+    assert all(date.fromisoformat(day) for day in days)

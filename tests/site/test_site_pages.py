@@ -15,7 +15,6 @@ import pytest
 
 from perfdash.charts.heat_map import bucket
 from perfdash.detect import curation
-from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
@@ -28,6 +27,7 @@ from perfdash.site.model_page import case_changes, model_context, model_view, ne
 from perfdash.site.render import printable, render_model, render_suite
 from perfdash.site.suite_page import SuiteSetting, open_changes, read_suite_view, read_trends, suite_view
 from perfdash.site.testbed_history import beds, read_history
+from tests.detect.simulated import judge_last
 from tests.history.made import row, run
 from tests.site.stored import FIRST, HOSTILE, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -151,7 +151,7 @@ def test_alerts_stand_on_top_and_on_the_model(store, site):
         result(r.case, status="fail_to_run") if r.case.model == "resnet18" else r for r in broken.rows
     )
     take_in(store, [replace(broken, rows=rows)])
-    judge_new(store)
+    judge_last(store, 5)
     folder = site()
     overview = page(folder, "index.html")
     assert "2 new failures" in overview.text
@@ -238,7 +238,7 @@ def test_the_verdict_of_a_model_comes_first_and_slower_has_two_words(store, site
         rows = [result(Case("timm", "swin"), 10.0, night=number, backend_ms=level + 0.01 * (number % 3))]
         rows = [replace(rows[0], verdict="slower"), result(Case("timm", "still"), 10.0, night=number)]
         take_in(store, [run(str(FIRST + timedelta(days=number)), rows)])
-    judge_new(store)
+    judge_last(store, 5)
     folder = site()
     (path,) = folder.glob("beds/*/models/*swin*.html")
     html = path.read_text()

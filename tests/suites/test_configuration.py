@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from perfdash import topology
 from perfdash.errors import UsageError
-from perfdash.records import Case
+from perfdash.records import NAMED_DYNAMIC, Case, variation, variation_in_words
 from perfdash.settings import resolve
 from perfdash.suites.case_selection import select
 from perfdash.suites.configuration import (
@@ -53,6 +54,21 @@ def test_the_shipped_configurations_load_default_first():
     assert len({str(load_configuration(name).values) for name in names}) == len(names)
     assert load_configuration("default").values == {}
     assert load_configuration("freezing-amp").settings == FREEZING
+    assert {name for name in names if load_configuration(name).values.get("dynamic")} == NAMED_DYNAMIC
+
+
+def test_a_configuration_with_and_without_dynamic_shapes_has_two_names():
+    static = Case("timm", "m", configuration="mine", settings='{"bind_memory":true}')
+    dynamic = replace(static, dynamic=True)
+    assert static.name != dynamic.name
+    assert [variation(case.configuration, case.dynamic) for case in (static, dynamic)] == [
+        "mine",
+        "mine+dynamic",
+    ]
+    assert variation_in_words("mine", True, static.settings) == [
+        "configuration mine+dynamic (bind_memory=True)"
+    ]
+    assert {variation(name, True) for name in NAMED_DYNAMIC} == NAMED_DYNAMIC
 
 
 def test_cases_of_a_run_under_several_configurations(model, tmp_path):

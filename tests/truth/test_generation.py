@@ -16,7 +16,7 @@ def run(home, *models, quickly):
     suite = HERE / "truth" / "generation.toml"
     ran = perfdash(
         "run", "--suite", str(suite), "--models", ",".join(models), "--backend", "aot_eager",
-        "--processes", "1", cwd=home, quickly=quickly,
+        "--processes", "1", cwd=home, quickly=quickly, warm=True,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return {(result.case.model, result.case.batch_size): result for result in ran.every}

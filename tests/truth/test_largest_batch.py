@@ -17,7 +17,7 @@ def largest(home, gib, backend="eager"):
     ran = perfdash(
         "run", "--model", f"{HERE / 'truth' / 'training_models.py'}:grows", "--scenario", "training",
         "--backend", backend, "--batch-size", "8", "--memory-limit", str(gib), "--find-batch-size", "--json",
-        cwd=home,
+        cwd=home, warm=True,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert not (home / "runs").exists(), "nothing is kept"

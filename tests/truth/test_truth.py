@@ -57,7 +57,9 @@ PRECISE = ("itself", "sleeps", "spins")
 def run_failures(home: Path, models: Iterable[str], *more: str, quickly: bool) -> Ran:
     suite = HERE / "truth" / "failures.toml"
     arguments = ["run", "--suite", str(suite), "--backend", "aot_eager", "--retry-pause", "0", *more]
-    return perfdash(*arguments, "--models", ",".join(models), cwd=home, timeout=1700, quickly=quickly)
+    return perfdash(
+        *arguments, "--models", ",".join(models), cwd=home, timeout=1700, quickly=quickly, warm=True
+    )
 
 
 @pytest.fixture(scope="module")

@@ -291,3 +291,52 @@ print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
     assert (headers, headers_again) == ("1", "0")
     assert int(built_again) < int(built)
     assert all_files(tmp_path / "shared of one") == all_files(tmp_path / "shared of two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "config"), [("inductor", "{'cpp_wrapper': True}"), ("aot-inductor", "{}")], ids=str
+)
+def test_a_case_of_another_kind_compiles_no_headers_either(tmp_path, command_server, backend, config):
+    """Two real processes: the slot's, which makes them, and that of another model's case."""
+    script = """
+import os, sys
+import torch
+from torch._inductor import cpp_builder
+from perfdash.records import Case, Job
+from perfdash.worker import capabilities, compiler_caches, registry
+scratch, machine_cache, backend, config, is_slot = sys.argv[1:]
+built = []
+build = cpp_builder.CppBuilder.build
+def counted(self):
+    built.append(str(self.get_target_file_path()))
+    return build(self)
+cpp_builder.CppBuilder.build = counted
+job = Job(
+    case=Case("s", "m", backend=backend), loader="", target="", scratch=scratch,
+    machine_cache=machine_cache, inductor_config=eval(config),
+)
+if is_slot:
+    capabilities.isa(job, lambda name, **values: print(values["whole"], end="|"))
+else:
+    compiler_caches.use_in(scratch, machine_cache)
+    capabilities.prepare_backend(job)
+    model, inputs = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), torch.ones(4, 8)
+    with torch.no_grad():
+        registry.backend(backend).prepare(model, (inputs,), job)(inputs)
+print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
+"""
+    (tmp_path / "shared").mkdir()
+    answers = []
+    for name, is_slot in (("slot", "slot"), ("case", "")):
+        (tmp_path / name).mkdir()
+        said = command_server.workers.run_script(
+            script, str(tmp_path / name), str(tmp_path / "shared"), backend, config, is_slot,
+            env={"PERFDASH_CACHE": str(tmp_path / "cache")},
+        )  # fmt: skip
+        answers.append(said.strip().split("|"))
+    (whole, made, _), (made_by_case, built_by_case) = answers
+    assert whole == "True"
+    assert int(made) >= 1
+    assert made_by_case == "0"
+    assert int(built_by_case) > 0

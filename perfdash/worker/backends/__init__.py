@@ -19,6 +19,8 @@ returned counts as compilation. Optional:
   called in a fresh process without the model's code (worker/standalone_package.py);
 - notes(model): remarks for the readers of the result;
 - vector_isa(job, find_out): the vector instructions that it compiles for;
+- compile_sample(job): compiles a small model for the CPU, where torch.compile makes other precompiled headers
+  than this back end (worker/compiler_caches.py);
 - prepare_repeatable: like prepare, for the accuracy check of a model that draws random numbers, where
   compiling changes them.
 """

@@ -1,0 +1,155 @@
+"""Save a bisection with its alert: the culprits that explain the alert, and apart from them the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.bisection.metrics import WRONG
+from perfdash.bisection.replay import Bisection
+from perfdash.bisection.result import NOT_FINISHED, BisectionResult, Culprit
+from perfdash.detect.alert_evidence import remeasured_change
+from perfdash.files import now
+from perfdash.history import alert_store
+from perfdash.history.alert_store import Alert, BisectionRow, save_bisection
+from perfdash.history.store import open_store
+from perfdash.records import Status
+
+_EXPLAINED = 0.5  # of an alert's change, from which the change at a culprit is the alert's own
+_NOTED = 10  # revisions of a set that the alert names
+
+
+def explaining(alert: Alert, result: BisectionResult) -> list[Culprit]:
+    """The culprits whose change is the alert's: its status, or its metric, direction and half of its size.
+
+    Where none alone is half of the alert's change, those of its direction explain it if together they are.
+    perfdash cannot compare the output of a user's command with an alert: its culprits are taken as they are.
+    """
+    if result.command:
+        return list(result.culprits)
+    if alert.kind == "status":
+        return [culprit for culprit in result.culprits if _has_status(alert, result, culprit)]
+    wanted = _change(alert)
+    if result.column != alert.metric or not wanted:
+        return []
+    parts = [_step(result, culprit) / wanted for culprit in result.culprits]
+    least = _EXPLAINED if any(part >= _EXPLAINED for part in parts) else 0.0
+    if sum(part for part in parts if part > 0) < _EXPLAINED:
+        return []
+    return [
+        culprit for culprit, part in zip(result.culprits, parts, strict=True) if part > 0 and part >= least
+    ]
+
+
+def _has_status(alert: Alert, result: BisectionResult, culprit: Culprit) -> bool:
+    """Whether a culprit ends with the alert's status."""
+    after = alert.details.get("after")
+    if result.metric == "accuracy" and after == Status.FAIL_ACCURACY:
+        after = WRONG
+    tested = result.ranges[culprit.stage].tested
+    return any(after in build.said for build in tested if build.id == culprit.revisions[-1].id)
+
+
+def _change(alert: Alert) -> float:
+    """The change of an alert: of a count the difference, otherwise the log ratio; 0 where it is not known."""
+    if alert.kind == "count":
+        return (alert.after or 0.0) - (alert.before or 0.0)
+    again = remeasured_change(alert)
+    return again.ratio if again else alert.change or 0.0
+
+
+def _step(result: BisectionResult, culprit: Culprit) -> float:
+    """The change at a culprit, in the form of _change."""
+    change = culprit.change.ratio or 0.0
+    return math.log(change) if result.kind == "ratio" and change > 0 else change
+
+
+def save_to_history(
+    history: str, bisection: Bisection, result: BisectionResult, headline: str
+) -> list[Culprit]:
+    """Save a bisection in a history, and its culprits in its alert: those that do not explain the alert."""
+    request = bisection.begun["asked"]
+    culprits = [revision.id for culprit in result.culprits for revision in culprit.revisions]
+    details = result.to_json()
+    for stage in details["ranges"]:
+        stage["tested"] = [{**tested, "values": []} for tested in stage["tested"]]  # the journal has them
+    row = BisectionRow(
+        name=result.name,
+        alert_id=result.alert,
+        started=result.began,
+        ended=result.ended or None,
+        state=result.word if result.state == "done" else result.state,
+        good=request["good"],
+        bad=request["bad"],
+        culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
+        details=details,
+    )
+    others: list[Culprit] = []
+    with open_store(history) as store, store.write() as connection:
+        if result.alert is not None:
+            alert = alert_store.find(connection, result.alert)
+            own = explaining(alert, result)
+            others = [culprit for culprit in result.culprits if culprit not in own]
+            _note(connection, alert, result, own, others, headline)
+        save_bisection(connection, row)
+    return others
+
+
+def progress(result: BisectionResult) -> str:
+    """How far a bisection that is not finished came, in plain text."""
+    now = next((stage for stage in result.ranges if stage.verdict == NOT_FINISHED), None)
+    if now is None or not now.standing.first:
+        return NOT_FINISHED
+    left = now.standing.last - now.standing.first + 1
+    return f"{NOT_FINISHED}, {left} of {now.last} revisions left"
+
+
+def _note(
+    connection: sa.Connection,
+    alert: Alert,
+    result: BisectionResult,
+    own: Sequence[Culprit],
+    others: Sequence[Culprit],
+    headline: str,
+) -> None:
+    """Write the culprits into an alert, or how far the search came, unless it has better ones.
+
+    own: those that explain the alert; others: those that do not.
+    """
+    finished = result.state == "done"
+    before = alert.details.get("bisected") or {}
+    if before and before.get("finished", True) and not finished:
+        return
+    if before.get("culprits") and others and not own:
+        return
+    bisected = {
+        "name": result.name,
+        "word": progress(result) if result.word == NOT_FINISHED else result.word,
+        "culprits": [_noted(alert, result, culprit) for culprit in own],
+        "others": [_noted(alert, result, culprit) for culprit in others],
+        "finished": finished,
+    }
+    if before == bisected:
+        return
+    only_others = "found another change, which does not explain this alert: " if others and not own else ""
+    changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
+    alert_store.save(connection, changed, note=f"bisected: {only_others}{headline}"[:400])
+
+
+def _noted(alert: Alert, result: BisectionResult, culprit: Culprit) -> dict[str, Any]:
+    """A culprit as its alert keeps it. `of_metric`: what was measured, if it is not the alert's metric."""
+    return {
+        "commits": [dataclasses.asdict(revision) for revision in culprit.revisions[:_NOTED]],
+        "of": len(culprit.revisions),
+        "probability": culprit.probability,
+        "kind": result.kind,
+        "of_metric": None if result.column == alert.metric else result.title,
+        "change": culprit.change.ratio,
+        "low": culprit.change.low,
+        "high": culprit.change.high,
+        "confirmed": culprit.confirmed,
+    }

@@ -1,0 +1,87 @@
+"""What a bisection leaves with its alert: culprits that explain it, and apart from them other changes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from perfdash.bisection.alert_culprits import explaining, save_to_history
+from perfdash.bisection.result import MetricChange, result_of
+from perfdash.history import alert_store
+from perfdash.history.store import open_store
+from perfdash.report.alert_text import culprits
+from perfdash.report.bisection_report import headline
+from tests.bisection.scripted import Script, bisected
+from tests.cli.alert_histories import environment_said, history
+
+OTHER = "found another change, which does not explain this alert: "
+
+
+@pytest.fixture
+def db(tmp_path):
+    """A history with an alert of +10 % of compiled latency."""
+    return history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
+
+
+def saved(db, folder, script):
+    """The alert after a bisection of it was saved, and the note on it."""
+    asked = {"good": "0", "bad": "8", "recipe": "git"}
+    bisection = bisected(script, folder, alert=1, asked=asked, confirm=True)
+    result = replace(result_of(bisection), state="done")
+    save_to_history(db, bisection, result, headline(result))
+    with open_store(db, create=False) as store, store.read() as connection:
+        return alert_store.find(connection, 1), alert_store.events(connection, 1)[-1].note
+
+
+def test_a_change_of_the_other_sign_is_not_the_culprit(db, tmp_path):
+    alert, note = saved(db, tmp_path / "b", Script.step(9, 4, by=0.95, metric="backend", sd=0.004))
+    (line,) = culprits(alert)
+    assert line.startswith(f"{OTHER}4 change 4 by Ann Author: -5.")
+    assert alert.details["bisected"]["culprits"] == []
+    assert note.startswith(f"bisected: {OTHER}")
+
+
+def test_a_change_of_under_half_the_size_is_not_the_culprit(db, tmp_path):
+    alert, _ = saved(db, tmp_path / "b", Script.step(9, 4, by=1.03, metric="backend", sd=0.002))
+    assert [line.startswith(OTHER) for line in culprits(alert)] == [True]
+
+
+def test_a_change_of_another_metric_is_not_the_culprit(db, tmp_path):
+    alert, _ = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="eager"))
+    (line,) = culprits(alert)
+    assert line.startswith(OTHER)
+    assert "% eager latency" in line
+
+
+def test_the_culprit_has_its_signed_size_and_stays_when_another_change_is_found(db, tmp_path):
+    alert, _ = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    (line,) = culprits(alert)
+    assert line.startswith("culprit: 4 change 4 by Ann Author: +")
+    alert, _ = saved(db, tmp_path / "c", Script.step(9, 6, by=0.95, metric="backend", sd=0.004))
+    assert culprits(alert) == [line]
+
+
+def test_of_two_culprits_only_that_of_the_alerts_direction_is_named(db, tmp_path):
+    script = Script.step(12, 4, by=1.1, metric="backend", sd=0.002)
+    script.levels |= {str(number): 1.1 * 0.97 for number in range(8, 12)}
+    alert, _ = saved(db, tmp_path / "b", script)
+    lines = culprits(alert)
+    assert [line.partition(":")[0] for line in lines] == ["culprit", OTHER.partition(":")[0]]
+    assert [size in line for size, line in zip((": +", ": -"), lines, strict=True)] == [True, True]
+
+
+def test_steps_that_explain_an_alert_only_together(tmp_path):
+    """Three small steps of the alert's direction are its culprits; a command's are taken as they are."""
+    result = result_of(bisected(Script.step(9, 4, by=1.1, metric="backend"), tmp_path))
+    (one,) = result.culprits
+    steps = [replace(one, change=MetricChange(ratio=ratio)) for ratio in (1.04, 1.03, 1.03, 0.99)]
+    alert = alert_store.Alert(
+        "metric", 1, 1, "backend_ms", "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01", change=0.095
+    )
+    several = replace(result, culprits=tuple(steps))
+    assert explaining(alert, several) == steps[:3]
+    assert explaining(replace(alert, change=0.3), several) == []
+    # The pairs of a re-measurement know the change better than the nights.
+    pairs = {"remeasured": {"ratio": 1.1, "low": 1.09, "high": 1.11, "pairs": 9}}
+    assert explaining(replace(alert, change=math.log(1.3), details=pairs), several) == steps[:3]
+    assert explaining(replace(alert, change=0.3), replace(several, command=("./m.sh",))) == steps
