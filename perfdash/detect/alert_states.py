@@ -64,6 +64,7 @@ _MODE_RETURNS = 2  # times that a fixed change came back after which its series 
 _SPELLS = 10  # times that a change was fixed whose nights are kept
 _NOISY = ("metric", "drift")  # the kinds of changes of which a test of noise may be uncertain
 _LEVELS = ("good_run_id", "bad_run_id", "before", "after", "change", "p", "details")  # of an alert
+REFUTED = "dismissed by a re-measurement"  # the note of such an event
 _JUMPS = "the series jumps between two levels: only a re-measurement makes an alert of it"
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
 

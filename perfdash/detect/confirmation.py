@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.detect.alert_states import confirmed, dismissed, new_alert
+from perfdash.detect.alert_states import REFUTED, confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import changed_in_build, other_build
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
 from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
@@ -175,7 +175,7 @@ def alert_after(
             alert, details={**alert.details, **_remeasured(numbers)}
         ), "confirmed by a re-measurement"
     if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
-        alert, note = dismissed(same[0], at), "dismissed by a re-measurement"
+        alert, note = dismissed(same[0], at), REFUTED
         if alert.state == FIXED:  # as it was before its change seemed to return
             return alert, note
         return replace(alert, details={**alert.details, **_remeasured(numbers)}), note

@@ -115,6 +115,7 @@ def remove(store: Store, run: RunLine, why: str | None = None) -> int:
                 f"{run.name} has changed since it was looked up, so it was not removed; "
                 "`perfdash history show` shows it; repeat the command to remove it as it is now"
             )
+        undo_replaced(connection)  # its mark would be removed with it
         _mark(connection, run, "removed")
         nights = judge_again_from(connection, run, f"{run.name} was removed from the history")
         _move_alerts(connection, run)
@@ -235,7 +236,12 @@ def _rolled_back(
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
     if not earlier:
-        withdrawn_state = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
+        withdrawn_state = {
+            "until": until,
+            "state": alert.state,
+            "acknowledged": is_acknowledged,
+            "refuted": bool(events) and events[-1][0].note == alert_states.REFUTED,
+        }
         details = {**alert.details, "withdrawn": withdrawn_state}
         return replace(alert, state=DISMISSED, changed=at, seen_run_id=None, details=details)
     event, run_id = earlier[-1]
@@ -371,6 +377,8 @@ def raised_again(alert: Alert, withdrawn_before: Sequence[Alert]) -> Alert:
             state = alert.state
             if withdrawn["acknowledged"]:
                 state = ACKNOWLEDGED
+            elif withdrawn.get("refuted") and alert.bad_run_id == old.bad_run_id:
+                state = DISMISSED
             elif "remeasured" in kept and withdrawn["state"] != DISMISSED:
                 state = CONFIRMED
             details = {**alert.details, **kept}

@@ -89,9 +89,9 @@ def judge_new(
     _undo_replaced_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
-        waiting = []
+        waiting, first_days = [], {}
         for bed in beds:
-            since = first_latest_day(connection, bed, latest)
+            since = first_days[bed] = first_latest_day(connection, bed, latest)
             runs = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
             waiting += [run for run in runs if run.judged is None and run.results]
             if skipped := _never_judged(connection, bed, since):
@@ -106,6 +106,9 @@ def judge_new(
         with store.write() as connection:
             if _is_settled(connection, run):
                 continue
+            # Someone took earlier nights back meanwhile: judged after this one they would be late.
+            if _earlier_waits(connection, run, first_days[run.testbed_id]):
+                break
             judged = judge_run(connection, run, rules)
             at = now()
             # A run that was imported after later nights were judged changes no alert.
@@ -113,7 +116,24 @@ def judge_new(
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
         done.append(judged)
-    return done
+    else:
+        return done
+    return done + judge_new(store, latest, rules, warn)
+
+
+def _earlier_waits(connection: sa.Connection, run: RunLine, since: str) -> bool:
+    """Whether an earlier run of the testbed, from the day `since` on, is still to be judged."""
+    runs = schema.runs
+    earlier = sa.or_(runs.c.started < run.started, sa.and_(runs.c.started == run.started, runs.c.id < run.id))
+    query = sa.select(runs.c.id).where(
+        runs.c.testbed_id == run.testbed_id,
+        runs.c.started >= since,
+        earlier,
+        runs.c.judged.is_(None),
+        runs.c.excluded.is_(None),
+        runs.c.results > 0,
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def _never_judged(connection: sa.Connection, testbed_id: int, since: str) -> list[RunLine]:

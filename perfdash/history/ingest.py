@@ -118,6 +118,8 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
+        # No night is judged by samples, which return where a pruned run is imported again.
+        same = same or _same_results(connection, old, values, rows, samples=False)
         if same and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
             values["judged"] = old.judged
         own_name = given_name(connection, run_id)
@@ -213,9 +215,14 @@ def _with_common_shards(connection: sa.Connection, run: RunRow) -> int | None:
 
 
 def _same_results(
-    connection: sa.Connection, old: sa.Row[Any], values: Mapping[str, Any], rows: Sequence[Row]
+    connection: sa.Connection,
+    old: sa.Row[Any],
+    values: Mapping[str, Any],
+    rows: Sequence[Row],
+    *,
+    samples: bool = True,
 ) -> bool:
-    """Whether the store has exactly these numbers, on the same testbed."""
+    """Whether the store has exactly these numbers, and has samples of the same, on the same testbed."""
 
     def numbers(rows: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
         return {
@@ -225,7 +232,7 @@ def _same_results(
                 row.started,
                 dict(row.values),
                 dict(row.others),
-                set(row.samples),
+                set(row.samples) if samples else None,
             )
             for row in rows
         }

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect import confirmation, curation
+from perfdash.detect import alert_states, confirmation, curation, nightly_judging
 from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.files import now
 from perfdash.history import alert_store
 from perfdash.history.ingest import REPLACED, replaced_since_judged, take_in
-from perfdash.history.maintenance import merge
+from perfdash.history.maintenance import merge, prune
 from perfdash.history.queries import list_runs
 from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import made_store
@@ -251,3 +251,68 @@ def test_a_merged_history_was_not_judged_on_the_testbeds_of_the_other(quick, tmp
     judge_new(quick)
     with quick.read() as connection:
         assert replaced_since_judged(connection) == {}
+
+
+@pytest.mark.parametrize("exclude", [False, True], ids=["resumed", "excluded"])
+def test_what_a_re_measurement_refuted_stays_so_when_an_earlier_night_changes(quick, exclude):
+    runs = farm(28, 6, change=slower("model03", 27, 1.15, until=28))
+    judge_nights(quick, runs, 26)
+    (suspected,) = alerts(quick)
+    with quick.write() as connection:
+        refuted, note = alert_states.dismissed(suspected, now()), alert_states.REFUTED
+        alert_store.save(connection, replace(refuted, details={**refuted.details, "remeasured": {}}), note)
+    if exclude:
+        curation.exclude(quick, runs[26].run.name, "the fan was broken")
+    else:
+        take_in(quick, [measured_again(runs[26], {"model05": "crash"})])
+    judge_new(quick)
+    assert [alert.state for alert in alerts(quick) if alert.id == suspected.id] == [alert_store.DISMISSED]
+
+
+def test_a_removed_night_that_had_moved_to_another_testbed_takes_its_alerts_back(quick):
+    runs = farm(7, 4, statuses=lambda night, name: "crash" if (night, name) == (6, "model01") else "pass")
+    judge_nights(quick, runs, 6)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.NEW]
+    take_in(quick, [measured_again(runs[6], {"model01": "pass"}, TWO_SLOTS_LEFT)])
+    with quick.read() as connection:
+        last = list_runs(connection)[-1]
+    curation.remove(quick, last)
+    judge_new(quick)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.DISMISSED]
+
+
+def test_samples_that_return_after_they_were_pruned_make_no_night_another(quick):
+    runs = [
+        replace(
+            night, rows=tuple(replace(row, samples={"backend_ms": [1.0, 2.0, 3.0]}) for row in night.rows)
+        )
+        for night in farm(9, 4)
+    ]
+    judge_nights(quick, runs, 7)
+    with quick.read() as connection:
+        first = list_runs(connection)[0]
+    prune(quick, [first], samples_only=True)
+    assert take_in(quick, runs)[0] == REPLACED
+    assert judge_new(quick) == []
+
+
+def test_who_judges_while_another_takes_nights_back_judges_these_first(quick, monkeypatch):
+    def statuses(night, name):
+        return "crash" if night >= 7 and name == "model01" else "pass"
+
+    runs = farm(10, 6, statuses=statuses)
+    judge_nights(quick, runs[:9], 6)
+    take_in(quick, runs[9:])
+    never_judged, waits = nightly_judging._never_judged, [True]
+
+    def meanwhile(*arguments):
+        if waits and waits.pop():  # after the waiting nights were read
+            take_in(quick, [measured_again(runs[6], {"model02": "crash"})])
+            with quick.write() as connection:
+                curation.undo_replaced(connection)
+        return never_judged(*arguments)
+
+    monkeypatch.setattr(nightly_judging, "_never_judged", meanwhile)
+    assert len(judge_new(quick)) == 4
+    (state,) = (alert.state for alert in alerts(quick) if alert.id == 1)
+    assert state in alert_store.LIVE
