@@ -141,7 +141,9 @@ def main(words: Sequence[str]) -> None:
     night = Path(os.environ["NIGHT"])
     cells = cells_of(stage, os.environ, agents_of(night))
     if stage == "measure":
-        cells = [{**cell, **_build(night)} for cell in cells]
+        build = _build(night)
+        asked = {f"ASKED_{name}": os.environ.get(name, "") for name in build}
+        cells = [{**cell, **build, **asked} for cell in cells]
         # ci/nightly/gather.sh looks there for cells that left nothing
         night.mkdir(parents=True, exist_ok=True)
         (night / "planned").write_text("".join(f"{cell['CELL']}\n" for cell in cells))

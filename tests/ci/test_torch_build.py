@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -139,11 +140,33 @@ def test_all_cells_of_a_night_measure_one_build(builds):
     assert measured[0] == measured[1]
     assert measured[0][0] == "1" * 40
     assert first in about(Path(measured[0][1]))["UNDER_TEST"]
+    # An agent that cannot have it, e.g. with another Python, takes its own newest, and says so.
+    (night / "build").write_text("TORCH=2.15.0.dev20270101\nUNDER_TEST=\n")
+    cell = json.loads(script("cells.sh", "measure", "--json"))[0]
+    assert "it takes its own newest" in script("torch.sh", **cell)
+    assert (Path(cell["PERFDASH_NIGHTLY"]) / "git_version").read_text().strip() == "2" * 40
     # Where it cannot be found out each cell does so, and the log says what that means.
     (night / "build").unlink()
     out = script("pin.sh", TORCH_INDEX=str(builds.home / "elsewhere"))
     assert "cells may measure different builds" in out
     assert "TORCH" not in json.loads(script("cells.sh", "measure", "--json"))[0]
+
+
+def test_a_library_that_cannot_be_read_where_the_build_is_chosen_leaves_torch_chosen(builds):
+    builds.torch("2.15.0.dev20261120")
+    more = {"TORCH": "nightly", "TORCH_INDEX": "wheels", "UNDER_TEST": "git+file:///nowhere"}
+    done = builds.run("--pin", **more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "TORCH=2.15.0.dev20261120\nUNDER_TEST=git+file:///nowhere\n"
+    assert "each cell takes its newest" in done.stderr
+
+
+def test_choosing_a_build_does_not_wait_for_one_that_is_made(builds):
+    builds.kept.mkdir(exist_ok=True)
+    with (builds.kept / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = builds.run("--pin", TORCH="installed")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_commit_is_built_from_source(builds):
