@@ -50,7 +50,7 @@ ALONE, TWO, FOUR_AT_ONCE, FIFTEEN = "11d5d612fbaa", "0f1ab52b0743", "0972d4a4bf9
     ],
 )
 def test_ordinary_runs_keep_the_testbeds_that_histories_have(sessions, begins):
-    """Digests of before the kinds of slots were told apart."""
+    """The digests that these runs had before the setting of a run could name its kinds of slots."""
     assert digest(*sessions).startswith(begins)
     assert digest(*reversed(sessions)).startswith(begins)
 
