@@ -9,6 +9,8 @@
 # none; github_token, db, smtp_password, webhook, which may be empty.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+# shellcheck source=ci/secrets.sh
+source ../secrets.sh
 export PERFDASH_SECRETS="${PERFDASH_SECRETS:-${XDG_CONFIG_HOME:-$HOME/.config}/perfdash/jenkins}"
 export JENKINS_URL="${JENKINS_URL:-http://127.0.0.1:${JENKINS_PORT:-8080}/}"
 complain() { # CODE WORDS...
@@ -16,10 +18,11 @@ complain() { # CODE WORDS...
   exit "$1"
 }
 
-case "${PERFDASH_REPOSITORY:-}" in
-  "") complain 2 "give the address of your clone of perfdash, which the jobs check out: PERFDASH_REPOSITORY=ADDRESS" ;;
-  *://*:*@*) complain 2 "PERFDASH_REPOSITORY: an address with a password would be shown in the jobs; leave it out" ;;
-esac
+if [ -z "${PERFDASH_REPOSITORY:-}" ]; then
+  complain 2 "give the address of your clone of perfdash, which the jobs check out: PERFDASH_REPOSITORY=ADDRESS"
+elif has_address_with_password "$PERFDASH_REPOSITORY"; then
+  complain 2 "PERFDASH_REPOSITORY: an address with a password would be shown in the jobs; leave it out"
+fi
 engine=""
 for each in docker podman; do
   if [ -z "$engine" ] && "$each" compose version >/dev/null 2>&1; then engine="$each"; fi

@@ -216,10 +216,10 @@ def _rolled_back(
     `before`: the runs before `since`, oldest first.
     An alert that later nights raised is dismissed, and can be raised again under its number.
     """
-    events = alert_store.events_with_runs(connection, alert.id or 0)
     changed_by = (alert.seen_run_id, alert.details.get("superseded_run_id"))
     if not any(run_id in places and places[run_id] >= since for run_id in changed_by):
         return None
+    events = alert_store.events_with_runs(connection, alert.id or 0)
     # What was before the alert was withdrawn says nothing of the nights that were judged again.
     withdrawn = [
         place

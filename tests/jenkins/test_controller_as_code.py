@@ -206,7 +206,8 @@ def test_one_command_starts_it_and_its_password_is_made_once(tmp_path: Path) -> 
     assert (tmp_path / "calls").read_text().splitlines() == [
         "compose version", "compose -f compose.yaml up --build --detach",
     ]  # fmt: skip
-    start(tmp_path, "down", PERFDASH_REPOSITORY="ssh://git/perfdash")
+    # An @ in the path behind a port is no password.
+    assert start(tmp_path, "down", PERFDASH_REPOSITORY="ssh://git:2222/us@work/perfdash").returncode == 0
     assert (folder / "admin_password").read_text() == password
 
 
