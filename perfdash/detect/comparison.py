@@ -47,7 +47,7 @@ from perfdash.history.queries import (
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED, is_sampled
-from perfdash.records import PASSING, Case
+from perfdash.records import PASSING, Case, Status
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise, noise_level
@@ -167,9 +167,9 @@ class ComparedCase:
 class Means:
     """Geometric means of a metric over the cases that pass on both sides.
 
-    Cases in which dynamo reached its recompile limit are left out. Each is (mean, low, high) with the 95 %
-    interval of Student's t over the models' logs; `ratio` uses log ratios, so that differences between
-    models cancel.
+    Cases in which dynamo reached its recompile limit, or whose outputs were not checked, are left out. Each
+    is (mean, low, high) with the 95 % interval of Student's t over the models' logs; `ratio` uses log ratios,
+    so that differences between models cancel.
     """
 
     metric: str
@@ -288,7 +288,9 @@ def compare(
         words = _word(was[-1]), _word(now[-1])
         checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
         compared.append(ComparedCase(case, *words, deltas, checked_alike))
-    counted = np.array([not any(map(gave_up, (*was, *now))) for was, now in zip(*rows, strict=True)], bool)
+    counted = np.array(
+        [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)], bool
+    )
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
@@ -408,6 +410,11 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))
+
+
+def _is_in_no_mean(row: Row) -> bool:
+    """Whether a row keeps its case out of the means, though its numbers are compared."""
+    return gave_up(row) or row.status == Status.PASS_DUE_TO_SKIP
 
 
 def _deltas(

@@ -96,6 +96,23 @@ def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
     assert (means.cases, means.old[0]) == (1, pytest.approx(2.0))
 
 
+def test_what_was_not_checked_is_in_no_mean_but_compared():
+    old = run(rows=[row("a", speedup=1.2), row("big", "pass_due_to_skip", speedup=2.0)])
+    new = run("2026-11-02", [row("a", speedup=1.2), row("big", "pass_due_to_skip", speedup=3.0)])
+    comparison = compare(side(old), side(new))
+    (means,) = comparison.means
+    assert (means.cases, means.ratio[0]) == (1, pytest.approx(1.0))
+    assert comparison.both[0].deltas["speedup"].change == pytest.approx(math.log(1.5))
+
+
+def test_a_failure_of_one_night_leaves_its_case_in_the_means():
+    nights = [
+        run(f"2026-11-0{day}", [row("a", "crash" if day == 2 else "pass", speedup=2.0)]) for day in (1, 2, 3)
+    ]
+    (means,) = compare(side(*nights[:2]), side(nights[2])).means
+    assert means.cases == 1
+
+
 def test_what_was_disturbed_is_not_compared():
     spoilt = replace(row("a", backend_ms=20.0, speedup=1.0, compilation_cpu_s=30.0), verdict="disturbed")
     (compared_case,) = compare(
