@@ -54,6 +54,17 @@ def comparable(panel: Panel) -> NDArray[np.bool_]:
     return enough
 
 
+def comparable_nights(panel: Panel) -> NDArray[np.bool_]:
+    """The comparable runs, without manual runs of a few models if there are others.
+
+    Such a run has less than half of the last run's cases that another comparable run has.
+    """
+    measured = panel.statuses != ""
+    shared = np.where(comparable(panel), (measured[:, :-1] & measured[:, -1:]).sum(axis=0), 0)
+    enough: NDArray[np.bool_] = (shared > 0) & has_enough_cases(shared, shared.max(initial=0))
+    return enough
+
+
 def is_a_night(panel: Panel) -> bool:
     """Whether the last run can be judged: it is comparable with a run shortly before.
 

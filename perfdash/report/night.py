@@ -15,7 +15,7 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import (
     NEARBY_RUNS,
-    comparable,
+    comparable_nights,
     is_a_night,
     other_machine,
     previous_run,
@@ -227,7 +227,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="it has too few of the cases of the runs before it")
-    alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable(shortly))]
+    alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable_nights(shortly))]
     alerts = _of_night(connection, run, imported)
     evidence = gather(connection, [*alerts, *_elsewhere(connection, run)])
     over = [item for item in evidence if _is_fixed_by(item.alert, run)]

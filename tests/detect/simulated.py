@@ -81,6 +81,16 @@ def of_setting(night: Imported, threads: int) -> Imported:
     return Imported(replace(night.run, name=name, started=started, uid=name), rows)
 
 
+def by_hand(night: Imported, hour: int, models: Sequence[str]) -> Imported:
+    """A run of some models of a night, in an hour of the day."""
+    name, day = f"by-hand-{hour}", night.run.started[:10]
+    rows = tuple(row for row in night.rows if row.case.model in models)
+    started = {"started": f"{day}T{hour:02}:00:00Z", "ended": f"{day}T{hour:02}:30:00Z"}
+    return replace(
+        night, run=replace(night.run, name=name, uid=name, expected=len(rows), **started), rows=rows
+    )
+
+
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:
     """Takes runs in and judges the last one; the others are never judged, as they would change no alert."""
     take_in(store, runs)

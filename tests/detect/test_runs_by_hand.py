@@ -11,7 +11,7 @@ from perfdash.detect.nights import were_nights
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, panel
-from tests.detect.simulated import begin, farm, judge_nights
+from tests.detect.simulated import begin, by_hand, farm, judge_nights
 from tests.stores import made_store
 
 
@@ -27,16 +27,6 @@ def states(store):
             (alert.kind, alert.case_id, alert.metric, alert.direction, alert.state)
             for alert in alert_store.load(connection, states=alert_store.STATES)
         )
-
-
-def by_hand(night, hour, models):
-    """A run of some models of a night, in an hour of the day."""
-    name, day = f"by-hand-{hour}", night.run.started[:10]
-    rows = tuple(row for row in night.rows if row.case.model in models)
-    started = {"started": f"{day}T{hour:02}:00:00Z", "ended": f"{day}T{hour:02}:30:00Z"}
-    return replace(
-        night, run=replace(night.run, name=name, uid=name, expected=len(rows), **started), rows=rows
-    )
 
 
 BROKEN = 6

@@ -21,7 +21,7 @@ from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
 from perfdash.report.night import against, headline, machines_of_testbeds, of_history
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import farm, judge_last, judge_nights, of_setting, slower
+from tests.detect.simulated import by_hand, farm, judge_last, judge_nights, of_setting, slower
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -97,6 +97,23 @@ def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(t
     assert (night.untold, night.caution) == (None, None)
     assert night.against.startswith("the 6 runs before it")
     assert [change.case.model for change in night.changes] == ["model01"]
+
+
+@pytest.mark.parametrize("hours", [[12], [12, 13]], ids=["one run", "two runs"])
+def test_a_run_of_few_models_by_hand_is_not_the_run_before_a_night(tmp_path, hours):
+    nights = farm(6, models=12)
+    by_bob = [by_hand(nights[4], hour, ["model03"]) for hour in hours]
+    with made_store(tmp_path / "h.db") as store:
+        for night_run in (*nights[:5], *by_bob, nights[5]):
+            take_in(store, [night_run])
+            judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, nights[5])
+            by_hand_again = of_history(connection, by_bob[-1])
+    assert night.previous.run.name == nights[4].run.name
+    assert f"previous run: {nights[4].run.name}" in night.against
+    # Another run of this model is comparable with the first one alone.
+    assert bool(by_hand_again.untold) == (len(hours) == 1)
 
 
 def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
