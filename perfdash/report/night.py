@@ -50,9 +50,11 @@ from perfdash.report.changes import (
     ordered,
     without_lost,
 )
+from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 _NIGHTLIES = 200  # the latest, among which a missing one is sought
-FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
+_FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
+_REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
 _NOT_MEASURED = {str(status) for status in NOT_MEASURED}
 _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
 
@@ -247,9 +249,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     text = (
         f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
     )
-    caution = _by_new_method(alike, run)
-    if len(alike) < FEWEST:
-        caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
+    cautions = [_with_few_nights(connection, earlier, shortly), _by_new_method(alike, run)]
     found = reported(
         is_open,
         run.id,
@@ -259,6 +259,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     )
     causes = sort_causes([*found, *of_changes(changes)])
     previous = read_run(connection, baseline)
+    caution = "; ".join(words for words in cautions if words) or None
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
 
 
@@ -286,12 +287,35 @@ def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
     return {row.id: Machine(row.digest, name_of(row.host_class, row.setting)) for row in rows}
 
 
+def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shortly: Panel) -> str | None:
+    """Count the cases whose numbers cannot be judged yet, because they passed in too few runs before.
+
+    `earlier`: the runs before the night, of which `shortly` has the last ones and the night itself.
+    """
+    passed = np.flatnonzero(shortly.passed[:, -1])
+    few = [place for place in passed.tolist() if shortly.passed[place, :-1].sum() < _FEWEST]
+    if not few:
+        return None
+    # Most cases are known from the last runs; only of the others are all runs read that the judge reads.
+    ids = [shortly.case_ids[place] for place in few]
+    before = panel(connection, earlier[-_REFERENCE_RUNS:], [], ids)
+    nights = dict.fromkeys(ids, 0) | dict(
+        zip(before.case_ids, before.passed.sum(axis=1).tolist(), strict=True)
+    )
+    few_nights = [number for number in nights.values() if number < _FEWEST]
+    if not few_nights:
+        return None
+    if len(few_nights) == len(passed):
+        return f"only statuses: numbers need {_FEWEST} nights before, and there are {max(few_nights)}"
+    return f"numbers of {len(few_nights)} of {len(passed)} cases, which need {_FEWEST} nights before"
+
+
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     """Name the numbers that cannot be judged yet because their method is new."""
     since: dict[tuple[int, str], list[str]] = {}
     for name in sorted({name for night in before for name in (*night.method, *run.method)}):
         comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
-        needed = 1 if name in _AT_ONCE else FEWEST
+        needed = 1 if name in _AT_ONCE else _FEWEST
         if len(comparable) < min(needed, len(before)):
             first = comparable[0] if comparable else run
             since.setdefault((needed, first.started[:10]), []).append(name)

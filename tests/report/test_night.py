@@ -25,6 +25,8 @@ from tests.detect.simulated import by_hand, farm, judge_last, judge_nights, of_s
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
+FREEZING = '{"inductor_config":{"freezing":true}}'
+
 
 def changed_values(night, model, values):
     """model03 is slower on nights 26 to 31, model05 vanishes on 29 to 34, model07 is new on the 30th."""
@@ -97,6 +99,51 @@ def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(t
     assert (night.untold, night.caution) == (None, None)
     assert night.against.startswith("the 6 runs before it")
     assert [change.case.model for change in night.changes] == ["model01"]
+
+
+def in_two_configurations(night, models, slow=()):
+    """A night that measured each model again with freezing; `slow` ones are three times as slow there."""
+    rows = [
+        replace(
+            one,
+            case=replace(one.case, configuration="freezing", settings=FREEZING),
+            values={
+                **one.values,
+                "backend_ms": one.values["backend_ms"] * (3 if one.case.model in slow else 1),
+            },
+        )
+        for one in night.rows
+        if one.case.model in models
+    ]
+    return replace(night, rows=(*night.rows, *rows))
+
+
+def test_a_new_configuration_is_not_judged_before_its_third_night(tmp_path):
+    nights = farm(7, models=4)
+    models = [f"model{number:02}" for number in range(4)]
+    for number, night_run in enumerate(nights[3:], 3):
+        nights[number] = in_two_configurations(night_run, models, slow=models[1:2] if number >= 4 else ())
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            shown = [of_history(connection, night) for night in nights[3:]]
+    message = "numbers of 4 of 8 cases, which need 3 nights before"
+    assert [night.caution for night in shown] == [message, message, message, None]
+    assert headline(shown[1]) == "No change was found in what could be compared"
+
+
+def test_runs_by_hand_before_the_second_night_are_no_three_nights(tmp_path):
+    nights = farm(2, models=4, change=slower("model01", 1, 3.0))
+    by_bob = [by_hand(nights[0], hour, ["model03"]) for hour in (12, 13)]
+    with made_store(tmp_path / "h.db") as store:
+        for night_run in (nights[0], *by_bob, nights[1]):
+            take_in(store, [night_run])
+            judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, nights[1])
+    assert night.caution == "numbers of 3 of 4 cases, which need 3 nights before"
+    assert headline(night) == "No change was found in what could be compared"
 
 
 @pytest.mark.parametrize("hours", [[12], [12, 13]], ids=["one run", "two runs"])
