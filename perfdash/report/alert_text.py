@@ -49,7 +49,11 @@ def open_alerts(
         if run is not None:
             run_id = find_run(connection, run).id
             alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
-        evidence = gather_in_causes(connection, alerts)
+        return by_urgency(gather_in_causes(connection, alerts))
+
+
+def by_urgency(evidence: Sequence[AlertEvidence]) -> list[AlertEvidence]:
+    """Sort alerts: suspected ones last, regressions first, the largest first."""
     return sorted(
         evidence,
         key=lambda item: (

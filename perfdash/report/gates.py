@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import PerfdashError, UsageError
-from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
+from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import check_writable, open_store
 from perfdash.records import PASSING, Result, RunInfo, Status
 from perfdash.report import junit
-from perfdash.report.alert_text import model_of, open_alerts, what
-from perfdash.report.night import Night, of_history
+from perfdash.report.alert_text import by_urgency, model_of, what
+from perfdash.report.night import Night, alerts_of_night, line_of, of_history
 from perfdash.runner.plan import parse_shard
 from perfdash.settings import RunSettings, judging_rules
 
@@ -67,17 +68,20 @@ def run_gates(
 
 
 def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[AlertEvidence]:
-    """The open alerts that a run shows, judged against earlier nights. Raises PerfdashError."""
+    """The open alerts of a run's night, judged against earlier nights. Raises PerfdashError."""
     name = imported.run.name
     with open_store(history, create=False) as store:
         nights = judge_new(store, rules=judging_rules(), warn=warn)
-        if any(judged.unlike for judged in nights if judged.run.name == name):
-            warn(f"{_REGRESSION}: not checked: this run has too few of the cases of the runs before it")
         with store.read() as connection:
-            caution = of_history(connection, imported).caution
-        if caution:
-            warn(f"{_REGRESSION}: not checked: {caution}")
-        return open_alerts(store, run=name)
+            run = line_of(connection, imported)
+            if run is None:
+                raise UsageError(f"{_REGRESSION}: the history {store.shown} has no run {name!r}")
+            if any(judged.unlike for judged in nights if judged.run.id == run.id):
+                warn(f"{_REGRESSION}: not checked: this run has too few of the cases of the runs before it")
+            if caution := of_history(connection, imported).caution:
+                warn(f"{_REGRESSION}: not checked: {caution}")
+            alerts = [alert for alert in alerts_of_night(connection, run, imported) if alert.state in SHOWN]
+            return by_urgency(gather_in_causes(connection, alerts))
 
 
 def result_gate(results: Sequence[Result], fail_on: Sequence[str], warn: Warn) -> int:

@@ -214,7 +214,7 @@ def nightlies_before(connection: sa.Connection, imported: Imported) -> str | Non
 
 
 def _judged(connection: sa.Connection, imported: Imported) -> Night:
-    run = _line(connection, imported)
+    run = line_of(connection, imported)
     if run is None:
         return Night(imported, untold="this run is not in the history")
     if run.excluded is not None:
@@ -230,7 +230,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if not is_a_night(shortly):
         return Night(imported, untold="it has too few of the cases of the runs before it")
     alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable_nights(shortly))]
-    alerts = _of_night(connection, run, imported)
+    alerts = alerts_of_night(connection, run, imported)
     evidence = gather(connection, [*alerts, *_elsewhere(connection, run)])
     over = [item for item in evidence if _is_fixed_by(item.alert, run)]
     is_open = [item for item in evidence if not _is_fixed_by(item.alert, run)]
@@ -328,8 +328,8 @@ def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     )
 
 
-def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
-    """The run as the history lists it.
+def line_of(connection: sa.Connection, imported: Imported) -> RunLine | None:
+    """The run as the history lists it; None if it does not have it.
 
     Name and start identify it: an imported file of many nights gives all of them one name.
     """
@@ -371,8 +371,8 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
     return [number for number in new if number not in seen_before]
 
 
-def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
-    """The alerts that were open on a run's night or that it closed.
+def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
+    """The alerts that were open on a run's night, also if it did not measure their cases, or that it closed.
 
     Of a testbed that measures several settings, a run each, only those of this run's cases.
     """

@@ -14,6 +14,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.report import gates
+from perfdash.report.night import of_history
 from perfdash.runner.run_recording import record
 from perfdash.settings import RunSettings, resolve
 from tests.detect.simulated import farm
@@ -106,6 +107,23 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     assert gates.alerts_of_run(settings.history, last, print) == []
     message = "regression: not checked: changes of latency (measured by a new method since 2026-01-06)"
     assert message in capsys.readouterr().out
+
+
+def test_both_gates_fail_a_night_that_left_out_a_failing_model(tmp_path):
+    def statuses(night, model):
+        return {4: "crash", 5: "crash", 6: "not_tonight"}.get(night, "pass") if model == "model01" else "pass"
+
+    nights = farm(7, models=3, statuses=statuses)
+    history = str(tmp_path / "h.db")
+    with open_store(history) as store:
+        take_in(store, nights)
+    messages = []
+    alerts = gates.alerts_of_run(history, nights[-1], messages.append)
+    assert gates.alert_gate(alerts, messages.append) == 1
+    with open_store(history) as store, store.read() as connection:
+        assert gates.night_gate(of_history(connection, nights[-1]), messages.append) == 1
+    assert messages == ["--fail-on regression: 1: timm/model01 bs 1: pass -> crash",
+                        "--fail-on regression: 1: timm/model01 bs 1: status"]  # fmt: skip
 
 
 def test_a_run_that_is_in_no_history_is_more_than_a_gate_that_failed(tmp_path, monkeypatch):
