@@ -183,11 +183,15 @@ def evidence_words(cause: Cause) -> str:
 
 
 def of_changes(changes: Sequence[RunChange]) -> list[ReportedCause]:
-    """Causes of changes without alerts: all of one group between the same two builds are one."""
+    """Causes of changes of no open alert: all of one group between the same two builds are one.
+
+    What is fixed has no builds, so that only fixes of one metric are one.
+    """
     groups: dict[tuple[object, ...], list[RunChange]] = {}
     for change in ordered(changes):
         ends = change.good and change.good.started, change.bad and change.bad.started
-        key = change.group, *ends, change.acknowledged, change.metric if change.group in _ALONE else None
+        kind = (change.metric or change.what) if change.group in _ALONE else None
+        key = change.group, *ends, change.acknowledged, kind
         groups.setdefault(key, []).append(change)
     return sort_causes(
         ReportedCause(
@@ -201,7 +205,7 @@ def of_changes(changes: Sequence[RunChange]) -> list[ReportedCause]:
     )
 
 
-_ALONE = (APPEARED, VANISHED)
+_ALONE = (APPEARED, VANISHED, REPAIRED)
 
 
 def _number(members: Sequence[RunChange]) -> int | None:

@@ -15,8 +15,8 @@ from perfdash.history.queries import list_runs
 from perfdash.metrics import title_of
 from perfdash.owners import Owners
 from perfdash.report.alert_text import model_of
-from perfdash.report.cause_text import ReportedCause, of_changes, reported
-from perfdash.report.changes import of_alert
+from perfdash.report.cause_text import ReportedCause, of_changes, reported, sort_causes
+from perfdash.report.changes import RunChange, of_alert
 from perfdash.report.digest import Digest, cause_line, page_links
 from perfdash.report.markdown import plain
 from perfdash.report.night import machines_of_testbeds
@@ -54,7 +54,8 @@ def weekly_digest(
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners) for cause in older])
     lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules))
-    title = f"{days} days to {today}: {len(came)} came, {len(fixed)} fixed, {len(causes)} open"
+    cases = sum(len(cause.members) for cause in fixed)
+    title = f"{days} days to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
     return Digest(
         f"perfdash: {title}",
         tuple(plain(line, _LINE) for line in lines[1:]) or ("Nothing came, nothing is open.",),
@@ -63,7 +64,7 @@ def weekly_digest(
 
 
 def _fixed(connection: sa.Connection, first: str) -> list[ReportedCause]:
-    """The regressions and failures that runs since a day showed to be over, as causes."""
+    """The regressions and failures that runs since a day showed to be over, as causes: those of each day."""
     alerts = [
         alert
         for alert in alert_store.load(connection, states=[alert_store.FIXED])
@@ -76,7 +77,11 @@ def _fixed(connection: sa.Connection, first: str) -> list[ReportedCause]:
         for alert in alerts
         if (run := runs.get(by_run[alert.id])) is not None and run.started[:10] >= first
     ]
-    return of_changes([of_alert(item, by_run[item.alert.id]) for item in gather(connection, recent)])
+    by_day: dict[str, list[RunChange]] = {}
+    for item in gather(connection, recent):
+        run = runs[by_run[item.alert.id]]
+        by_day.setdefault(run.started[:10], []).append(of_alert(item, run.id))
+    return sort_causes(cause for changes in by_day.values() for cause in of_changes(changes))
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

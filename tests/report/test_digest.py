@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from perfdash.metrics import METRICS
+from perfdash.records import Case
 from perfdash.report.cause_text import of_changes
+from perfdash.report.changes import REPAIRED, RunChange
 from perfdash.report.digest import broken_nightly, run_digest
 from tests.report.nights import CHANGES, NIGHTS, bad_night, good_night, hostile, huge
 
@@ -50,6 +53,27 @@ def test_a_quiet_night():
 def test_many_changes_of_one_cause_are_one_line():
     (line,) = [line for line in run_digest(huge()).lines if line.startswith("- ")]
     assert line.startswith("- 60 models (30 huggingface, 30 timm) 15% slower, since 2026-11-20")
+
+
+def test_each_kind_of_fix_is_a_line():
+    def fixed(model, metric, change=None, before="", after=""):
+        what = "status" if metric == "status" else METRICS[metric].title
+        case = Case("timm", model)
+        return RunChange(REPAIRED, case, what, before, after, change, state="fixed", metric=metric)
+
+    changes = [
+        fixed("a", "status", before="crash", after="pass"),
+        fixed("b", "status", before="oom", after="pass"),
+        fixed("swin", "backend_ms", -0.1),
+        fixed("vit", "eager_ms", -0.2),
+    ]
+    text = run_digest(replace(good_night(), causes=tuple(of_changes(changes))))
+    assert text.title == "perfdash: 4 fixed"
+    assert [line for line in text.lines if line.startswith("- ")] == [
+        "- 2 timm models work again",
+        "- timm/vit bs 1 18% faster in eager",
+        "- timm/swin bs 1 10% faster",
+    ]
 
 
 def test_what_is_acknowledged_is_not_reported():

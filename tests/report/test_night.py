@@ -500,6 +500,24 @@ def test_a_lost_improvement_is_one_failure_and_fixes_nothing(tmp_path):
     assert "Fixed" not in week.mail()
 
 
+def test_the_week_counts_each_fix(tmp_path):
+    def statuses(night, model):
+        broken = {"model01": (2, 3), "model02": (2, 3), "model03": (3, 4)}
+        return "crash" if night in broken.get(model, ()) else "pass"
+
+    nights = farm(6, 4, statuses=statuses)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            week = weekly_digest(connection, date(2026, 1, 6))
+    assert week.title.endswith(": 0 came, 3 fixed, 0 open")
+    assert [line for line in week.lines if "works again" in line or "work again" in line] == [
+        "- 2 timm models work again",
+        "- timm/model03 bs 1 works again",
+    ]
+
+
 def lost(night, model):
     return "infra_error" if night == 6 or (night, model) == (5, "model01") else "pass"
 
