@@ -10,7 +10,7 @@ from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import WORSE
 from perfdash.detect.nights import has_enough_cases
-from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
+from perfdash.history.alert_store import ACKNOWLEDGED, FIXED
 from perfdash.history.alert_store import SUSPECTED as SUSPECTED_STATE
 from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
@@ -133,8 +133,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         bad=None if undone else ChangeEnd.of(bad),
         fresh=undone
         or run_id in (alert.details.get("born_run_id"), alert.details.get("raised_run_id"))
-        or (bad is not None and bad.id == run_id)
-        or alert.state == REOPENED,
+        or (bad is not None and bad.id == run_id),
         state=state,
         alert=alert.id,
         metric=alert.metric,

@@ -454,6 +454,21 @@ def test_a_case_that_failed_before_is_not_failing_since_the_run_before(tmp_path)
     assert "<summary>1 case failing</summary>" in comment(night)
 
 
+def test_a_failure_that_returned_is_new_on_the_night_of_its_return_alone(tmp_path):
+    def statuses(night, model):
+        if model != "model02":
+            return "pass"
+        return "crash" if night in (2, 3, 5) else "not_tonight" if night == 6 else "pass"
+
+    nights = farm(7, 3, statuses=statuses)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            headlines = [headline(of_history(connection, night)) for night in nights[5:]]
+    assert headlines == ["1 new failure", "1 failing (none new)"]
+
+
 def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
     def change(number, fresh):
         return RunChange(NEW_FAILURE, case(f"m{number}"), "status", "pass", "crash", fresh=fresh)
