@@ -65,10 +65,8 @@ class RunLookup:
         with open_store(self.history, create=False) as store:
             judge_new(store, rules=rules, warn=self._warn)
             with store.read() as connection:
-                today = datetime.now(UTC).date()
-                return weekly_digest(
-                    connection, today, days, owners=model_owners(), rules=rules, site_url=site_url
-                )
+                now, owners = datetime.now(UTC), model_owners()
+                return weekly_digest(connection, now, days, owners=owners, rules=rules, site_url=site_url)
 
     def run(self, word: str, *, code: bool = False) -> Imported:
         """One run with all its results. Raises UsageError where the word names none, or several.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -11,7 +11,8 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.findings import WORSE
 from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
 from perfdash.history import alert_store, schema
-from perfdash.history.queries import list_runs
+from perfdash.history.alert_store import Alert
+from perfdash.history.queries import RunLine, list_runs
 from perfdash.metrics import title_of
 from perfdash.owners import Owners
 from perfdash.report.alert_text import model_of
@@ -29,27 +30,29 @@ _LINE = 300
 
 def weekly_digest(
     connection: sa.Connection,
-    today: date,
+    now: datetime,
     days: int = 7,
     *,
     owners: Owners | None = None,
     rules: Sequence[SeriesRule] = (),
     site_url: str | None = None,
 ) -> Digest:
-    """Write the digest of the `days` days before `today`, over all testbeds of the history.
+    """Write the digest of the `days` days up to `now`, over all testbeds of the history.
 
     `owners`: who owns which models; `rules`: of judging, for the noisiest series; `site_url`: the site's
     address.
     """
     owners = owners or Owners()
-    first = str(today - timedelta(days=days))
+    # By the hour: a night that ends after the digest of its day is in the next one, and in no other.
+    since, today = f"{now - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}", now.date()
     is_open = alert_store.load(connection, states=alert_store.SHOWN)
     causes = reported(gather(connection, is_open), -1, machines=machines_of_testbeds(connection))
     causes = [cause for cause in causes if not cause.acknowledged]
-    came = [cause for cause in causes if cause.bad is None or cause.bad.started[:10] >= first]
+    reported_at = _first_reports(connection, is_open)
+    came = [cause for cause in causes if _came_since(cause, since, reported_at)]
     older = [cause for cause in causes if cause not in came]
     older.sort(key=lambda cause: cause.bad.started if cause.bad else "")
-    fixed = _fixed(connection, first)
+    fixed = _fixed(connection, since)
     lines = _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners) for cause in older])
@@ -63,25 +66,47 @@ def weekly_digest(
     )
 
 
-def _fixed(connection: sa.Connection, first: str) -> list[ReportedCause]:
-    """The regressions and failures that runs since a day showed to be over, as causes: those of each day."""
+def _first_reports(connection: sa.Connection, alerts: Sequence[Alert]) -> dict[int, str]:
+    """When the run ended that first showed each alert, by its number; often days after the change."""
+    born = {alert.id: int(alert.details.get("born_run_id") or -1) for alert in alerts}
+    runs = _runs(connection, born.values())
+    return {number: _end(runs[run]) for number, run in born.items() if number and run in runs}
+
+
+def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]) -> bool:
+    """Whether no run before `since` showed a cause; by the date of its change where that run was pruned."""
+    times = [reported_at[member.alert] for member in cause.members if member.alert in reported_at]
+    times = times or ([cause.bad.started] if cause.bad else [])
+    return not times or min(times) >= since
+
+
+def _fixed(connection: sa.Connection, since: str) -> list[ReportedCause]:
+    """The regressions and failures that runs since then showed to be over, as causes: those of each day."""
     alerts = [
         alert
         for alert in alert_store.load(connection, states=[alert_store.FIXED])
         if alert.direction == WORSE
     ]
     by_run = {alert.id: int(alert.details.get("fixed_run_id") or -1) for alert in alerts}
-    runs = {run.id: run for run in list_runs(connection, ids=sorted(set(by_run.values())))} if alerts else {}
+    runs = _runs(connection, by_run.values())
     recent = [
-        alert
-        for alert in alerts
-        if (run := runs.get(by_run[alert.id])) is not None and run.started[:10] >= first
+        alert for alert in alerts if (run := runs.get(by_run[alert.id])) is not None and _end(run) >= since
     ]
     by_day: dict[str, list[RunChange]] = {}
     for item in gather(connection, recent):
         run = runs[by_run[item.alert.id]]
         by_day.setdefault(run.started[:10], []).append(of_alert(item, run.id))
     return sort_causes(cause for changes in by_day.values() for cause in of_changes(changes))
+
+
+def _runs(connection: sa.Connection, ids: Iterable[int]) -> dict[int, RunLine]:
+    """The runs of these numbers that were not pruned, by number."""
+    wanted = sorted(set(ids))
+    return {run.id: run for run in list_runs(connection, ids=wanted)} if wanted else {}
+
+
+def _end(run: RunLine) -> str:
+    return run.ended or run.started
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

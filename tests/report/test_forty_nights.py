@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import datetime
 
 import pytest
 
@@ -77,8 +77,10 @@ def test_mail_has_a_line_for_each_cause(last_night):
 def test_the_week(address):
     owners = read_owners({"timm": "alice"}, "perfdash.toml")
     with open_store(address) as store, store.read() as connection:
-        digest = weekly_digest(connection, date(2026, 2, 9), 7, owners=owners, site_url="https://x.example")
-        quiet = weekly_digest(connection, date(2026, 1, 1), 7)
+        digest = weekly_digest(
+            connection, datetime(2026, 2, 9, 8), 7, owners=owners, site_url="https://x.example"
+        )
+        quiet = weekly_digest(connection, datetime(2026, 1, 1, 8), 7)
     assert digest.title == "perfdash: 7 days to 2026-02-09: 3 came, 0 fixed, 4 open"
     text = digest.mail()
     assert "- 8 timm models 10% slower, since 2026-02-04, held 6 nights, compiler [alice]" in text

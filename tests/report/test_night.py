@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import date
+from datetime import datetime
 
 import pytest
 
@@ -13,6 +13,7 @@ from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import counts, of_changes
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED, RunChange
@@ -509,7 +510,7 @@ def test_a_lost_improvement_is_one_failure_and_fixes_nothing(tmp_path):
         with store.read() as connection:
             assert [alert.state for alert in alert_store.load(connection, states=[alert_store.FIXED])]
             lost = of_history(connection, nights[32])
-            week = weekly_digest(connection, date(2026, 2, 4))
+            week = weekly_digest(connection, datetime(2026, 2, 4, 8))
     assert headline(lost) == "1 new failure"
     assert checked(lost) == (1, 1)
     assert "Fixed" not in week.mail()
@@ -525,12 +526,33 @@ def test_the_week_counts_each_fix(tmp_path):
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
-            week = weekly_digest(connection, date(2026, 1, 6))
+            week = weekly_digest(connection, datetime(2026, 1, 6, 8))
     assert week.title.endswith(": 0 came, 3 fixed, 0 open")
     assert [line for line in week.lines if "works again" in line or "work again" in line] == [
         "- 2 timm models work again",
         "- timm/model03 bs 1 works again",
     ]
+
+
+def test_a_change_came_in_the_week_of_the_night_that_first_showed_it(tmp_path):
+    nights = farm(10, 4)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        with store.write() as connection:
+            ids = [line.id for line in list_runs(connection)]
+            # It began on the 6th, and was found on the 9th by a night that ended at 5 o'clock.
+            alert = alert_store.Alert(
+                "status", 1, 1, "status", alert_store.OPEN, 1, ids[4], ids[5], ids[9], "t", "t",
+                details={"before": "pass", "after": "crash", "born_run_id": ids[8]},
+            )  # fmt: skip
+            alert_store.save(connection, alert)
+        with store.read() as connection:
+            weeks = [
+                weekly_digest(connection, datetime(2026, 1, day, hour))
+                for day, hour in ((9, 8), (15, 8), (16, 4), (16, 8), (23, 8))
+            ]
+    assert ["Came:" in week.lines for week in weeks] == [True, True, True, False, False]
+    assert ["Open for longer:" in week.lines for week in weeks] == [False, False, False, True, True]
 
 
 def lost(night, model):
