@@ -512,8 +512,11 @@ def test_bare_values_and_a_partial_run(store, site):
 
 def test_a_desk_run_makes_no_page_say_that_its_model_was_not_measured(store, site):
     fill(store, range(6))
-    take_in(store, [run("2026-01-11", [result(Case("timm", "resnet18"))])])
+    desk = [result(Case("timm", "resnet18"))]
+    take_in(store, [run("2026-01-11", desk, torch="2.16.0a0+mybranch")])
     folder = site()
+    verdict = (folder / "index.html").read_text().partition("</section>")[0]
+    assert "last night 2026-01-10, torch 2.15.0" in " ".join(verdict.split())
     assert "Not measured" not in page(folder, "beds/*/models/*swin*_t1_*.html").text
     assert "2026-01-10T01-00-00Z_farm" in page(folder, "beds/*/compare.html").text
     take_in(store, [night(7, ["resnet18", "ghostnet_100"])])
