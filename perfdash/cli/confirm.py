@@ -63,7 +63,9 @@ def confirm(
     from perfdash.detect.nightly_judging import judge_new, judge_run
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
+    from perfdash.history.results import from_run
     from perfdash.methods import CURRENT, changes
+    from perfdash.report.night import line_of
     from perfdash.runner.compatibility import check_machine
     from perfdash.runner.cores import by_slots
     from perfdash.runner.remeasurement import planned_of_run, remeasure, settings_of_run, with_secrets
@@ -82,7 +84,7 @@ def confirm(
         # A dismissed change must have its alert already: else the next judging would raise it.
         judge_new(store, rules=rules, warn=lambda text: typer.echo(text, err=True))
         with store.read() as connection:
-            line = find_run(connection, info.id)
+            line = line_of(connection, from_run(info, [], str(folder))) or find_run(connection, info.id)
             if line.excluded is not None:
                 raise UsageError(
                     f"{line.name} is excluded from judging ({line.excluded}), so nothing of it is confirmed; "

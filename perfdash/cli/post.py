@@ -101,7 +101,8 @@ def post(
         except MachineError as error:  # the comments are posted without the issues
             failure = MachineError(f"nothing was done about the issues of regressions: {error}")
     report = whole_report if tables else comment
-    texts = bodies(report(night, site_url=site_url), KIND, **run_fields(night.run))
+    run_of_comments = run_fields(night.run, {} if folder else runs.first_names())
+    texts = bodies(report(night, site_url=site_url), KIND, **run_of_comments)
     if dry_run:
         open_issues = [issue for issue in regressions.issues if issue.open] if regressions else []
         if as_json:
@@ -112,7 +113,7 @@ def post(
             raise failure
         return
     try:
-        _send(address, repo, issue, night, texts, regressions, most_issues, as_json)
+        _send(address, repo, issue, night, run_of_comments, texts, regressions, most_issues, as_json)
         if failure:
             raise failure
     except MachineError as error:
@@ -132,13 +133,14 @@ def _send(
     repo: str,
     issue: int,
     night: Night,
+    run_of_comments: dict[str, str],
     texts: list[str],
     regressions: TrackedRegressions | None,
     most_issues: int,
     as_json: bool,
 ) -> None:
     """Post the comments, then update the issues; print what was done, also if the issues fail."""
-    from perfdash.publish.comments import KIND, earliest, find_issue, run_fields, upsert
+    from perfdash.publish.comments import KIND, earliest, find_issue, upsert
     from perfdash.publish.github import GitHubClient
     from perfdash.publish.issues import sync_issues
 
@@ -146,7 +148,7 @@ def _send(
     client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
     target = find_issue(client, repo, issue)
     since = earliest(night.run.started, time.time())
-    posted = upsert(client, target, texts, KIND, since, **run_fields(night.run))
+    posted = upsert(client, target, texts, KIND, since, **run_of_comments)
     changes = None
     try:
         if not as_json:

@@ -79,17 +79,19 @@ def bodies(text: str, kind: str, **fields: object) -> list[str]:
     ]
 
 
-def run_fields(run: RunRow) -> dict[str, str]:
+def run_fields(run: RunRow, first_names: Mapping[str, str] | None = None) -> dict[str, str]:
     """The marker fields that identify a run. Only perfdash's own runs have unique names.
 
-    A run gets another name when its shards are merged again, so each of its shards identifies it, as in the
-    history.
+    `first_names`: of renamed runs of the history, by their present names; the folder of a run keeps its first
+    name. A run gets another name when its shards are merged again, so each of its shards identifies it, as in
+    the history.
     """
+    name = (first_names or {}).get(run.name, run.name)
     if run.origin != "perfdash":
-        return {"run": run.name, "started": run.started}
+        return {"run": name, "started": run.started}
     if run.merged_from:
-        return {"run": run.name, "shards": marker.shards(run.merged_from)}
-    return {"run": run.name}
+        return {"run": name, "shards": marker.shards(run.merged_from)}
+    return {"run": name}
 
 
 def find_issue(client: GitHubClient, repo: str, number: int) -> TargetIssue:

@@ -23,7 +23,6 @@ from perfdash.detect.nights import (
 )
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
-from perfdash.history.acts import given_name
 from perfdash.history.alert_store import FIXED, Alert
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import (
@@ -208,9 +207,9 @@ def nightlies_before(connection: sa.Connection, imported: Imported) -> str | Non
     for row in imported.rows:
         words = f"{row.case.suite} {row.case.device} {row.case.dtype}"
         settings |= {words, f"{words} {row.case.threads}"}
-    return problems_before(
-        all_nightlies, nightlies_of(all_nightlies, imported.run.name, imported.run.started, settings)
-    )
+    line = line_of(connection, imported)
+    name = line.name if line else imported.run.name
+    return problems_before(all_nightlies, nightlies_of(all_nightlies, name, imported.run.started, settings))
 
 
 def _judged(connection: sa.Connection, imported: Imported) -> Night:
@@ -337,14 +336,11 @@ def line_of(connection: sa.Connection, imported: Imported) -> RunLine | None:
     if bed is None:
         return None
     lines = list_runs(connection, name=imported.run.name, testbed_id=bed)
+    lines = [line for line in lines if line.started == imported.run.started]
     if not lines:  # a person renamed it in the history; its folder keeps the name
-        at = imported.run.started
-        lines = [
-            line
-            for line in list_runs(connection, testbed_id=bed, since=at, until=at)
-            if line.source == imported.run.source and given_name(connection, line.id)
-        ]
-    return next((line for line in reversed(lines) if line.started == imported.run.started), None)
+        key = sa.select(schema.runs.c.id).where(schema.runs.c.key == imported.key)
+        lines = list_runs(connection, ids=connection.execute(key).scalars().all(), testbed_id=bed)
+    return lines[-1] if lines else None
 
 
 def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:

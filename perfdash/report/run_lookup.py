@@ -19,6 +19,7 @@ from perfdash.detect.comparison import (
 )
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, PerfdashError, UsageError
+from perfdash.history import acts
 from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
@@ -86,6 +87,11 @@ class RunLookup:
         except NoHistory:
             find_run(word, self.out)  # its error lists the runs that there are
             raise
+
+    def first_names(self) -> dict[str, str]:
+        """The names that renamed runs of the history had at first, by their present names."""
+        with open_store(self.history, create=False) as store, store.read() as connection:
+            return acts.first_names(connection)
 
     def previous(self, imported: Imported, case: Case) -> tuple[Imported, str]:
         """The last run before one that measured this case on the same testbed, and "".

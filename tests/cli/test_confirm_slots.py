@@ -41,3 +41,13 @@ def test_cases_of_configuration_socket_are_measured_again_with_bound_memory(call
     done = called("confirm", str(folder), "--good-python", "python")
     assert done.code == 0, done.err
     assert sorted(handed, key=str) == [(1, False, [own]), (2, True, [socket])]
+
+
+def test_a_run_that_was_renamed_in_the_history_is_found_by_its_folder(called, tmp_path):
+    folder = write_run(tmp_path / "runs" / RUN, [good("m", 1.2, "faster")])
+    (folder / "plan.json").write_text(json.dumps(cut([case("m")], [1.0], None).to_json()))
+    assert called("history", "import", str(folder)).code == 0
+    assert called("history", "rename", RUN, "before-upgrade").code == 0
+    done = called("confirm", str(folder), "--good-python", "python")
+    assert done.code == 0, done.err
+    assert "Nothing to measure again" in done.out

@@ -10,6 +10,7 @@ import pytest
 
 from perfdash import api
 from perfdash.cli import run as cli_run
+from perfdash.detect.curation import rename
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
@@ -124,6 +125,19 @@ def test_both_gates_fail_a_night_that_left_out_a_failing_model(tmp_path):
         assert gates.night_gate(of_history(connection, nights[-1]), messages.append) == 1
     assert messages == ["--fail-on regression: 1: timm/model01 bs 1: pass -> crash",
                         "--fail-on regression: 1: timm/model01 bs 1: status"]  # fmt: skip
+
+
+def test_a_run_that_was_renamed_in_the_history_has_its_alerts(tmp_path):
+    nights = farm(
+        4, models=3, statuses=lambda night, model: "crash" if (night, model) == (3, "model01") else "pass"
+    )
+    history = str(tmp_path / "h.db")
+    with open_store(history) as store:
+        take_in(store, nights)
+        rename(store, nights[-1].run.name, "before-upgrade")
+    moved = replace(nights[-1], run=replace(nights[-1].run, source="another/folder"))
+    (alert,) = gates.alerts_of_run(history, moved, print)
+    assert alert.case.model == "model01"
 
 
 def test_a_run_that_is_in_no_history_is_more_than_a_gate_that_failed(tmp_path, monkeypatch):

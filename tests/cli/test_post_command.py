@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 
@@ -12,7 +13,9 @@ import pytest
 
 from perfdash.cli import main
 from perfdash.errors import MachineError
+from perfdash.history import nightlies
 from perfdash.history.ingest import take_in
+from perfdash.history.nightlies import Nightly
 from perfdash.history.store import open_store
 from tests.cli.run_folders import RUN, write_run
 from tests.detect.simulated import farm, slower
@@ -230,6 +233,24 @@ def test_what_people_do_to_runs_and_alerts_reaches_the_issue(post, perfdash, hub
     (note,) = hub.of(issue["number"])
     assert "\nClosed as no real change by " in note
     assert "<clock>" not in note
+
+
+def test_a_run_that_was_renamed_keeps_its_comments_and_its_nightly(post, perfdash, hub, folder):
+    assert perfdash("history", "import", str(folder))[0] == 0
+    with open_store(str(folder.parent / "history.db")) as store, store.write() as connection:
+        for day, runs in (("18", ()), ("21", (RUN,))):
+            begun, ended = f"2026-11-{day}T00:00:00Z", f"2026-11-{day}T05:00:00Z"
+            nightly = Nightly("nightly", day, begun, 86400, 3600, state="ok", ended=ended, runs=runs)
+            nightlies.copy_nightly(connection, nightly)
+    assert post(str(folder))[0] == 0
+    (posted,) = hub.of()
+    assert "Before this nightly: 2 missing after 2026-11-18" in posted
+    assert perfdash("history", "rename", RUN, "before-upgrade")[0] == 0
+    assert "nothing to change" in post(str(folder))[1]
+    shutil.rmtree(folder)  # a colleague has the history alone
+    assert "(1 edited)" in post("before-upgrade")[1]
+    (posted,) = hub.of()
+    assert "before-upgrade" in posted
 
 
 def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
