@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
 
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
@@ -17,6 +19,7 @@ from perfdash.history.results import TITLES_OF_SIZES, Row
 from perfdash.metrics import CHARTS, JUDGED
 from perfdash.records import PASSING, Case
 from perfdash.report.alert_text import what
+from perfdash.report.changes import RunChange, of_alert
 from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
@@ -113,6 +116,7 @@ class ModelContext:
 
     history: TestbedHistory
     alerts: Mapping[int, list[Alert]]  # by case
+    standing: Mapping[int, AlertEvidence]  # of those that are open, by the alert's number
     listed: Collection[int]  # the alerts that the page of regressions has
     host_alerts: list[Alert]
     events: list[ChartEvent]  # of the machine and of the methods
@@ -140,13 +144,17 @@ def model_context(
             alerts.setdefault(alert.case_id, []).append(alert)
     if alerts_page is None and (of_host or not alerts.keys().isdisjoint(history.row)):
         standing = standing_alerts(connection, history.bed, history.runs)
+        in_causes = gather_in_causes(connection, [item.alert for item in standing.evidence])
+        standing = replace(standing, evidence=in_causes)
         alerts_page = alerts_of_testbed(connection, history.bed, history.runs, standing)
+    evidence = alerts_page.standing.evidence if alerts_page else ()
     by_model: dict[tuple[str, str], list[int]] = {}
     for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
         by_model.setdefault((case.suite, case.model), []).append(number)
     return ModelContext(
         history,
         alerts,
+        {item.alert.id or 0: item for item in evidence if item.alert.state in alert_store.SHOWN},
         {listed.alert.id or 0 for listed in alerts_page.histories} if alerts_page else set(),
         of_host,
         _shared_events(history),
@@ -250,11 +258,18 @@ def _is_drawn(line: TrendLine, points: CasePoints, events: Sequence[ChartEvent])
 def _open_alerts(context: ModelContext, number: int) -> list[OpenAlert]:
     alerts = [*context.alerts.get(number, []), *context.host_alerts]
     shown = [alert for alert in alerts if alert.state in alert_store.SHOWN]
-    shown.sort(key=lambda alert: (-alert.direction, alert.kind == "metric", -abs(alert.change or 0.0)))
-    return [_open_alert(context, alert) for alert in shown]
+    changes = [(alert, of_alert(_evidence(context, alert), -1)) for alert in shown]
+    changes.sort(key=lambda of: (-of[0].direction, of[0].kind == "metric", -abs(of[1].change or 0.0)))
+    return [_open_alert(context, alert, change) for alert, change in changes]
 
 
-def _open_alert(context: ModelContext, alert: Alert) -> OpenAlert:
+def _evidence(context: ModelContext, alert: Alert) -> AlertEvidence:
+    """An alert as all pages show it; of one that ended, the change that it reported."""
+    ended = AlertEvidence(alert, None, None, context.runs.get(alert.bad_run_id or -1), None)
+    return context.standing.get(alert.id or 0, ended)
+
+
+def _open_alert(context: ModelContext, alert: Alert, change: RunChange) -> OpenAlert:
     is_worse = alert.direction == WORSE
     badge = "worse" if is_worse else "better"
     word = f"{badge} than before"
@@ -265,9 +280,8 @@ def _open_alert(context: ModelContext, alert: Alert) -> OpenAlert:
         badge, word = ("fail", bad_word) if is_worse else ("better", "passes again")
     elif alert.metric in JUDGED and JUDGED[alert.metric].unit in ("ms", "s"):
         word = "slower than before" if is_worse else "faster than before"
-    size = f" {percent_change(alert.change)}" if alert.change is not None else ""
-    bad = context.runs.get(alert.bad_run_id or -1)
-    since = f" since {bad.started[:10]}" if bad else ""
+    size = f" {percent_change(change.change)}" if change.change is not None else ""
+    since = f" since {change.bad.started[:10]}" if change.bad else ""
     whose = "most models of the host, " if alert.case_id is None else ""
     href = _UP + alert_link(alert.id or 0) if alert.id in context.listed else ""
     return OpenAlert(badge, word, f"{whose}{what(alert)}{size}{since}, {alert.state}", href)
@@ -280,11 +294,13 @@ def _events(
     first = times[0] if times else math.inf
     events = [*changes, *context.events]
     for alert in [*context.alerts.get(number, []), *context.host_alerts]:
-        bad = context.runs.get(alert.bad_run_id or -1)
+        evidence = _evidence(context, alert)
+        _, bad = evidence.between
         if bad is None:
             continue
         kind = "worse" if alert.direction == WORSE else "better"
-        change = f" {percent_change(alert.change)}" if alert.change is not None else ""
+        size = of_alert(evidence, -1).change
+        change = f" {percent_change(size)}" if size is not None else ""
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
         metric = alert.metric if alert.metric in CHARTS else None

@@ -32,10 +32,12 @@ from perfdash.site.testbed_history import Testbed
 class TestbedAlerts:
     """A testbed's alerts, open ones first.
 
-    `left_out` counts the older ones that are not shown, `unjudged` the nights that nobody judged.
+    `standing`: those that are open or were fixed on the last night. `left_out` counts the older ones that are
+    not shown, `unjudged` the nights that nobody judged.
     """
 
     bed: Testbed
+    standing: StandingAlerts
     histories: list[AlertHistory]
     left_out: int
     unjudged: int
@@ -49,7 +51,7 @@ def alerts_of_testbed(
     `runs` are all its runs, oldest first; `alerts`: the standing ones.
     """
     histories, left_out = alert_histories(connection, bed, {run.id: run for run in runs}, alerts)
-    return TestbedAlerts(bed, histories, left_out, unjudged(runs))
+    return TestbedAlerts(bed, alerts, histories, left_out, unjudged(runs))
 
 
 MOST = 100  # alerts on one page with all that is known of them; the largest come first

@@ -15,6 +15,7 @@ import pytest
 
 from perfdash.charts.heat_map import bucket
 from perfdash.detect import curation
+from perfdash.detect.causes import gather_in_causes
 from perfdash.history import alert_store as kept
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
@@ -27,7 +28,7 @@ from perfdash.site.model_page import case_changes, model_context, model_view, ne
 from perfdash.site.render import printable, render_model, render_suite
 from perfdash.site.suite_page import SuiteSetting, open_changes, read_suite_view, read_trends, suite_view
 from perfdash.site.testbed_history import beds, read_history
-from tests.detect.simulated import judge_last
+from tests.detect.simulated import farm, judge_last, slower
 from tests.history.made import row, run
 from tests.site.stored import FIRST, HOSTILE, NAMES, Page, built, check, fill, night, result
 from tests.stores import made_store
@@ -250,6 +251,25 @@ def test_the_verdict_of_a_model_comes_first_and_slower_has_two_words(store, site
     still = page(folder, "beds/*/models/*still*.html").text
     assert "no change is open" in still
     assert "faster than eager" in still
+
+
+def test_an_alert_has_its_measured_size_and_the_range_of_its_cause(store):
+    take_in(store, farm(25, 4, noise=0.02, seed=2, change=slower("model01", 20, 1.10)))
+    judge_last(store, 5)
+    with store.write() as connection:
+        (alert,) = kept.load(connection, states=kept.SHOWN)
+        again = {"ratio": 1.08, "low": 1.07, "high": 1.09, "pairs": 8}
+        kept.save(connection, replace(alert, details={**alert.details, "remeasured": again}))
+    with store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [kept.find(connection, alert.id)])
+        (bed,) = beds(connection)
+        view = read_model_view(connection, bed, alert.case_id)
+    since = evidence.between[1].started[:10]
+    assert since != evidence.bad.started[:10]
+    assert view.open[0].text == f"compiled latency +8.0% since {since}, new"
+    (mark,) = [event for event in view.events if event.href]
+    assert "compiled latency +8.0%" in mark.text
+    assert mark.run.startswith(since)
 
 
 def test_a_line_that_never_moved_is_a_sentence(store, site):
