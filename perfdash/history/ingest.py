@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 # What a night is judged by, beside its results.
 _JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id")
 OLDER = "left out: what is there is newer"
-# In `imported` of a run that was replaced after it was judged: the testbed and start that it was judged with.
+# In `imported` of a run that was replaced after it was judged: the testbeds and starts that it had then.
 _JUDGED_AS = "judged_as"
 
 
@@ -33,8 +33,9 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
     A stored run is replaced, under its id, if it was resumed since then, its file was corrected or some of
-    its shards were merged again; an older copy of it, or one without its samples, is left out. Raises
-    UsageError for values that no history can hold, MachineError if the database fails.
+    its shards were merged, with others or again; an older copy of it, a shard of it, or one without its
+    samples, is left out. Raises UsageError for values that no history can hold, MachineError if the database
+    fails.
     """
     for imported in runs:
         _check(imported)
@@ -75,12 +76,13 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     content = imported.content
     key = imported.key
     foreign = run.origin != "perfdash"
-    old = _same_run(connection, imported)
+    stored = _same_runs(connection, imported)
+    old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and content in (old.content, pruned_content(old.content)):
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
-    import_details = _with_mark(run.imported, old.imported if old is not None else {})
+    import_details = _without_mark(run.imported)
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
@@ -120,18 +122,23 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = old.id
         # No night is judged by samples, which return where a pruned run is imported again.
         same = same or _same_results(connection, old, values, rows, samples=False)
-        if same and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
+        if same and not others and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
             values["judged"] = old.judged
         own_name = given_name(connection, run_id)
         if run.merged_from:
             first = old.imported.get("first_name") or (None if own_name else old.name)
             if first not in (None, run.name):
                 import_details["first_name"] = first
-        if old.judged is not None and values["judged"] is None:
-            import_details.setdefault(_JUDGED_AS, {"testbed_id": old.testbed_id, "started": old.started})
+        marks = [mark for line in (old, *others) for mark in line.imported.get(_JUDGED_AS, [])]
+        if values["judged"] is None:
+            marks += [[line.testbed_id, line.started] for line in (old, *others) if line.judged is not None]
+        if marks:
+            import_details[_JUDGED_AS] = marks
         values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         nightlies.rename_run(connection, old.name, str(values["name"]))
+        for other in others:
+            _put_in_place_of(connection, run_id, str(values["name"]), other)
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
@@ -143,19 +150,24 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     return TAKEN_IN if old is None else REPLACED
 
 
-def _with_mark(imported: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """`imported` of a run with the mark of the stored run; a mark of another history means nothing here."""
-    kept = {name: value for name, value in imported.items() if name != _JUDGED_AS}
-    return {**kept, _JUDGED_AS: old[_JUDGED_AS]} if _JUDGED_AS in old else kept
+def _without_mark(imported: Mapping[str, Any]) -> dict[str, Any]:
+    """`imported` of a run without its mark; a mark of another history means nothing here."""
+    return {name: value for name, value in imported.items() if name != _JUDGED_AS}
 
 
-def replaced_since_judged(connection: sa.Connection) -> dict[int, tuple[int, str]]:
-    """The runs that were replaced after they were judged, with the testbed and start that they had then."""
+def replaced_since_judged(connection: sa.Connection) -> dict[int, list[tuple[int, str]]]:
+    """The runs that were replaced after they were judged, with the testbeds and starts that they had then.
+
+    A run has several if it was put in place of several.
+    """
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.imported)
     marked = connection.execute(query.where(runs.c.imported.cast(sa.Text).contains(f'"{_JUDGED_AS}"'))).all()
-    judged_as = {row.id: row.imported[_JUDGED_AS] for row in marked if _JUDGED_AS in row.imported}
-    return {run_id: (mark["testbed_id"], mark["started"]) for run_id, mark in judged_as.items()}
+    return {
+        row.id: [(testbed_id, started) for testbed_id, started in row.imported[_JUDGED_AS]]
+        for row in marked
+        if _JUDGED_AS in row.imported
+    }
 
 
 def forget_replaced(connection: sa.Connection) -> None:
@@ -164,54 +176,94 @@ def forget_replaced(connection: sa.Connection) -> None:
     for run_id in replaced_since_judged(connection):
         of_run = runs.c.id == run_id
         imported = connection.execute(sa.select(runs.c.imported).where(of_run)).scalar_one()
-        connection.execute(sa.update(runs).where(of_run).values(imported=_with_mark(imported, {})))
+        connection.execute(sa.update(runs).where(of_run).values(imported=_without_mark(imported)))
 
 
-def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
-    """The stored run that is the same run, whether older or newer; None if there is none."""
+def _same_runs(connection: sa.Connection, imported: Imported) -> list[sa.Row[Any]]:
+    """The stored run that is the same run, whether older or newer; then others with measurements of it."""
     runs, run = schema.runs, imported.run
     read = (
         "id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in", "judged",
-        *_JUDGED_BY,
+        "excluded", *_JUDGED_BY,
     )  # fmt: skip
     query = sa.select(*runs.c[read])
-    run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
-    if run_row is not None:
-        return run_row
+    same = list(connection.execute(query.where(runs.c.key == imported.key)))
     if run.origin == "perfdash":
-        number = _with_common_shards(connection, run) if run.merged_from else None
-        return connection.execute(query.where(runs.c.id == number)).first()
+        return same + _with_common_shards(connection, query, imported)
+    if same:
+        return same
     # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
     own = replace(imported, copied=None)
     other_key = own.key if imported.copied else own.earlier_key
-    run_row = connection.execute(query.where(runs.c.key == other_key)).first()
-    if run_row is not None or imported.key != own.key:
-        return run_row
+    same = list(connection.execute(query.where(runs.c.key == other_key)))
+    if same or imported.key != own.key:
+        return same
     alike = [
         line.id
         for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
         if (line.origin, line.started) == (run.origin, run.started)
         and read_run(connection, line).key == own.key
     ]
-    return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
+    return list(connection.execute(query.where(runs.c.id == alike[0]))) if len(alike) == 1 else []
 
 
-def _with_common_shards(connection: sa.Connection, run: RunRow) -> int | None:
-    """The id of a stored run with some of the shards of a merged run; None if there is none.
+def _with_common_shards(
+    connection: sa.Connection, query: sa.Select[Any], imported: Imported
+) -> list[sa.Row[Any]]:
+    """The other stored runs that have measurements of a run; first the one with most results.
 
-    Else the measurements of these shards would count as two nights.
+    They were merged from some of the same shards, are a shard of it, or have it as a shard. Else these
+    measurements would count as several nights.
     """
-    runs = schema.runs
-    query = sa.select(runs.c.id, runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    runs, run = schema.runs, imported.run
+    query = query.where(runs.c.origin == "perfdash", runs.c.key != imported.key)
     # Runs with a common shard were measured at the same time.
     query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
     if run.ended:
         query = query.where(runs.c.started <= run.ended)
-    shards = set(run.merged_from)
-    stored = connection.execute(query.order_by(runs.c.id))
-    return next(
-        (line.id for line in stored if shards & {*(line.imported.get("merged_from") or [line.name])}), None
-    )
+    shards = _Shards.of(imported.key, run.name, run.imported)
+    stored = connection.execute(query.order_by(runs.c.results.desc(), runs.c.id))
+    return [line for line in stored if shards.has_common(_Shards.of(line.key, line.name, line.imported))]
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """What a run was measured in: the keys and names of its shards, or its own.
+
+    The keys are unknown of a run that was merged by an earlier perfdash.
+    """
+
+    keys: frozenset[str]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, key: str, name: str, imported: Mapping[str, Any]) -> _Shards:
+        names = imported.get("merged_from")
+        if not names:
+            return cls(frozenset([key]), frozenset([name]))
+        return cls(frozenset(imported.get("merged_keys") or ()), frozenset(names))
+
+    def has_common(self, other: _Shards) -> bool:
+        if self.keys and other.keys:
+            return not self.keys.isdisjoint(other.keys)
+        return not self.names.isdisjoint(other.names)
+
+
+def _put_in_place_of(connection: sa.Connection, run_id: int, name: str, other: sa.Row[Any]) -> None:
+    """Remove another run, whose measurements a run has as well; what referred to it refers to that run."""
+    runs = schema.runs
+    for table, columns in _REFERENCES.items():
+        for column in columns:
+            connection.execute(sa.update(table).where(table.c[column] == other.id).values({column: run_id}))
+    if other.excluded is not None:
+        connection.execute(sa.update(runs).where(runs.c.id == run_id).values(excluded=other.excluded))
+    connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == other.id))
+    connection.execute(sa.delete(runs).where(runs.c.id == other.id))
+    nightlies.rename_run(connection, other.name, name)
+
+
+# The acts of people on a run that is removed name none: a name that they gave is not that of the whole.
+_REFERENCES = {schema.alerts: ("good_run_id", "bad_run_id", "seen_run_id"), schema.alert_events: ("run_id",)}
 
 
 def _same_results(

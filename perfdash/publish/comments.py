@@ -88,7 +88,7 @@ def run_fields(run: RunRow) -> dict[str, str]:
     if run.origin != "perfdash":
         return {"run": run.name, "started": run.started}
     if run.merged_from:
-        return {"run": run.name, "shards": marker.shards(run.merged_from)}
+        return {"run": run.name, "shards": marker.shards(run.merged_keys or run.merged_from)}
     return {"run": run.name}
 
 

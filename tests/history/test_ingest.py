@@ -245,3 +245,58 @@ def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
     assert take_in(store, [shard, whole]) == [TAKEN_IN, REPLACED]
     with store.read() as connection:
         assert [line.name for line in list_runs(connection)] == ["whole"]
+
+
+def named_by_uids(whole, *shards):
+    """A merged run that names its shards by the uids of their runs, too."""
+    keys = [shard.key for shard in shards]
+    names = [shard.run.name for shard in shards]
+    imported = {"merged_from": names, "merged_keys": keys}
+    return replace(whole, run=replace(whole.run, imported=imported, uid=" ".join(keys)))
+
+
+def shards(*models, **other):
+    """A shard of each model, all of one night."""
+    hosts = {model: f"farm{model}" for model in models}
+    return [
+        run("2026-11-20", [row(model)], name=f"at-1_{host}", host=host, **other)
+        for model, host in hosts.items()
+    ]
+
+
+def test_two_lines_measured_in_the_same_seconds_are_two_nights(store):
+    """Their shards have the same names: the second of the start, and the host."""
+    lines = []
+    for line in ("main", "feature"):
+        parts = shards("a", "b", setting={"line": line})
+        parts = [replace(part, run=replace(part.run, uid=f"{part.run.uid} {line}")) for part in parts]
+        rows = [row for part in parts for row in part.rows]
+        whole = run("2026-11-20", rows, name=line, setting={"line": line}, host="farma+farmb")
+        lines.append(named_by_uids(whole, *parts))
+    assert take_in(store, lines) == [TAKEN_IN, TAKEN_IN]
+    assert take_in(store, lines) == [KNOWN, KNOWN]
+
+
+@pytest.mark.parametrize("first", ["shards", "whole"])
+def test_a_merged_run_and_its_shards_are_one_night(store, first):
+    parts = shards("a", "b", "c")
+    rows = [row for part in parts for row in part.rows]
+    whole = named_by_uids(run("2026-11-20", rows, name="whole", ended="2026-11-20T06:00:00Z"), *parts)
+    if first == "shards":
+        assert take_in(store, [*parts, whole]) == [*[TAKEN_IN] * 3, REPLACED]
+    else:
+        assert take_in(store, [whole, *parts]) == [TAKEN_IN, *[OLDER] * 3]
+    with store.read() as connection:
+        assert [(line.name, line.results) for line in list_runs(connection)] == [("whole", 3)]
+    assert count(store, schema.results) == 3
+
+
+def test_a_night_with_a_shard_that_was_excluded_is_excluded(store):
+    parts = shards("a", "b")
+    take_in(store, parts)
+    curation.exclude(store, parts[1].run.name, "the fan was broken")
+    rows = [row for part in parts for row in part.rows]
+    take_in(store, [named_by_uids(run("2026-11-20", rows, name="whole"), *parts)])
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+    assert (line.name, line.excluded) == ("whole", "the fan was broken")
