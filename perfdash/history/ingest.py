@@ -37,11 +37,9 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     samples, is left out. Raises UsageError for values that no history can hold, MachineError if the database
     fails.
     """
-    for imported in runs:
-        _check(imported)
     _refuse_conflicting_files(runs)
     with store.write() as connection:
-        return [_store_run(connection, imported) for imported in runs]
+        return [store_run(connection, imported) for imported in runs]
 
 
 def _check(imported: Imported) -> None:
@@ -70,7 +68,9 @@ def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
             )
 
 
-def _store_run(connection: sa.Connection, imported: Imported) -> str:
+def store_run(connection: sa.Connection, imported: Imported) -> str:
+    """Store a run in a transaction, as `take_in` does; return the outcome."""
+    _check(imported)
     run, rows = imported.run, imported.rows
     runs = schema.runs
     content = imported.content

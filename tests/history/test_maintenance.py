@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import sqlalchemy as sa
 
-from perfdash.history import schema
+from perfdash.detect import curation
+from perfdash.history import acts, maintenance, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge, prune
 from perfdash.history.queries import list_runs, rows_of
@@ -58,6 +60,25 @@ def test_merge_takes_all_runs_once(store, tmp_path):
             )
             assert copied == original
     assert take_in(store, [run("2026-11-02", [sampled("b")], setting={"allocator": "default"})]) == [KNOWN]
+
+
+def test_a_merge_that_is_stopped_keeps_no_run_without_its_exclusion(store, tmp_path, monkeypatch):
+    copy = maintenance._copy_acts
+
+    def stopped(*arguments):
+        monkeypatch.setattr(maintenance, "_copy_acts", copy)
+        raise KeyboardInterrupt
+
+    with made_store(tmp_path / "other.db") as other:
+        take_in(other, [run("2026-11-01", [row()])])
+        curation.exclude(other, "last", "the fan was broken")
+        monkeypatch.setattr(maintenance, "_copy_acts", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            merge(store, other)
+        merge(store, other)
+    with store.read() as connection:
+        assert [line.excluded for line in list_runs(connection)] == ["the fan was broken"]
+        assert [act.act for act in acts.load(connection)] == [acts.EXCLUDE]
 
 
 def test_an_older_copy_never_replaces_what_went_on(store, tmp_path):
