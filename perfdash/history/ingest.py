@@ -79,6 +79,8 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     stored = _same_runs(connection, imported)
     old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and content in (old.content, pruned_content(old.content)):
+        if run.merged_from and not imported.copied:  # the same shards in a folder of another name
+            _rename(connection, old, run)
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
@@ -124,17 +126,13 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         same = same or _same_results(connection, old, values, rows, samples=False)
         if same and not others and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
             values["judged"] = old.judged
-        own_name = given_name(connection, run_id)
-        if run.merged_from:
-            first = old.imported.get("first_name") or (None if own_name else old.name)
-            if first not in (None, run.name):
-                import_details["first_name"] = first
+        values["name"], first = _names(connection, old, run)
+        import_details.update(first)
         marks = [mark for line in (old, *others) for mark in line.imported.get(_JUDGED_AS, [])]
         if values["judged"] is None:
             marks += [[line.testbed_id, line.started] for line in (old, *others) if line.judged is not None]
         if marks:
             import_details[_JUDGED_AS] = marks
-        values["name"] = own_name or run.name
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         nightlies.rename_run(connection, old.name, str(values["name"]))
         for other in others:
@@ -148,6 +146,24 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
+
+
+def _names(connection: sa.Connection, old: sa.Row[Any], run: RunRow) -> tuple[str, dict[str, str]]:
+    """The name of a stored run that comes again, and for `imported` its first, if it was merged again."""
+    own_name = given_name(connection, old.id)
+    first = old.imported.get("first_name") or (None if own_name else old.name)
+    merged_again = run.merged_from and first not in (None, run.name)
+    return own_name or run.name, {"first_name": first} if merged_again else {}
+
+
+def _rename(connection: sa.Connection, old: sa.Row[Any], run: RunRow) -> None:
+    """Give a stored merged run the name and folder of its last merge."""
+    name, first = _names(connection, old, run)
+    kept = {key: value for key, value in old.imported.items() if key != "first_name"}
+    imported = {**kept, **_without_mark(run.imported), **first}
+    values = {"name": name, "source": run.source, "imported": imported}
+    connection.execute(sa.update(schema.runs).where(schema.runs.c.id == old.id).values(values))
+    nightlies.rename_run(connection, old.name, name)
 
 
 def _without_mark(imported: Mapping[str, Any]) -> dict[str, Any]:

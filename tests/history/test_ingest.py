@@ -238,6 +238,23 @@ def test_a_run_whose_shards_are_merged_again_is_known_by_its_first_name(store):
     assert take("other2", "1b", "2b") == {"night": "whole1", "next": "other1"}
 
 
+def test_the_same_shards_merged_again_are_known_by_the_new_name(store):
+    """`report RUN` and `nightly end --run RUN` name the folder of the second merge."""
+
+    def take(name):
+        again = merged("2026-11-20", "1", "2", name=name, source=f"runs/{name}")
+        outcomes = take_in(store, [again])
+        with store.read() as connection:
+            (line,) = list_runs(connection)
+            return outcomes, line.name, line.source, acts.first_names(connection)
+
+    assert take("whole1") == ([TAKEN_IN], "whole1", "runs/whole1", {})
+    assert take("whole2") == ([KNOWN], "whole2", "runs/whole2", {"whole2": "whole1"})
+    assert take("whole1") == ([KNOWN], "whole1", "runs/whole1", {})
+    curation.rename(store, "whole1", "night", None)
+    assert take("whole3") == ([KNOWN], "night", "runs/whole3", {"night": "whole1"})
+
+
 def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
     shard = run("2026-11-20", [row("m2")])
     whole = merged("2026-11-20", "1", "2", name="whole")

@@ -63,6 +63,19 @@ def test_a_run_whose_shards_are_merged_again_stays_the_nightlys(store):
         assert acts.the_run(connection, "first").name == "second"
 
 
+def test_a_run_that_is_merged_again_without_a_change_stays_the_nightlys(store):
+    def merged(name):
+        made = run("2026-11-01", [row()], name=name, imported={"merged_from": ["a", "b"]})
+        return replace(made, run=replace(made.run, uid="a b"))
+
+    begun(store, NIGHT)
+    take_in(store, [merged("first")])
+    ended(store, runs=["first"])
+    take_in(store, [merged("second")])
+    assert every(store)[0].runs == ("second",)
+    assert ended(store, runs=["second"]).state == OK
+
+
 def test_begun_again_it_goes_on(store):
     begun(store, NIGHT)
     ended(store, state=FAILED, why="torch")
