@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, nightlies, schema
+from perfdash.history import generated_code, nightlies, result_hosts, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -141,7 +141,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
         named = _with_one_name(connection, rows)
-        _insert_rows(connection, run_id, named)
+        _insert_rows(connection, run_id, named, _ids_of_hosts(connection, run))
         connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
     if old is not None:
         generated_code.drop_unused(connection)
@@ -339,7 +339,16 @@ def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
     return sa.and_(*(table.c[name] == value for name, value in values.items()))
 
 
-def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:
+def _ids_of_hosts(connection: sa.Connection, run: RunRow) -> dict[str, int]:
+    """The ids of the machines of a run that several measured, by name."""
+    names = run.hosts if len(run.hosts) > 1 else []
+    return {name: _number_of(connection, schema.hosts, "name", {"name": name}) for name in names}
+
+
+def _insert_rows(
+    connection: sa.Connection, run_id: int, rows: Sequence[Row], hosts: Mapping[str, int]
+) -> None:
+    """Insert results with all that is theirs; `hosts`: the ids of machines of which each result names one."""
     ids = case_ids(connection, [row.case for row in rows])
     results = schema.results
     connection.execute(
@@ -378,6 +387,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
         connection.execute(sa.insert(schema.result_details), details)
     if others:
         connection.execute(sa.insert(schema.other_metrics), others)
+    result_hosts.store(connection, ((result_ids[ids[row.case]], row) for row in rows), hosts)
 
 
 def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:

@@ -57,9 +57,10 @@ class RunRow:
     """One run. `started` and `ended` are UTC, ISO 8601, to the second.
 
     `name`: its name for people. `origin`: the format it came from (`perfdash`, `dynamo-csv`, ...). `source`:
-    the file or folder. `host_class` and `setting`: both must be equal before two runs are compared.
-    `environment`: host and packages, as in run.json, as far as they are known. `method`: the version of each
-    metric in its records (perfdash.methods); empty: version 1 of each.
+    the file or folder. `host`: the machine that measured it; several are joined by `+`. `host_class` and
+    `setting`: both must be equal before two runs are compared. `environment`: host and packages, as in
+    run.json, as far as they are known. `method`: the version of each metric in its records
+    (perfdash.methods); empty: version 1 of each.
     """
 
     name: str
@@ -87,6 +88,11 @@ class RunRow:
     def testbed_digest(self) -> str:
         """The identity of the testbed. Only runs of one testbed are compared."""
         return digest([self.host_class, dict(self.setting)])
+
+    @property
+    def hosts(self) -> list[str]:
+        """The machines that measured it."""
+        return self.host.split("+")
 
     @property
     def merged_from(self) -> tuple[str, ...]:
@@ -258,7 +264,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         started=info.started,
         origin="perfdash",
         source=source,
-        host=info.host,
+        host=_host(info, results),
         host_class=host_class,
         setting=setting,
         environment=info.environment,
@@ -273,6 +279,12 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         method=one_method(results, source),
     )
     return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))
+
+
+def _host(info: RunInfo, results: Iterable[Result]) -> str:
+    """The machines that measured the results; that of the command where an older perfdash recorded none."""
+    hosts = {str(result.conditions["host"]) for result in results if result.conditions.get("host")}
+    return "+".join(sorted(hosts)) or info.host
 
 
 def _of_shards(info: RunInfo) -> dict[str, Any]:

@@ -126,8 +126,8 @@ def test_a_connection_lost_in_mid_ingest_leaves_nothing(postgres_address, monkey
     store = open_store(postgres_address)
     insert = ingest._insert_rows
 
-    def killed(connection, run_id, rows):
-        insert(connection, run_id, rows)
+    def killed(connection, *arguments):
+        insert(connection, *arguments)
         (pid,) = connection.execute(sa.text("select pg_backend_pid()")).one()
         with store.engine.connect() as other:
             other.execute(sa.text(f"select pg_terminate_backend({pid})"))
@@ -197,6 +197,23 @@ def test_a_perfdash_run_as_rows():
     assert "backend_ms" not in only.values
     assert len(only.samples["eager_ms"]) == 200
     assert only.samples["eager_ms"][-1] == 996.0
+
+
+def test_a_run_is_of_the_machines_that_measured_its_results():
+    """Not of the one that started it on a cluster, or of whose shard was merged first."""
+
+    def host(*hosts):
+        info = RunInfo("r", "2026-11-01T00:00:00Z", "login1", ["perfdash"], {}, {}, 1, "0.1")
+        results = [
+            Result(
+                case(), "2026-11-01T00:00:01Z", 40.0, Status.PASS, conditions={"host": name} if name else {}
+            )
+            for name in hosts
+        ]
+        return from_run(info, results, "runs/r").run.host
+
+    assert host("n2", "n1", None, "n2") == "n1+n2"
+    assert host(None) == host() == "login1"
 
 
 def merged(night, *shards, **other):
