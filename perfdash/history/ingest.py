@@ -140,7 +140,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
-        named = _with_one_name(connection, rows)
+        named = _with_one_name(connection, rows, run.started)
         _insert_rows(connection, run_id, named, _ids_of_hosts(connection, run))
         connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
     if old is not None:
@@ -310,17 +310,18 @@ def _same_results(
     return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
 
 
-def _with_one_name(connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
+def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str) -> list[Row]:
     """Give each setting one configuration name, in these rows and in the store; settings identify it.
 
-    That is the name in these rows. Rows of a run without --configuration (`default`) take the stored name.
+    That is the name in these rows. Rows of a run without --configuration (`default`), and rows of one that
+    `started` before another run of the setting, take the stored name.
     """
     names = {}
     for *setting, name in grouped(rows):
-        if name == DEFAULT_CONFIGURATION:
+        if name == DEFAULT_CONFIGURATION or _has_later_run(connection, setting, started):
             stored = schema.cases.c.configuration
             query = sa.select(stored).where(_is_of(schema.cases, setting), stored != DEFAULT_CONFIGURATION)
-            name = connection.execute(query.limit(1)).scalar() or DEFAULT_CONFIGURATION
+            name = connection.execute(query.limit(1)).scalar() or name
         names[tuple(setting)] = name
         if name == DEFAULT_CONFIGURATION:
             continue
@@ -328,6 +329,14 @@ def _with_one_name(connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
             renamed = sa.update(table).where(_is_of(table, setting), table.c.configuration != name)
             connection.execute(renamed.values(configuration=name))
     return [replace(row, case=replace(row.case, configuration=names[setting_of(row)])) for row in rows]
+
+
+def _has_later_run(connection: sa.Connection, setting: Sequence[Any], started: str) -> bool:
+    """Whether the store has a run of a setting that began after a time."""
+    summaries, runs = schema.summaries, schema.runs
+    query = sa.select(runs.c.id).join_from(runs, summaries, summaries.c.run_id == runs.c.id)
+    query = query.where(runs.c.started > started, _is_of(summaries, setting))
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
