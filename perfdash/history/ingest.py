@@ -80,7 +80,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and content in (old.content, pruned_content(old.content)):
         if run.merged_from and not imported.copied:  # the same shards in a folder of another name
-            _rename(connection, old, run)
+            _rename(connection, old, imported)
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
@@ -126,7 +126,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         same = same or _same_results(connection, old, values, rows, samples=False)
         if same and not others and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
             values["judged"] = old.judged
-        values["name"], first = _names(connection, old, run)
+        values["name"], first = _names(connection, old, imported)
         import_details.update(first)
         marks = [mark for line in (old, *others) for mark in line.imported.get(_JUDGED_AS, [])]
         if values["judged"] is None:
@@ -148,20 +148,23 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     return TAKEN_IN if old is None else REPLACED
 
 
-def _names(connection: sa.Connection, old: sa.Row[Any], run: RunRow) -> tuple[str, dict[str, str]]:
+def _names(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> tuple[str, dict[str, str]]:
     """The name of a stored run that comes again, and for `imported` its first, if it was merged again."""
+    run = imported.run
+    if imported.copied and not run.merged_from:  # a person may have renamed it in the other history
+        return old.name, {}
     own_name = given_name(connection, old.id)
     first = old.imported.get("first_name") or (None if own_name else old.name)
     merged_again = run.merged_from and first not in (None, run.name)
     return own_name or run.name, {"first_name": first} if merged_again else {}
 
 
-def _rename(connection: sa.Connection, old: sa.Row[Any], run: RunRow) -> None:
+def _rename(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> None:
     """Give a stored merged run the name and folder of its last merge."""
-    name, first = _names(connection, old, run)
+    name, first = _names(connection, old, imported)
     kept = {key: value for key, value in old.imported.items() if key != "first_name"}
-    imported = {**kept, **_without_mark(run.imported), **first}
-    values = {"name": name, "source": run.source, "imported": imported}
+    details = {**kept, **_without_mark(imported.run.imported), **first}
+    values = {"name": name, "source": imported.run.source, "imported": details}
     connection.execute(sa.update(schema.runs).where(schema.runs.c.id == old.id).values(values))
     nightlies.rename_run(connection, old.name, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -67,9 +68,10 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
     """Store every run and nightly of another history; count the runs by outcome.
 
     Alerts are not copied: they are judged anew from the runs. Of a run that is new here, what people did with
-    it (excluded, renamed) is copied.
+    it (excluded, renamed) is copied. A run that is here already keeps its name, also in the nightlies.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
+    names: dict[str, str] = {}
     with source.read() as connection:
         runs = list_runs(connection)
         for number, run in enumerate(runs, start=1):
@@ -78,12 +80,15 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
                 outcome = store_run(here, copy)
                 if outcome == TAKEN_IN:
                     _copy_acts(connection, here, run)
+                query = sa.select(schema.runs.c.name).where(schema.runs.c.key == copy.key)
+                names[run.name] = here.execute(query).scalar() or run.name
             counts[outcome] += 1
             say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
     with target.write() as connection:
         for nightly in heartbeat:
-            nightlies.copy_nightly(connection, nightly)
+            runs_here = tuple(names.get(name, name) for name in nightly.runs)
+            nightlies.copy_nightly(connection, replace(nightly, runs=runs_here))
     return counts
 
 
