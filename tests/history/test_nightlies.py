@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.detect import curation
 from perfdash.errors import UsageError
 from perfdash.history import acts, maintenance, nightlies
 from perfdash.history.ingest import take_in
@@ -74,6 +75,25 @@ def test_a_run_that_is_merged_again_without_a_change_stays_the_nightlys(store):
     take_in(store, [merged("second")])
     assert every(store)[0].runs == ("second",)
     assert ended(store, runs=["second"]).state == OK
+
+
+@pytest.mark.parametrize("names", [["before-upgrade"], ["before-upgrade", "base"]], ids=["once", "twice"])
+def test_a_resumed_night_names_its_renamed_run_by_its_folder(store, names):
+    begun(store, NIGHT)
+    night = run("2026-11-01", [row()])
+    take_in(store, [night])
+    for name in names:
+        curation.rename(store, "last", name)
+    done = ended(store, runs=[night.run.name])
+    assert (done.state, done.runs) == (OK, (names[-1],))
+
+
+def test_a_name_that_another_run_has_now_is_that_runs(store):
+    begun(store, NIGHT)
+    take_in(store, [run("2026-11-01", [row()], name="a")])
+    curation.rename(store, "last", "b")
+    take_in(store, [run("2026-11-02", [row()], name="a")])
+    assert ended(store, runs=["a"]).runs == ("a",)
 
 
 def test_begun_again_it_goes_on(store):
