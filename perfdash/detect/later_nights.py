@@ -123,7 +123,8 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
         (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
     )
     row = panel.case_ids.index(alert.case_id)
-    hosts = set(panel.machines[row, : born + 1])
+    measured = panel.statuses[row, : born + 1] != ""
+    hosts = set(panel.machines[row, : born + 1][measured])
     if machine is None and len(hosts) == 1:
         (machine,) = hosts
     offset, variance = levels.level_of(row, machine)

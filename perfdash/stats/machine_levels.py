@@ -69,22 +69,23 @@ def numbers_of_machines(machines: Machines) -> NDArray[np.intp]:
     All 0 where the names change every night (containers), or no machine has three nights: then all nights
     count as of one machine.
     """
-    names, numbers = _numbered(machines)
+    return _numbered(machines)[1]
+
+
+def _numbered(machines: Machines) -> tuple[list[str], NDArray[np.intp]]:
+    """The names of the machines, in order of their first nights, and numbers_of_machines."""
+    given = np.asarray(machines, dtype=object).T
+    places: dict[str, int] = {}
+    numbers = np.array([places.setdefault(name, len(places)) for name in given.ravel()], dtype=np.intp)
+    numbers, names = numbers.reshape(given.shape).T, list(places)
     if not names:
-        return numbers
+        return names, numbers
     measured = np.stack([(np.atleast_2d(numbers) == place).any(axis=0) for place in range(len(names))])
     nights = measured.sum(axis=1)
     of_named = measured[nights > 1, -_LATELY:].any(axis=0)
     nameless = int((~of_named).sum()) >= _NAMELESS
-    return np.zeros_like(numbers) if nameless or nights.max() < _REFERENCE else numbers
-
-
-def _numbered(machines: Machines) -> tuple[list[str], NDArray[np.intp]]:
-    """The names of the machines, in order of their first nights, and the place of each among them."""
-    given = np.asarray(machines, dtype=object).T
-    places: dict[str, int] = {}
-    numbers = [places.setdefault(name, len(places)) for name in given.ravel()]
-    return list(places), np.array(numbers, dtype=np.intp).reshape(given.shape).T
+    one = nameless or nights.max() < _REFERENCE
+    return names, np.zeros_like(numbers) if one else numbers
 
 
 def machine_levels(
@@ -101,9 +102,8 @@ def machine_levels(
     comparable; nor, with fewer than 20 series, one with a single night. `numbers_of_machines` decides which
     nights are of one machine.
     """
-    names, _ = _numbered(machines)
+    names, numbers = _numbered(machines)
     count, width = values.shape
-    numbers = numbers_of_machines(machines)
     if not numbers.any():
         return MachineLevels(np.zeros(values.shape), np.zeros(count))
     of_value = np.broadcast_to(numbers, values.shape)
