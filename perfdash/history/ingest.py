@@ -155,8 +155,9 @@ def _names(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> t
         return old.name, {}
     own_name = given_name(connection, old.id)
     first = old.imported.get("first_name") or (None if own_name else old.name)
-    merged_again = run.merged_from and first not in (None, run.name)
-    return own_name or run.name, {"first_name": first} if merged_again else {}
+    if not run.merged_from or first in (None, run.name):
+        return own_name or run.name, {}
+    return own_name or run.name, {"first_name": str(first)}
 
 
 def _rename(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> None:

@@ -21,7 +21,7 @@ def store(connection: sa.Connection, by_result: Iterable[tuple[int, Row]], ids: 
     values = [
         {"result_id": result_id, "host_id": ids[host]}
         for result_id, row in by_result
-        if (host := of_row(row)) in ids
+        if (host := of_row(row)) and host in ids
     ]
     if values:
         connection.execute(sa.insert(schema.result_hosts), values)
