@@ -499,7 +499,8 @@ class RunInfo:
     # One entry each time it was started or resumed, for each kind of slots: {started, ended, state, command,
     # slots}; at_once: fewer slots measured at a time; bind_memory: whether their memory is bound.
     sessions: list[dict[str, Any]] = field(default_factory=list)
-    merged_from: list[str] = field(default_factory=list)
+    merged_from: list[str] = field(default_factory=list)  # the names of its shards
+    merged_uids: list[str] = field(default_factory=list)  # and their uids, since names may be equal
 
 
 def to_json(record: Any) -> dict[str, Any]:

@@ -120,6 +120,16 @@ def test_the_models_of_every_command_exist(page):
         assert any(planned.skip_reason is None for planned in plan.cases), " ".join(words)
 
 
+def test_shards_that_are_merged_by_a_pattern_are_in_a_folder_of_their_night():
+    """In a folder of all nights the pattern also gives the history, other shards and merged runs."""
+    text = (ROOT / "docs" / "cluster.md").read_text().replace("\\\n", " ").replace('"', "").replace("'", "")
+    measured = [Path(folder) for folder in re.findall(r"perfdash run .*--shard.*--out +(\S+)", text)]
+    merged = [Path(folder) for folder in re.findall(r"perfdash merge-shards +(\S+)/\*", text)]
+    assert len(merged) == 2
+    assert [folder.parent for folder in merged] == [folder.parent for folder in measured]
+    assert all(folder.name.startswith("$") for folder in measured), "another one each night"
+
+
 def test_no_riddle_is_left():
     names = subprocess.run(
         ["git", "ls-files", "--", "*.md", "perfdash", "ci", "suites", "configurations", "Jenkinsfile"],

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.findings import metric_logs, on_one_machine
+from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
@@ -197,11 +197,6 @@ def _between(good: RunLine | None, bad: RunLine | None) -> tuple[tuple[RunLine, 
     return ((good, IMPOSSIBLE), (bad, 0.0)) if good and bad else ()
 
 
-def has_several_machines(runs: Sequence[RunLine]) -> bool:
-    """Whether the runs of a testbed come from several machines of its class, which have unlike levels."""
-    return len({run.host for run in runs}) > 1
-
-
 def _at_one_level(past: Panel, of_case: Panel, alert: Alert, bad: RunLine, steps: Sequence[Alert]) -> Panel:
     """The nights of a case that date its alert, on machines of different levels as on one."""
     if not has_several_machines(of_case.runs):
@@ -288,16 +283,18 @@ def _joined(parts: Sequence[Panel]) -> Panel:
     runs = [run for part in parts for run in part.runs]
     case_ids = sorted({case_id for part in parts for case_id in part.case_ids})
     shape = len(case_ids), len(runs)
-    statuses = np.full(shape, "", dtype=object)
+    statuses, hosts = np.full(shape, "", dtype=object), np.empty(shape, dtype=object)
     values = {name: np.full(shape, np.nan) for part in parts for name in part.values}
     start = 0
     for part in parts:
         rows, end = np.searchsorted(case_ids, part.case_ids), start + len(part.runs)
         statuses[rows, start:end] = part.statuses
+        hosts[:, start:end] = [run.host for run in part.runs]
+        hosts[rows, start:end] = part.machines
         for name, column in part.values.items():
             values[name][rows, start:end] = column
         start = end
-    return Panel(runs, case_ids, values, statuses)
+    return Panel(runs, case_ids, values, statuses, hosts)
 
 
 def _measured(past: Panel, case_id: int | None) -> Panel | None:
@@ -316,6 +313,7 @@ def _part(panel: Panel, rows: Sequence[int], nights: Sequence[int]) -> Panel:
         [panel.case_ids[row] for row in rows],
         {name: values[at] for name, values in panel.values.items()},
         panel.statuses[at],
+        panel.machines[at],
     )
 
 

@@ -177,12 +177,12 @@ def undo_replaced(connection: sa.Connection) -> None:
     beds: dict[int, list[RunLine]] = {}
     moved = []
     for run in list_runs(connection, ids=list(judged_as)):
-        testbed_id, started = judged_as[run.id]
-        # A night that begins earlier than before is before other nights now.
-        then = replace(run, testbed_id=testbed_id, started=min(started, run.started))
-        beds.setdefault(testbed_id, []).append(then)
-        if testbed_id != run.testbed_id:
-            moved.append(then)
+        for testbed_id, started in judged_as[run.id]:
+            # A night that begins earlier than before is before other nights now.
+            then = replace(run, testbed_id=testbed_id, started=min(started, run.started))
+            beds.setdefault(testbed_id, []).append(then)
+            if testbed_id != run.testbed_id:
+                moved.append(then)
     for runs in beds.values():
         first = min(runs, key=_place)
         judge_again_from(connection, first, f"{first.name} was resumed or corrected")

@@ -85,6 +85,11 @@ Key = tuple[int, str]  # of a series: case id, metric
 Levels = Mapping[str, MachineLevels]  # by metric; none where all nights are of one machine
 
 
+def has_several_machines(runs: Iterable[RunLine]) -> bool:
+    """Whether several machines of a class measured the runs; they have unlike levels."""
+    return len({host for run in runs for host in run.hosts}) > 1
+
+
 def on_one_machine(
     panel: Panel,
     start: Mapping[Key, int] | None = None,
@@ -98,15 +103,14 @@ def on_one_machine(
     of a machine's level. `start`: as in `judge`; of parts only the nights from then on show a machine's
     level, because their share of a change of the whole is not known.
     """
-    machines = [run.host for run in panel.runs]
-    if len(set(machines)) < 2:
+    if not has_several_machines(panel.runs):
         return panel, {}
     values, levels = dict(panel.values), {}
     steps = list(steps)
     for name in metrics:
         of_part = start if start and JUDGED[name].part_of else {}
         first = np.array([of_part.get((case_id, name), 0) for case_id in panel.case_ids], dtype=np.int64)
-        levels[name] = machine_levels(_without_steps(panel, name, steps), machines, first)
+        levels[name] = machine_levels(_without_steps(panel, name, steps), panel.machines, first)
         values[name] = values[name] * np.exp(-levels[name].offset)
     return replace(panel, values=values), levels
 

@@ -113,7 +113,7 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
     """
     machine = alert.details.get("machine")
     if levels is None:  # all nights are of one machine, or no metric
-        hosts = {run.host for run in panel.runs}
+        hosts = {host for run in panel.runs for host in run.hosts}
         return (0.0, 0.0) if machine is None or machine in hosts else (math.nan, math.nan)
     if not levels.machines:
         return 0.0, 0.0
@@ -122,10 +122,11 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
     born = next(
         (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
     )
-    hosts = {run.host for run in panel.runs[: born + 1]}
+    row = panel.case_ids.index(alert.case_id)
+    measured = panel.statuses[row, : born + 1] != ""
+    hosts = set(panel.machines[row, : born + 1][measured])
     if machine is None and len(hosts) == 1:
         (machine,) = hosts
-    row = panel.case_ids.index(alert.case_id)
     offset, variance = levels.level_of(row, machine)
     return offset, variance + float(levels.variance[row])
 

@@ -148,6 +148,17 @@ def first_names(connection: sa.Connection) -> dict[str, str]:
     return {name: first[run_id] for run_id, name in present.items()} | merged_again
 
 
+def present_names(connection: sa.Connection) -> dict[str, str]:
+    """The present names of renamed runs, by the names that they had; none that another run has now."""
+    runs = schema.runs
+    of_runs = {row.id: row.name for row in connection.execute(sa.select(runs.c.id, runs.c.name))}
+    names = {first: name for _, name, first in _merged_again(connection)}
+    for act in load(connection, act=RENAME):
+        if act.run_id in of_runs:
+            names[act.subject] = of_runs[act.run_id]
+    return {old: name for old, name in names.items() if old not in of_runs.values()}
+
+
 def _merged_again(connection: sa.Connection) -> list[tuple[int, str, str]]:
     """Id, present name and first name of each run whose shards were merged again."""
     runs = schema.runs

@@ -63,7 +63,11 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
     query = (
         sa.select(*columns())
         .join_from(results, table, results.c.run_id == table.c.id)
-        .join(schema.hosts, table.c.host_id == schema.hosts.c.id)
+        .outerjoin(schema.result_hosts, schema.result_hosts.c.result_id == results.c.id)
+        .join(
+            schema.hosts,
+            sa.func.coalesce(schema.result_hosts.c.host_id, table.c.host_id) == schema.hosts.c.id,
+        )
         .join(schema.testbeds, table.c.testbed_id == schema.testbeds.c.id)
         .join(schema.environments, table.c.environment_id == schema.environments.c.id)
         .join(schema.cases, results.c.case_id == schema.cases.c.id)

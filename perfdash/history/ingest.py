@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, nightlies, schema
+from perfdash.history import generated_code, nightlies, result_hosts, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -25,7 +25,7 @@ TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 # What a night is judged by, beside its results.
 _JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id")
 OLDER = "left out: what is there is newer"
-# In `imported` of a run that was replaced after it was judged: the testbed and start that it was judged with.
+# In `imported` of a run that was replaced after it was judged: the testbeds and starts that it had then.
 _JUDGED_AS = "judged_as"
 
 
@@ -33,14 +33,13 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
     A stored run is replaced, under its id, if it was resumed since then, its file was corrected or some of
-    its shards were merged again; an older copy of it, or one without its samples, is left out. Raises
-    UsageError for values that no history can hold, MachineError if the database fails.
+    its shards were merged, with others or again; an older copy of it, a shard of it, or one without its
+    samples, is left out. Raises UsageError for values that no history can hold, MachineError if the database
+    fails.
     """
-    for imported in runs:
-        _check(imported)
     _refuse_conflicting_files(runs)
     with store.write() as connection:
-        return [_store_run(connection, imported) for imported in runs]
+        return [store_run(connection, imported) for imported in runs]
 
 
 def _check(imported: Imported) -> None:
@@ -69,18 +68,23 @@ def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
             )
 
 
-def _store_run(connection: sa.Connection, imported: Imported) -> str:
+def store_run(connection: sa.Connection, imported: Imported) -> str:
+    """Store a run in a transaction, as `take_in` does; return the outcome."""
+    _check(imported)
     run, rows = imported.run, imported.rows
     runs = schema.runs
     content = imported.content
     key = imported.key
     foreign = run.origin != "perfdash"
-    old = _same_run(connection, imported)
+    stored = _same_runs(connection, imported)
+    old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and content in (old.content, pruned_content(old.content)):
+        if run.merged_from and not imported.copied:  # the same shards in a folder of another name
+            _rename(connection, old, imported)
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
-    import_details = _with_mark(run.imported, old.imported if old is not None else {})
+    import_details = _without_mark(run.imported)
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
@@ -120,42 +124,70 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = old.id
         # No night is judged by samples, which return where a pruned run is imported again.
         same = same or _same_results(connection, old, values, rows, samples=False)
-        if same and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
+        if same and not others and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
             values["judged"] = old.judged
-        own_name = given_name(connection, run_id)
-        if run.merged_from:
-            first = old.imported.get("first_name") or (None if own_name else old.name)
-            if first not in (None, run.name):
-                import_details["first_name"] = first
-        if old.judged is not None and values["judged"] is None:
-            import_details.setdefault(_JUDGED_AS, {"testbed_id": old.testbed_id, "started": old.started})
-        values["name"] = own_name or run.name
+        values["name"], first = _names(connection, old, imported)
+        import_details.update(first)
+        marks = [mark for line in (old, *others) for mark in line.imported.get(_JUDGED_AS, [])]
+        if values["judged"] is None:
+            marks += [[line.testbed_id, line.started] for line in (old, *others) if line.judged is not None]
+        if marks:
+            import_details[_JUDGED_AS] = marks
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         nightlies.rename_run(connection, old.name, str(values["name"]))
+        for other in others:
+            _put_in_place_of(connection, run_id, str(values["name"]), other)
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
     if rows:
-        named = _with_one_name(connection, rows)
-        _insert_rows(connection, run_id, named)
+        named = _with_one_name(connection, rows, run.started)
+        _insert_rows(connection, run_id, named, _ids_of_hosts(connection, run))
         connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
 
 
-def _with_mark(imported: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """`imported` of a run with the mark of the stored run; a mark of another history means nothing here."""
-    kept = {name: value for name, value in imported.items() if name != _JUDGED_AS}
-    return {**kept, _JUDGED_AS: old[_JUDGED_AS]} if _JUDGED_AS in old else kept
+def _names(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> tuple[str, dict[str, str]]:
+    """The name of a stored run that comes again, and for `imported` its first, if it was merged again."""
+    run = imported.run
+    if imported.copied and not run.merged_from:  # a person may have renamed it in the other history
+        return old.name, {}
+    own_name = given_name(connection, old.id)
+    first = old.imported.get("first_name") or (None if own_name else old.name)
+    if not run.merged_from or first in (None, run.name):
+        return own_name or run.name, {}
+    return own_name or run.name, {"first_name": str(first)}
 
 
-def replaced_since_judged(connection: sa.Connection) -> dict[int, tuple[int, str]]:
-    """The runs that were replaced after they were judged, with the testbed and start that they had then."""
+def _rename(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> None:
+    """Give a stored merged run the name and folder of its last merge."""
+    name, first = _names(connection, old, imported)
+    kept = {key: value for key, value in old.imported.items() if key != "first_name"}
+    details = {**kept, **_without_mark(imported.run.imported), **first}
+    values = {"name": name, "source": imported.run.source, "imported": details}
+    connection.execute(sa.update(schema.runs).where(schema.runs.c.id == old.id).values(values))
+    nightlies.rename_run(connection, old.name, name)
+
+
+def _without_mark(imported: Mapping[str, Any]) -> dict[str, Any]:
+    """`imported` of a run without its mark; a mark of another history means nothing here."""
+    return {name: value for name, value in imported.items() if name != _JUDGED_AS}
+
+
+def replaced_since_judged(connection: sa.Connection) -> dict[int, list[tuple[int, str]]]:
+    """The runs that were replaced after they were judged, with the testbeds and starts that they had then.
+
+    A run has several if it was put in place of several.
+    """
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.imported)
     marked = connection.execute(query.where(runs.c.imported.cast(sa.Text).contains(f'"{_JUDGED_AS}"'))).all()
-    judged_as = {row.id: row.imported[_JUDGED_AS] for row in marked if _JUDGED_AS in row.imported}
-    return {run_id: (mark["testbed_id"], mark["started"]) for run_id, mark in judged_as.items()}
+    return {
+        row.id: [(testbed_id, started) for testbed_id, started in row.imported[_JUDGED_AS]]
+        for row in marked
+        if _JUDGED_AS in row.imported
+    }
 
 
 def forget_replaced(connection: sa.Connection) -> None:
@@ -164,54 +196,94 @@ def forget_replaced(connection: sa.Connection) -> None:
     for run_id in replaced_since_judged(connection):
         of_run = runs.c.id == run_id
         imported = connection.execute(sa.select(runs.c.imported).where(of_run)).scalar_one()
-        connection.execute(sa.update(runs).where(of_run).values(imported=_with_mark(imported, {})))
+        connection.execute(sa.update(runs).where(of_run).values(imported=_without_mark(imported)))
 
 
-def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
-    """The stored run that is the same run, whether older or newer; None if there is none."""
+def _same_runs(connection: sa.Connection, imported: Imported) -> list[sa.Row[Any]]:
+    """The stored run that is the same run, whether older or newer; then others with measurements of it."""
     runs, run = schema.runs, imported.run
     read = (
         "id", "key", "content", "name", "results", "ended", "testbed_id", "imported", "taken_in", "judged",
-        *_JUDGED_BY,
+        "excluded", *_JUDGED_BY,
     )  # fmt: skip
     query = sa.select(*runs.c[read])
-    run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
-    if run_row is not None:
-        return run_row
+    same = list(connection.execute(query.where(runs.c.key == imported.key)))
     if run.origin == "perfdash":
-        number = _with_common_shards(connection, run) if run.merged_from else None
-        return connection.execute(query.where(runs.c.id == number)).first()
+        return same + _with_common_shards(connection, query, imported)
+    if same:
+        return same
     # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
     own = replace(imported, copied=None)
     other_key = own.key if imported.copied else own.earlier_key
-    run_row = connection.execute(query.where(runs.c.key == other_key)).first()
-    if run_row is not None or imported.key != own.key:
-        return run_row
+    same = list(connection.execute(query.where(runs.c.key == other_key)))
+    if same or imported.key != own.key:
+        return same
     alike = [
         line.id
         for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
         if (line.origin, line.started) == (run.origin, run.started)
         and read_run(connection, line).key == own.key
     ]
-    return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
+    return list(connection.execute(query.where(runs.c.id == alike[0]))) if len(alike) == 1 else []
 
 
-def _with_common_shards(connection: sa.Connection, run: RunRow) -> int | None:
-    """The id of a stored run with some of the shards of a merged run; None if there is none.
+def _with_common_shards(
+    connection: sa.Connection, query: sa.Select[Any], imported: Imported
+) -> list[sa.Row[Any]]:
+    """The other stored runs that have measurements of a run; first the one with most results.
 
-    Else the measurements of these shards would count as two nights.
+    They were merged from some of the same shards, are a shard of it, or have it as a shard. Else these
+    measurements would count as several nights.
     """
-    runs = schema.runs
-    query = sa.select(runs.c.id, runs.c.name, runs.c.imported).where(runs.c.origin == "perfdash")
+    runs, run = schema.runs, imported.run
+    query = query.where(runs.c.origin == "perfdash", runs.c.key != imported.key)
     # Runs with a common shard were measured at the same time.
     query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
     if run.ended:
         query = query.where(runs.c.started <= run.ended)
-    shards = set(run.merged_from)
-    stored = connection.execute(query.order_by(runs.c.id))
-    return next(
-        (line.id for line in stored if shards & {*(line.imported.get("merged_from") or [line.name])}), None
-    )
+    shards = _Shards.of(imported.key, run.name, run.imported)
+    stored = connection.execute(query.order_by(runs.c.results.desc(), runs.c.id))
+    return [line for line in stored if shards.has_common(_Shards.of(line.key, line.name, line.imported))]
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """What a run was measured in: the keys and names of its shards, or its own.
+
+    The keys are unknown of a run that was merged by an earlier perfdash.
+    """
+
+    keys: frozenset[str]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, key: str, name: str, imported: Mapping[str, Any]) -> _Shards:
+        names = imported.get("merged_from")
+        if not names:
+            return cls(frozenset([key]), frozenset([name]))
+        return cls(frozenset(imported.get("merged_keys") or ()), frozenset(names))
+
+    def has_common(self, other: _Shards) -> bool:
+        if self.keys and other.keys:
+            return not self.keys.isdisjoint(other.keys)
+        return not self.names.isdisjoint(other.names)
+
+
+def _put_in_place_of(connection: sa.Connection, run_id: int, name: str, other: sa.Row[Any]) -> None:
+    """Remove another run, whose measurements a run has as well; what referred to it refers to that run."""
+    runs = schema.runs
+    for table, columns in _REFERENCES.items():
+        for column in columns:
+            connection.execute(sa.update(table).where(table.c[column] == other.id).values({column: run_id}))
+    if other.excluded is not None:
+        connection.execute(sa.update(runs).where(runs.c.id == run_id).values(excluded=other.excluded))
+    connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == other.id))
+    connection.execute(sa.delete(runs).where(runs.c.id == other.id))
+    nightlies.rename_run(connection, other.name, name)
+
+
+# The acts of people on a run that is removed name none: a name that they gave is not that of the whole.
+_REFERENCES = {schema.alerts: ("good_run_id", "bad_run_id", "seen_run_id"), schema.alert_events: ("run_id",)}
 
 
 def _same_results(
@@ -242,17 +314,18 @@ def _same_results(
     return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
 
 
-def _with_one_name(connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
+def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str) -> list[Row]:
     """Give each setting one configuration name, in these rows and in the store; settings identify it.
 
-    That is the name in these rows. Rows of a run without --configuration (`default`) take the stored name.
+    That is the name in these rows. Rows of a run without --configuration (`default`), and rows of one that
+    `started` before another run of the setting, take the stored name.
     """
     names = {}
     for *setting, name in grouped(rows):
-        if name == DEFAULT_CONFIGURATION:
+        if name == DEFAULT_CONFIGURATION or _has_later_run(connection, setting, started):
             stored = schema.cases.c.configuration
             query = sa.select(stored).where(_is_of(schema.cases, setting), stored != DEFAULT_CONFIGURATION)
-            name = connection.execute(query.limit(1)).scalar() or DEFAULT_CONFIGURATION
+            name = connection.execute(query.limit(1)).scalar() or name
         names[tuple(setting)] = name
         if name == DEFAULT_CONFIGURATION:
             continue
@@ -260,6 +333,14 @@ def _with_one_name(connection: sa.Connection, rows: Sequence[Row]) -> list[Row]:
             renamed = sa.update(table).where(_is_of(table, setting), table.c.configuration != name)
             connection.execute(renamed.values(configuration=name))
     return [replace(row, case=replace(row.case, configuration=names[setting_of(row)])) for row in rows]
+
+
+def _has_later_run(connection: sa.Connection, setting: Sequence[Any], started: str) -> bool:
+    """Whether the store has a run of a setting that began after a time."""
+    summaries, runs = schema.summaries, schema.runs
+    query = sa.select(runs.c.id).join_from(runs, summaries, summaries.c.run_id == runs.c.id)
+    query = query.where(runs.c.started > started, _is_of(summaries, setting))
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
@@ -271,7 +352,16 @@ def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
     return sa.and_(*(table.c[name] == value for name, value in values.items()))
 
 
-def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:
+def _ids_of_hosts(connection: sa.Connection, run: RunRow) -> dict[str, int]:
+    """The ids of the machines of a run that several measured, by name."""
+    names = run.hosts if len(run.hosts) > 1 else []
+    return {name: _number_of(connection, schema.hosts, "name", {"name": name}) for name in names}
+
+
+def _insert_rows(
+    connection: sa.Connection, run_id: int, rows: Sequence[Row], hosts: Mapping[str, int]
+) -> None:
+    """Insert results with all that is theirs; `hosts`: the ids of machines of which each result names one."""
     ids = case_ids(connection, [row.case for row in rows])
     results = schema.results
     connection.execute(
@@ -310,6 +400,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
         connection.execute(sa.insert(schema.result_details), details)
     if others:
         connection.execute(sa.insert(schema.other_metrics), others)
+    result_hosts.store(connection, ((result_ids[ids[row.case]], row) for row in rows), hosts)
 
 
 def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:

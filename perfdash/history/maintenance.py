@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
 from perfdash.history import acts, generated_code, nightlies, schema
-from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, store_run
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, pruned_content
 from perfdash.history.store import Store
@@ -67,39 +68,44 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
     """Store every run and nightly of another history; count the runs by outcome.
 
     Alerts are not copied: they are judged anew from the runs. Of a run that is new here, what people did with
-    it (excluded, renamed) is copied.
+    it (excluded, renamed) is copied. A run that is here already keeps its name, also in the nightlies.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
+    names: dict[str, str] = {}
     with source.read() as connection:
         runs = list_runs(connection)
         for number, run in enumerate(runs, start=1):
-            (outcome,) = take_in(target, [read_stored_run(connection, run)])
-            if outcome == TAKEN_IN:
-                _copy_acts(connection, target, run)
+            copy = read_stored_run(connection, run)
+            with target.write() as here:
+                outcome = store_run(here, copy)
+                if outcome == TAKEN_IN:
+                    _copy_acts(connection, here, run)
+                query = sa.select(schema.runs.c.name).where(schema.runs.c.key == copy.key)
+                names[run.name] = here.execute(query).scalar() or run.name
             counts[outcome] += 1
             say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
     with target.write() as connection:
         for nightly in heartbeat:
-            nightlies.copy_nightly(connection, nightly)
+            runs_here = tuple(names.get(name, name) for name in nightly.runs)
+            nightlies.copy_nightly(connection, replace(nightly, runs=runs_here))
     return counts
 
 
-def _copy_acts(source: sa.Connection, target: Store, run: RunLine) -> None:
+def _copy_acts(source: sa.Connection, target: sa.Connection, run: RunLine) -> None:
     """Copy the acts on a run, and its exclusion, to a history that has just stored it."""
     stored = acts.load(source, run_id=run.id)
     if not stored and run.excluded is None:
         return
     runs, table = schema.runs, schema.acts
-    with target.write() as connection:
-        key = sa.select(runs.c.key).where(runs.c.id == run.id)
-        where = runs.c.key == source.execute(key).scalar_one()
-        new = connection.execute(sa.select(runs.c.id, runs.c.testbed_id).where(where)).one()
-        connection.execute(sa.update(runs).where(where).values(excluded=run.excluded))
-        for act in stored:
-            values = {**vars(act), "run_id": new.id, "testbed_id": new.testbed_id, "alert_id": None}
-            values.pop("id")
-            connection.execute(sa.insert(table).values(values))
+    key = sa.select(runs.c.key).where(runs.c.id == run.id)
+    where = runs.c.key == source.execute(key).scalar_one()
+    new = target.execute(sa.select(runs.c.id, runs.c.testbed_id).where(where)).one()
+    target.execute(sa.update(runs).where(where).values(excluded=run.excluded))
+    for act in stored:
+        values = {**vars(act), "run_id": new.id, "testbed_id": new.testbed_id, "alert_id": None}
+        values.pop("id")
+        target.execute(sa.insert(table).values(values))
 
 
 def read_stored_run(connection: sa.Connection, line: RunLine) -> Imported:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
+from perfdash.history.acts import present_names
 from perfdash.records import Status
 
 RUNNING, OK, PARTIAL, FAILED = "running", "ok", "partial", "failed"
@@ -64,8 +65,9 @@ def end(
 ) -> Nightly:
     """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
-    A nightly that failed before its `begin` is inserted, with the interval of the job's latest. Raises
-    UsageError if the nightly does not exist.
+    `runs`: the names of its runs, or of their folders, which keep the name that a renamed run had. A nightly
+    that failed before its `begin` is inserted, with the interval of the job's latest. Raises UsageError if
+    the nightly does not exist.
     """
     old = _find(connection, job, night)
     if old is None and night is not None and state == FAILED:
@@ -74,7 +76,9 @@ def end(
     if old is None:
         which = f"{night!r}" if night else "nothing"
         raise UsageError(f"of the nightly {job!r} {which} was begun; `perfdash nightly begin` does it")
-    changed = {"state": state, "why": why, "ended": at, "runs": tuple(dict.fromkeys(runs)) or old.runs}
+    present = present_names(connection) if runs else {}
+    names = tuple(dict.fromkeys(present.get(name, name) for name in runs))
+    changed = {"state": state, "why": why, "ended": at, "runs": names or old.runs}
     done = Nightly(**{**asdict(old), **changed})
     if state != FAILED and (missing := missing_results(connection, done)):
         reasons = "; ".join([*([why] if why else []), *missing])

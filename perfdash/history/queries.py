@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.errors import UsageError
-from perfdash.history import generated_code, schema
+from perfdash.history import generated_code, result_hosts, schema
 from perfdash.history.compression import unpack
 from perfdash.history.pass_rates_and_means import SETTING, remark
 from perfdash.history.results import Imported, Row, RunRow, case_digest
@@ -443,13 +443,21 @@ def trend(
 class Panel:
     """Many series over the same nights, as arrays of the shape (cases, runs).
 
-    A case that a run did not measure has NaN in `values` and "" in `statuses`.
+    A case that a run did not measure has NaN in `values` and "" in `statuses`. `hosts`: the machine of each
+    result; None if no run has several.
     """
 
     runs: list[RunLine]
     case_ids: list[int]
     values: dict[str, NDArray[np.float64]]
     statuses: NDArray[np.object_]
+    hosts: NDArray[np.object_] | None = None
+
+    @property
+    def machines(self) -> NDArray[np.object_]:
+        """The machine of each result; of what was not measured that of the run."""
+        of_runs = np.array([run.host for run in self.runs], dtype=object)
+        return np.broadcast_to(of_runs, self.statuses.shape) if self.hosts is None else self.hosts
 
     @cached_property
     def passed(self) -> NDArray[np.bool_]:
@@ -495,7 +503,23 @@ def panel(
             values[name][at] = np.where(disturbed & is_sampled(name), np.nan, numbers_of_cases)
     for name in values.keys() & set(OF_ITS_NIGHT):  # eager compiles nothing: 0 does not mean a failed capture
         values[name][np.isin(measured, _eager_cases(connection))[:, None] & (values[name] == 0)] = np.nan
-    return Panel(list(runs), measured, values, statuses)
+    return Panel(list(runs), measured, values, statuses, _hosts(connection, runs, place, statuses.shape))
+
+
+def _hosts(
+    connection: sa.Connection, runs: Sequence[RunLine], rows: Mapping[int, int], shape: tuple[int, int]
+) -> NDArray[np.object_] | None:
+    """`Panel.hosts` of some runs; `rows`: the row of each case."""
+    night = {run.id: place for place, run in enumerate(runs) if len(run.hosts) > 1}
+    if not night:
+        return None
+    hosts = np.empty(shape, dtype=object)
+    hosts[:] = [run.host for run in runs]
+    for chunk in in_chunks(list(night)):
+        for run_id, case_id, host in result_hosts.load(connection, chunk):
+            if case_id in rows:
+                hosts[rows[case_id], night[run_id]] = host
+    return hosts
 
 
 def _eager_cases(connection: sa.Connection) -> Sequence[int]:

@@ -57,9 +57,10 @@ class RunRow:
     """One run. `started` and `ended` are UTC, ISO 8601, to the second.
 
     `name`: its name for people. `origin`: the format it came from (`perfdash`, `dynamo-csv`, ...). `source`:
-    the file or folder. `host_class` and `setting`: both must be equal before two runs are compared.
-    `environment`: host and packages, as in run.json, as far as they are known. `method`: the version of each
-    metric in its records (perfdash.methods); empty: version 1 of each.
+    the file or folder. `host`: the machine that measured it; several are joined by `+`. `host_class` and
+    `setting`: both must be equal before two runs are compared. `environment`: host and packages, as in
+    run.json, as far as they are known. `method`: the version of each metric in its records
+    (perfdash.methods); empty: version 1 of each.
     """
 
     name: str
@@ -77,9 +78,9 @@ class RunRow:
     expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
     uid: str | None = None  # identifies a run of perfdash
-    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards, and
-    # `first_name`, its name before they were merged again. Of a run that was replaced after it was judged:
-    # `judged_as`, its testbed and start then, until it is judged again.
+    # Of a foreign file: its name, assumptions. Of a merged run: `merged_from`, the names of its shards,
+    # `merged_keys`, their keys, and `first_name`, its name before they were merged again. Of a run that was
+    # replaced after it was judged: `judged_as`, its testbeds and starts then, until it is judged again.
     imported: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,9 +90,19 @@ class RunRow:
         return digest([self.host_class, dict(self.setting)])
 
     @property
+    def hosts(self) -> list[str]:
+        """The machines that measured it."""
+        return self.host.split("+")
+
+    @property
     def merged_from(self) -> tuple[str, ...]:
         """The names of the runs that were merged into this one; empty for any other run."""
         return tuple(self.imported.get("merged_from") or ())
+
+    @property
+    def merged_keys(self) -> tuple[str, ...]:
+        """The keys of the runs that were merged into this one; empty where they were not recorded."""
+        return tuple(self.imported.get("merged_keys") or ())
 
     @property
     def way_of_measuring(self) -> str:
@@ -167,7 +178,7 @@ class Imported:
             return self.copied[0]
         run = self.run
         if run.uid:
-            return digest([run.origin, run.uid])
+            return _run_key(run.origin, run.uid)
         names = ("suite", "device", "dtype", "amp_dtype", "threads", "scenario", "backend", "dynamic")
         settings = sorted({tuple(str(getattr(row.case, name)) for name in names) for row in self.rows})
         machine = [run.host, run.host_class, dict(run.setting)]
@@ -253,7 +264,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         started=info.started,
         origin="perfdash",
         source=source,
-        host=info.host,
+        host=_host(info, results),
         host_class=host_class,
         setting=setting,
         environment=info.environment,
@@ -264,10 +275,28 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         expected=info.cases,
         perfdash=info.perfdash,
         uid=uid(info),
-        imported={"merged_from": list(info.merged_from)} if info.merged_from else {},
+        imported=_of_shards(info),
         method=one_method(results, source),
     )
     return Imported(run, tuple(_configured(from_result(result), case_settings) for result in results))
+
+
+def _host(info: RunInfo, results: Iterable[Result]) -> str:
+    """The machines that measured the results; that of the command where an older perfdash recorded none."""
+    hosts = {str(result.conditions["host"]) for result in results if result.conditions.get("host")}
+    return "+".join(sorted(hosts)) or info.host
+
+
+def _of_shards(info: RunInfo) -> dict[str, Any]:
+    """What `RunRow.imported` says of a merged run."""
+    if not info.merged_from:
+        return {}
+    keys = [_run_key("perfdash", shard) for shard in info.merged_uids]
+    return {"merged_from": list(info.merged_from), **({"merged_keys": keys} if keys else {})}
+
+
+def _run_key(origin: str, uid: str) -> str:
+    return digest([origin, uid])
 
 
 def _configured(row: Row, case_settings: str) -> Row:
@@ -293,6 +322,8 @@ def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
 
 def uid(info: RunInfo) -> str:
     """The uid of a run: from its plan or its shards, else from name, start and host."""
+    if info.merged_uids:
+        return digest(sorted(info.merged_uids))
     if info.merged_from:
         plan = info.plan.get("fingerprint")
         return digest([plan, sorted(info.merged_from), sorted(info.host.split("+"))])

@@ -123,6 +123,13 @@ results = Table(
     UniqueConstraint("run_id", "case_id"),
     Index(None, "case_id", "run_id"),
 )
+# The machine of each result of a run that several machines measured.
+result_hosts = Table(
+    "result_hosts",
+    metadata,
+    Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
+    Column("host_id", ForeignKey("hosts.id"), nullable=False),
+)
 # Large values, in a table of their own so that scans of `results` stay fast; history.compression packs them.
 result_details = Table(
     "result_details",

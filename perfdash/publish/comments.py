@@ -90,7 +90,7 @@ def run_fields(run: RunRow, first_names: Mapping[str, str] | None = None) -> dic
     if run.origin != "perfdash":
         return {"run": name, "started": run.started}
     if run.merged_from:
-        return {"run": name, "shards": marker.shards(run.merged_from)}
+        return {"run": name, "shards": marker.shards(run.merged_keys or run.merged_from)}
     return {"run": name}
 
 

@@ -50,7 +50,7 @@ def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def shards(names: Iterable[str]) -> str:
-    """The field `shards` of a merged run: a short digest of the name of each shard."""
+    """The field `shards` of a merged run: a short digest of the key, or else the name, of each shard."""
     return ".".join(sorted({_short_digest(name) for name in names}))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from perfdash import methods
 from perfdash.errors import MachineError, UsageError
+from perfdash.history.results import uid
 from perfdash.records import Result, RunInfo
 from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner import code_files, compatibility
@@ -162,4 +163,5 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
         plan={**infos[0].plan, "shard": None},
         sessions=[{**session, "run": info.id} for info in infos for session in info.sessions],
         merged_from=[info.id for info in infos],
+        merged_uids=[uid(info) for info in infos],
     )

@@ -115,6 +115,11 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
         return plan
     if settings.shard:
         raise UsageError("--hours and --shard: give each machine hours and cases of its own, without shards")
+    if settings.executor != "local":
+        raise UsageError(
+            "--hours counts the hours of the cores of this machine: give it with --executor local, or leave "
+            f"it out with --executor {settings.executor}"
+        )
     if settings.no_history:
         raise UsageError(
             "--hours needs the history, which knows what each case waited and takes: leave out --no-history "

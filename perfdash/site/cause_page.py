@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import REAL, AlertEvidence, has_several_machines, some_cases
+from perfdash.detect.alert_evidence import REAL, AlertEvidence, some_cases
 from perfdash.detect.causes import Cause, causes
-from perfdash.detect.findings import metric_logs, on_one_machine
+from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
 from perfdash.explain.case_sides import explain_cause, sentence_of_cause
 from perfdash.explain.code_difference import code_difference
 from perfdash.explain.explanation_text import figures, shown_figure

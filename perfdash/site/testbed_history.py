@@ -161,7 +161,8 @@ class TestbedHistory:
     def panel(self, connection: sa.Connection, runs: Sequence[RunLine], metrics: Sequence[str]) -> Panel:
         """What queries.panel reads, in 32 bits, from these arrays where they have all of it."""
         place = {run.id: night for night, run in enumerate(self.recent)}
-        if not set(metrics) <= set(READ) or not all(run.id in place for run in runs):
+        has_all = set(metrics) <= set(READ) and all(run.id in place for run in runs)
+        if not has_all or any(len(run.hosts) > 1 for run in runs):
             return panel(connection, runs, metrics)
         nights = np.array([place[run.id] for run in runs], dtype=np.intp)
         measured = np.flatnonzero((self.statuses[:, nights] != "").any(axis=1))

@@ -32,7 +32,7 @@ _NAMELESS, _LATELY = 3, 5
 
 @dataclass(frozen=True)
 class MachineLevels:
-    """offset (S, T): log level of each night's machine over the reference machine's; NaN: not known yet.
+    """offset (S, T): log level of each value's machine over the reference machine's; NaN: not known yet.
 
     variance (S,): of the offsets of the last nights' machines, the largest, as squared logs. machines: their
     names; none where all nights count as of one machine. reference (S,): the place of each series' reference
@@ -60,47 +60,63 @@ class MachineLevels:
         return float(self.levels[row, place]), float(self.variances[row, place])
 
 
-def numbers_of_machines(machines: Sequence[str]) -> NDArray[np.intp]:
-    """The number of each night's machine, in order of their first nights.
+Machines = Sequence[str] | NDArray[np.object_]
+
+
+def numbers_of_machines(machines: Machines) -> NDArray[np.intp]:
+    """The number of each night's machine (T,), or of each result's (S, T), in order of their first nights.
 
     All 0 where the names change every night (containers), or no machine has three nights: then all nights
     count as of one machine.
     """
-    names = list(dict.fromkeys(machines))
-    of_night = np.array([names.index(machine) for machine in machines], dtype=np.intp)
-    runs = np.bincount(of_night)
-    lately = of_night[-_LATELY:]
-    nameless = len(np.unique(lately[runs[lately] == 1])) >= _NAMELESS
-    return np.zeros_like(of_night) if nameless or runs.max(initial=0) < _REFERENCE else of_night
+    return _numbered(machines)[1]
+
+
+def _numbered(machines: Machines) -> tuple[list[str], NDArray[np.intp]]:
+    """The names of the machines, in order of their first nights, and numbers_of_machines."""
+    given = np.asarray(machines, dtype=object).T
+    places: dict[str, int] = {}
+    numbers = np.array([places.setdefault(name, len(places)) for name in given.ravel()], dtype=np.intp)
+    numbers, names = numbers.reshape(given.shape).T, list(places)
+    if not names:
+        return names, numbers
+    measured = np.stack([(np.atleast_2d(numbers) == place).any(axis=0) for place in range(len(names))])
+    nights = measured.sum(axis=1)
+    of_named = measured[nights > 1, -_LATELY:].any(axis=0)
+    nameless = int((~of_named).sum()) >= _NAMELESS
+    one = nameless or nights.max() < _REFERENCE
+    return names, np.zeros_like(numbers) if one else numbers
 
 
 def machine_levels(
-    values: Array, machines: Sequence[str], start: NDArray[np.int64] | None = None
+    values: Array, machines: Machines, start: NDArray[np.int64] | None = None
 ) -> MachineLevels:
     """The levels of the machines of `values` (S, T): logs, NaN = missing; the last night counts for none.
 
-    `machines` (T,): the machine of each night. `start` (S,): the first night that counts. The reference of a
-    series is the machine with most of its nights. A machine's offset in a series is drawn towards its median
-    offset, by as much as its series agree (empirical Bayes; Efron and Morris 1975). The median is over the
-    series of all reference machines, whose differences are removed first. A series that is clearly
-    unlike the others keeps its own offset, once the machines measured in turn for ten nights each. With fewer
-    than 20 series each has its own. A machine without nights before is not comparable; nor, with fewer than
-    20 series, one with a single night. `numbers_of_machines` decides which nights are of one machine.
+    `machines` (T,) or (S, T): the machine of each night, or of each value. `start` (S,): the first night that
+    counts. The reference of a series is the machine with most of its nights. A machine's offset in a series
+    is drawn towards its median offset, by as much as its series agree (empirical Bayes; Efron and Morris
+    1975). The median is over the series of all reference machines, whose differences are removed first. A
+    series that is clearly unlike the others keeps its own offset, once the machines measured in turn for ten
+    nights each. With fewer than 20 series each has its own. A machine without nights before is not
+    comparable; nor, with fewer than 20 series, one with a single night. `numbers_of_machines` decides which
+    nights are of one machine.
     """
-    names = list(dict.fromkeys(machines))
+    names, numbers = _numbered(machines)
     count, width = values.shape
-    of_night = numbers_of_machines(machines)
-    if not of_night.any():
+    if not numbers.any():
         return MachineLevels(np.zeros(values.shape), np.zeros(count))
+    of_value = np.broadcast_to(numbers, values.shape)
+    on = [of_value == machine for machine in range(len(names))]
     known = np.array(values, dtype=float)
     known[:, -1] = np.nan
     if start is not None:
         known[np.arange(width)[None, :] < np.asarray(start)[:, None]] = np.nan
-    for machine in range(len(names)):
-        known[:, of_night == machine] = _earlier(known[:, of_night == machine])
-    nights = np.stack([np.isfinite(known[:, of_night == m]).sum(axis=1) for m in range(len(names))], axis=1)
-    medians = np.stack([row_medians(known[:, of_night == m]) for m in range(len(names))], axis=1)
-    sd = _spread(known - medians[:, of_night])
+    parts = [_earlier(np.where(mine, known, np.nan)) for mine in on]
+    known = np.select(on, parts, np.nan)
+    nights = np.stack([np.isfinite(part).sum(axis=1) for part in parts], axis=1)
+    medians = np.stack([row_medians(part) for part in parts], axis=1)
+    sd = _spread(known - np.take_along_axis(medians, of_value, axis=1))
     reference = np.argmax(nights, axis=1)
     common = int(np.argmax(np.bincount(reference, weights=nights.any(axis=1), minlength=len(names))))
     reference = np.where(nights.any(axis=1), reference, common)
@@ -110,7 +126,7 @@ def machine_levels(
     # Series whose reference machine has few series in common with the usual one are drawn by themselves.
     group = np.where(np.isfinite(beside), common, reference)
     beside = np.nan_to_num(beside)
-    on_reference = np.isfinite(known) & (of_night == reference[:, None])
+    on_reference = np.isfinite(known) & (of_value == reference[:, None])
     offset = np.full((count, len(names)), np.nan)
     variance = np.zeros((count, len(names)))
     for machine in range(len(names)):
@@ -121,16 +137,16 @@ def machine_levels(
         error = sd**2 * (worse / np.maximum(nights[:, machine], 1) + _OF_MEDIAN / np.maximum(most, 1))
         tells = (nights[:, machine] > 0) & (most >= _REFERENCE) & ~own
         several = nights[:, machine] >= _FEWEST
-        well = _in_turn(np.isfinite(known) & (of_night == machine), on_reference) >= _WELL
+        well = _in_turn(np.isfinite(parts[machine]), on_reference) >= _WELL
         for part in np.unique(group):
             of = group == part
             offset[of, machine], variance[of, machine] = _drawn(
                 raw[of], beside[of], error[of], tells[of], several[of], well[of]
             )
         offset[own, machine], variance[own, machine] = 0.0, 0.0
-    recent = np.unique(of_night[-_WINDOW:])
-    last = variance[:, recent].max(axis=1)
-    return MachineLevels(offset[:, of_night], last, tuple(names), reference, offset, variance)
+    last = np.take_along_axis(variance, of_value[:, -_WINDOW:], axis=1).max(axis=1)
+    of_values = np.take_along_axis(offset, of_value, axis=1)
+    return MachineLevels(of_values, last, tuple(names), reference, offset, variance)
 
 
 def _earlier(values: Array) -> Array:

@@ -202,6 +202,53 @@ def test_another_machine_of_the_class_raises_no_alert(store):
     assert [one.alert for one in alerts_of(store, moved(MOVED + 5))] == []
 
 
+def on_two_machines(nights, host_of, change=lambda night, name, values: values):
+    """Nights of two machines at a time, as a cluster or merged shards; `n2` is 5 % slower."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 1.05 if host_of(night, name) == "n2" else 1.0
+        return change(night, name, values)
+
+    return [
+        Imported(
+            replace(one.run, host="n1+n2"),
+            tuple(
+                replace(row, details={"conditions": {"host": host_of(night, row.case.model)}})
+                for row in one.rows
+            ),
+        )
+        for night, one in enumerate(farm(nights, change=changed))
+    ]
+
+
+def halves(night, name):
+    """The first models on one machine, the others on the other; on the last night they change places."""
+    return "n1" if (int(name.removeprefix("model")) < 12) == (night < MOVED) else "n2"
+
+
+def by_chance(night, name):
+    return np.random.default_rng([night, int(name.removeprefix("model"))]).choice(["n1", "n2"])
+
+
+@pytest.mark.parametrize("host_of", [halves, by_chance])
+def test_a_case_that_moves_to_another_machine_of_its_run_raises_no_alert(store, host_of):
+    assert [one.alert for one in alerts_of(store, on_two_machines(MOVED + 1, host_of))] == []
+
+
+def test_a_regression_is_found_on_whatever_machine_of_the_run_a_case_is(store):
+    def slower(night, name, values):
+        if name == "model03" and night >= MOVED:
+            values["backend_ms"] *= 1.15
+        return values
+
+    found = alerts_of(store, on_two_machines(MOVED + 4, by_chance, slower))
+    assert [(one.case.model, one.alert.metric, one.alert.direction) for one in found] == [
+        ("model03", "backend_ms", 1)
+    ]
+    assert found[0].alert.change == pytest.approx(np.log(1.15), abs=0.03)
+
+
 def test_a_new_machine_shows_a_regression_on_its_third_night(store):
     def slower(night, name, values):
         if name == "model03" and night >= MOVED + 2:

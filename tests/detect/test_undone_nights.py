@@ -125,6 +125,13 @@ def crashes():
     return farm(9, 4, statuses=statuses)
 
 
+def shard_of(night, *models):
+    """The part of a night that measured these models."""
+    name = "+".join(models)
+    rows = tuple(row for row in night.rows if row.case.model in models)
+    return replace(night, run=replace(night.run, name=name, uid=name), rows=rows)
+
+
 def as_foreign(night):
     return replace(night, run=replace(night.run, origin="dynamo-csv", uid=None))
 
@@ -316,3 +323,23 @@ def test_who_judges_while_another_takes_nights_back_judges_these_first(quick, mo
     assert len(judge_new(quick)) == 4
     (state,) = (alert.state for alert in alerts(quick) if alert.id == 1)
     assert state in alert_store.LIVE
+
+
+def test_a_merged_run_takes_the_alerts_of_its_shards_back(quick):
+    def statuses(night, name):
+        return "crash" if night == 6 and name in ("model01", "model02") else "pass"
+
+    runs = farm(7, 4, statuses=statuses)
+    shards = [shard_of(runs[6], *models) for models in (("model00", "model01"), ("model02", "model03"))]
+    judge_nights(quick, [*runs[:6], *shards], 6)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.NEW] * 2
+    whole = measured_again(runs[6], {"model02": "pass"})
+    imported = {"merged_from": ["a", "b"], "merged_keys": [shard.key for shard in shards]}
+    assert take_in(quick, [replace(whole, run=replace(whole.run, imported=imported))]) == [REPLACED]
+    judge_new(quick)
+    assert [alert.state for alert in alerts(quick)] == [alert_store.NEW, alert_store.DISMISSED]
+    with quick.read() as connection:
+        ids = {line.id for line in list_runs(connection)}
+    assert len(ids) == 7
+    assert all(run_id in ids for alert in alerts(quick) for run_id in runs_of(alert))
+    assert judge_new(quick) == []

@@ -98,6 +98,17 @@ def test_a_configuration_that_is_renamed_keeps_its_history(store):
     assert [point["configuration"] for point in points] == ["b", "b"]
 
 
+def test_old_nights_that_are_imported_later_leave_a_configuration_its_new_name(store):
+    def named(day: str, name: str):
+        return run(day, [row(of=case(settings=FREEZING, configuration=name))])
+
+    take_in(store, [named("2026-09-01", "max"), named("2026-11-01", "tuned")])
+    take_in(store, [named("2026-01-01", "max")])  # the archive of another agent
+    assert names_stored(store) == [{"tuned"}] * 2
+    take_in(store, [named("2026-11-02", "best")])
+    assert names_stored(store) == [{"best"}] * 2
+
+
 def night_of(day: int, models: int = 4, slower: float = 1.0, configuration: str = "default"):
     """A night of `--backend aot-inductor`, or of the configuration that only names this back end."""
     rows = [

@@ -126,8 +126,8 @@ def test_a_connection_lost_in_mid_ingest_leaves_nothing(postgres_address, monkey
     store = open_store(postgres_address)
     insert = ingest._insert_rows
 
-    def killed(connection, run_id, rows):
-        insert(connection, run_id, rows)
+    def killed(connection, *arguments):
+        insert(connection, *arguments)
         (pid,) = connection.execute(sa.text("select pg_backend_pid()")).one()
         with store.engine.connect() as other:
             other.execute(sa.text(f"select pg_terminate_backend({pid})"))
@@ -199,6 +199,23 @@ def test_a_perfdash_run_as_rows():
     assert only.samples["eager_ms"][-1] == 996.0
 
 
+def test_a_run_is_of_the_machines_that_measured_its_results():
+    """Not of the one that started it on a cluster, or of whose shard was merged first."""
+
+    def host(*hosts):
+        info = RunInfo("r", "2026-11-01T00:00:00Z", "login1", ["perfdash"], {}, {}, 1, "0.1")
+        results = [
+            Result(
+                case(), "2026-11-01T00:00:01Z", 40.0, Status.PASS, conditions={"host": name} if name else {}
+            )
+            for name in hosts
+        ]
+        return from_run(info, results, "runs/r").run.host
+
+    assert host("n2", "n1", None, "n2") == "n1+n2"
+    assert host(None) == host() == "login1"
+
+
 def merged(night, *shards, **other):
     """A night that was merged from the runs of these shards, the nth with models 2n and 2n + 1."""
     rows = [row(f"m{2 * int(shard[0]) + number}") for shard in shards for number in range(2)]
@@ -238,6 +255,23 @@ def test_a_run_whose_shards_are_merged_again_is_known_by_its_first_name(store):
     assert take("other2", "1b", "2b") == {"night": "whole1", "next": "other1"}
 
 
+def test_the_same_shards_merged_again_are_known_by_the_new_name(store):
+    """`report RUN` and `nightly end --run RUN` name the folder of the second merge."""
+
+    def take(name):
+        again = merged("2026-11-20", "1", "2", name=name, source=f"runs/{name}")
+        outcomes = take_in(store, [again])
+        with store.read() as connection:
+            (line,) = list_runs(connection)
+            return outcomes, line.name, line.source, acts.first_names(connection)
+
+    assert take("whole1") == ([TAKEN_IN], "whole1", "runs/whole1", {})
+    assert take("whole2") == ([KNOWN], "whole2", "runs/whole2", {"whole2": "whole1"})
+    assert take("whole1") == ([KNOWN], "whole1", "runs/whole1", {})
+    curation.rename(store, "whole1", "night", None)
+    assert take("whole3") == ([KNOWN], "night", "runs/whole3", {"night": "whole1"})
+
+
 def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
     shard = run("2026-11-20", [row("m2")])
     whole = merged("2026-11-20", "1", "2", name="whole")
@@ -245,3 +279,58 @@ def test_a_merged_run_replaces_a_shard_that_was_imported_by_itself(store):
     assert take_in(store, [shard, whole]) == [TAKEN_IN, REPLACED]
     with store.read() as connection:
         assert [line.name for line in list_runs(connection)] == ["whole"]
+
+
+def named_by_uids(whole, *shards):
+    """A merged run that names its shards by the uids of their runs, too."""
+    keys = [shard.key for shard in shards]
+    names = [shard.run.name for shard in shards]
+    imported = {"merged_from": names, "merged_keys": keys}
+    return replace(whole, run=replace(whole.run, imported=imported, uid=" ".join(keys)))
+
+
+def shards(*models, **other):
+    """A shard of each model, all of one night."""
+    hosts = {model: f"farm{model}" for model in models}
+    return [
+        run("2026-11-20", [row(model)], name=f"at-1_{host}", host=host, **other)
+        for model, host in hosts.items()
+    ]
+
+
+def test_two_lines_measured_in_the_same_seconds_are_two_nights(store):
+    """Their shards have the same names: the second of the start, and the host."""
+    lines = []
+    for line in ("main", "feature"):
+        parts = shards("a", "b", setting={"line": line})
+        parts = [replace(part, run=replace(part.run, uid=f"{part.run.uid} {line}")) for part in parts]
+        rows = [row for part in parts for row in part.rows]
+        whole = run("2026-11-20", rows, name=line, setting={"line": line}, host="farma+farmb")
+        lines.append(named_by_uids(whole, *parts))
+    assert take_in(store, lines) == [TAKEN_IN, TAKEN_IN]
+    assert take_in(store, lines) == [KNOWN, KNOWN]
+
+
+@pytest.mark.parametrize("first", ["shards", "whole"])
+def test_a_merged_run_and_its_shards_are_one_night(store, first):
+    parts = shards("a", "b", "c")
+    rows = [row for part in parts for row in part.rows]
+    whole = named_by_uids(run("2026-11-20", rows, name="whole", ended="2026-11-20T06:00:00Z"), *parts)
+    if first == "shards":
+        assert take_in(store, [*parts, whole]) == [*[TAKEN_IN] * 3, REPLACED]
+    else:
+        assert take_in(store, [whole, *parts]) == [TAKEN_IN, *[OLDER] * 3]
+    with store.read() as connection:
+        assert [(line.name, line.results) for line in list_runs(connection)] == [("whole", 3)]
+    assert count(store, schema.results) == 3
+
+
+def test_a_night_with_a_shard_that_was_excluded_is_excluded(store):
+    parts = shards("a", "b")
+    take_in(store, parts)
+    curation.exclude(store, parts[1].run.name, "the fan was broken")
+    rows = [row for part in parts for row in part.rows]
+    take_in(store, [named_by_uids(run("2026-11-20", rows, name="whole"), *parts)])
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+    assert (line.name, line.excluded) == ("whole", "the fan was broken")

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import sqlalchemy as sa
 
-from perfdash.history import schema
+from perfdash.detect import curation
+from perfdash.history import acts, maintenance, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge, prune
+from perfdash.history.nightlies import Nightly
 from perfdash.history.queries import list_runs, rows_of
 from tests.history.made import row, run
 from tests.stores import made_store
@@ -58,6 +61,48 @@ def test_merge_takes_all_runs_once(store, tmp_path):
             )
             assert copied == original
     assert take_in(store, [run("2026-11-02", [sampled("b")], setting={"allocator": "default"})]) == [KNOWN]
+
+
+def test_a_merge_that_is_stopped_keeps_no_run_without_its_exclusion(store, tmp_path, monkeypatch):
+    copy = maintenance._copy_acts
+
+    def stopped(*arguments):
+        monkeypatch.setattr(maintenance, "_copy_acts", copy)
+        raise KeyboardInterrupt
+
+    with made_store(tmp_path / "other.db") as other:
+        take_in(other, [run("2026-11-01", [row()])])
+        curation.exclude(other, "last", "the fan was broken")
+        monkeypatch.setattr(maintenance, "_copy_acts", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            merge(store, other)
+        merge(store, other)
+    with store.read() as connection:
+        assert [line.excluded for line in list_runs(connection)] == ["the fan was broken"]
+        assert [act.act for act in acts.load(connection)] == [acts.EXCLUDE]
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["interrupted", "whole"])
+def test_a_run_that_was_renamed_there_keeps_the_name_it_has_here(store, tmp_path, is_whole):
+    whole = run(rows=[row("a"), row("b")])
+    cut = replace(
+        whole, run=replace(whole.run, state="interrupted", ended="2026-11-01T02:00:00Z"), rows=whole.rows[:1]
+    )
+    name = whole.run.name
+    take_in(store, [whole if is_whole else cut])
+    with made_store(tmp_path / "other.db") as other:
+        take_in(other, [whole])
+        with other.write() as connection:
+            nightlies.begin(connection, Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800))
+            nightlies.end(connection, "xeon", "n1", at="2026-11-01T06:00:00Z", state="ok", runs=[name])
+        curation.rename(other, name, "base")
+        assert merge(store, other)[KNOWN if is_whole else REPLACED] == 1
+    with store.read() as connection:
+        assert [(line.name, line.results) for line in list_runs(connection)] == [(name, 2)]
+        (nightly,) = nightlies.load(connection)
+        assert nightly.runs == (name,)
+        assert nightlies.missing_results(connection, nightly) == []
+    curation.exclude(store, name, "the fan was broken")
 
 
 def test_an_older_copy_never_replaces_what_went_on(store, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.detect import curation
 from perfdash.errors import UsageError
 from perfdash.history import acts, maintenance, nightlies
 from perfdash.history.ingest import take_in
@@ -61,6 +62,38 @@ def test_a_run_whose_shards_are_merged_again_stays_the_nightlys(store):
     with store.read() as connection:
         assert nightlies.missing_results(connection, nightly) == []
         assert acts.the_run(connection, "first").name == "second"
+
+
+def test_a_run_that_is_merged_again_without_a_change_stays_the_nightlys(store):
+    def merged(name):
+        made = run("2026-11-01", [row()], name=name, imported={"merged_from": ["a", "b"]})
+        return replace(made, run=replace(made.run, uid="a b"))
+
+    begun(store, NIGHT)
+    take_in(store, [merged("first")])
+    ended(store, runs=["first"])
+    take_in(store, [merged("second")])
+    assert every(store)[0].runs == ("second",)
+    assert ended(store, runs=["second"]).state == OK
+
+
+@pytest.mark.parametrize("names", [["before-upgrade"], ["before-upgrade", "base"]], ids=["once", "twice"])
+def test_a_resumed_night_names_its_renamed_run_by_its_folder(store, names):
+    begun(store, NIGHT)
+    night = run("2026-11-01", [row()])
+    take_in(store, [night])
+    for name in names:
+        curation.rename(store, "last", name)
+    done = ended(store, runs=[night.run.name])
+    assert (done.state, done.runs) == (OK, (names[-1],))
+
+
+def test_a_name_that_another_run_has_now_is_that_runs(store):
+    begun(store, NIGHT)
+    take_in(store, [run("2026-11-01", [row()], name="a")])
+    curation.rename(store, "last", "b")
+    take_in(store, [run("2026-11-02", [row()], name="a")])
+    assert ended(store, runs=["a"]).runs == ("a",)
 
 
 def test_begun_again_it_goes_on(store):
@@ -190,6 +223,7 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         instructions = ("eager_instructions", "backend_instructions")
         for name in (*PARTS, "warm_compilation_s", "recompiles", *instructions):
             connection.execute(f"alter table results drop column {name}")
+        connection.execute("drop table result_hosts")
         connection.execute("drop table result_texts")
         connection.execute("drop table texts")
         for table in ("cases", "summaries"):

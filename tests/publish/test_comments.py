@@ -167,6 +167,14 @@ def test_shards_that_are_merged_again_have_one_set_of_comments(hub, talk):
     assert hub.of() == [first_shard_again, other, last]
 
 
+def test_merged_runs_with_shards_of_equal_names_have_comments_of_their_own(hub, talk):
+    for line in ("main", "feature"):
+        imported = {"merged_from": ["a"], "merged_keys": [f"a {line}"]}
+        fields = run_fields(made_run(name=line, imported=imported).run)
+        upsert(talk, find_issue(talk, "team/perf", 3), bodies(line, KIND, **fields), KIND, **fields)
+    assert len(hub.of()) == 2
+
+
 @pytest.mark.parametrize("old", [{"run": "whole"}, {"run": "before", "shard": "a"}])
 def test_a_comment_on_a_merged_run_from_before_its_shards_were_in_the_marker(hub, talk, old):
     hub.add_comment(bodies("old", KIND, **old)[0])

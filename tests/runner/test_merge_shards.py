@@ -5,6 +5,7 @@ import pytest
 from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.files import dumps
+from perfdash.history.results import from_run
 from perfdash.records import RunInfo, Status, to_json
 from perfdash.run_options import CHANGED_BY_RESUME
 from perfdash.runner.merge_shards import merge, read_shard
@@ -80,6 +81,15 @@ def test_one_run_of_all_shards(shard, tmp_path):
     assert (folder / "csv").is_dir()
     plan = read_plan(folder)
     assert (plan["shard"], plan["mine"]) == (None, list(range(9)))
+
+
+def test_the_merged_run_names_its_shards_by_their_keys(shard, tmp_path):
+    folders = [shard(1), shard(2)]
+    _, info, results, _ = merge([read_shard(folder) for folder in folders], tmp_path / "runs")
+    keys = [from_run(read_info(folder), [], str(folder)).key for folder in folders]
+    whole = from_run(info, results, "whole")
+    assert whole.run.merged_keys == tuple(keys)
+    assert whole.key not in keys
 
 
 def test_what_is_missing_is_reported(shard, tmp_path):

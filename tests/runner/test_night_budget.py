@@ -197,3 +197,9 @@ def test_a_resumed_run_leaves_out_what_it_left_out_at_its_beginning():
 def test_a_budget_in_which_no_case_fits_is_refused():
     with pytest.raises(UsageError, match=re.escape("--hours 0.1: no case fits; the shortest takes")):
         within_hours(plan("a", "b"), 0.1, [1, 1], NOW, {})
+
+
+def test_a_budget_is_of_this_machine():
+    """How many slots a cluster has is known only when its workers answer."""
+    with pytest.raises(UsageError, match=r"cores of this machine.*--executor local"):
+        run.of_tonight(RunSettings(hours=1.0, executor="dask", scheduler="tcp://a:1"), plan("a"))

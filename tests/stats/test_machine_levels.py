@@ -166,3 +166,17 @@ def test_without_levels_the_first_nights_of_a_new_machine_are_full_of_alarms():
             test = judge(values - levels.offset * corrected, machines=levels.variance if corrected else None)
             raised[corrected] += int(test.alarm.sum())
     assert raised[True] <= 1 < 10 * raised[True] + 10 < raised[False]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_night_may_be_of_several_machines(seed):
+    """Each value has its own: of a cluster, or of merged shards."""
+    draw = np.random.default_rng(seed)
+    values = draw.uniform(0, 5, (SERIES, 1)) + SD * draw.normal(size=(SERIES, OLD))
+    on_second = draw.random((SERIES, OLD)) < 0.4
+    values += np.where(on_second, COMMON + OWN * draw.normal(size=(SERIES, 1)), 0.0)
+    machines = np.where(on_second, "n2", "n1").astype(object)
+    levels = machine_levels(values, machines)
+    first, second = (levels.levels[:, levels.machines.index(name)] for name in ("n1", "n2"))
+    assert np.median(second - first) == pytest.approx(COMMON, abs=OWN / 2)
+    assert levels.offset == pytest.approx(np.where(on_second, second[:, None], first[:, None]))
