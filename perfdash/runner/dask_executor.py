@@ -33,6 +33,8 @@ _LOOK_S = 2.0
 class DaskExecutor:
     """Use as a context manager. Raises MachineError when the scheduler does not answer or is lost."""
 
+    has_fixed_slots = False  # Dask chooses the worker
+
     def __init__(self, address: str, options: Options, logs: Path) -> None:
         self.on_activity: Callable[[str], None] = lambda text: None  # workers report only results
         self._address = address

@@ -37,6 +37,9 @@ class Executor(Protocol):
     on_activity: Callable[[str], None]
     """Receives what the first slot does in introduce() and null(); called from any thread."""
 
+    has_fixed_slots: bool
+    """Whether the cores and GPU of a slot stay the same; else any of them gets the next order."""
+
     @property
     def slots(self) -> int: ...
 
@@ -61,6 +64,8 @@ class Executor(Protocol):
 
 class LocalExecutor:
     """Slots on this machine."""
+
+    has_fixed_slots = True
 
     def __init__(
         self,
