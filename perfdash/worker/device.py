@@ -138,12 +138,15 @@ class Cuda:
         if not torch.cuda.is_available():
             raise Unmeasurable(Status.INFRA_ERROR, "CUDA is not available to this torch build")
         use_tf32(tf32)
-        self.torch_device = torch.device("cuda", torch.cuda.current_device())
-        properties = torch.cuda.get_device_properties(0)
+        try:  # is_available() has asked NVML alone: CUDA starts here
+            self.torch_device = torch.device("cuda", torch.cuda.current_device())
+            properties = torch.cuda.get_device_properties(0)
+            l2_bytes = getattr(properties, "L2_cache_size", 0) or (64 << 20)
+            self._l2_buffer = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.torch_device)
+        except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:
+            raise Unmeasurable(Status.INFRA_ERROR, f"CUDA does not start on this GPU: {error}") from error
         # While gc is off, garbage in reference cycles may take so much before it is collected all the same.
         self.garbage_bytes = properties.total_memory // 16
-        l2_bytes = getattr(properties, "L2_cache_size", 0) or (64 << 20)
-        self._l2_buffer = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.torch_device)
 
     def synchronize(self) -> None:
         """Waits for all kernels launched so far."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from perfdash.records import Case, Job
+from perfdash.records import Case, Job, Status
 from tests.lazy import lazy
 
 torch = lazy("torch")
 device = lazy("perfdash.worker.device")
+failures = lazy("perfdash.worker.failures")
 onnxruntime = lazy("perfdash.worker.backends.onnxruntime")
 
 JOB = Job(Case("s", "m", device="cuda"), "python", "")
@@ -107,6 +110,35 @@ def test_a_process_that_forks_others_counts_gpus_without_the_driver(monkeypatch)
     assert not asked
     device.meet_driver()
     assert torch.cuda.device_count() == 7
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "CUDA unknown error - this may be due to an incorrectly set up environment",
+        "No CUDA GPUs are available",
+        "Found no NVIDIA driver on your system",
+        "CUDA error: initialization error",
+    ],
+)
+def test_cuda_that_does_not_start_is_the_machines_fault(precision, monkeypatch, error):
+    """Asked whether it is available, torch asks NVML alone: what then fails is no model's fault."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", Mock(side_effect=RuntimeError(error)))
+    with pytest.raises(failures.Unmeasurable, match="CUDA does not start on this GPU: ") as raised:
+        device.open_device("cuda", 1)
+    assert failures.describe("load", raised.value)["status"] == Status.INFRA_ERROR
+
+
+def test_a_gpu_that_is_full_before_the_model_is_loaded_is_the_machines_fault(precision, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=1))
+    full = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 100.00 MiB")
+    monkeypatch.setattr(torch, "empty", Mock(side_effect=full))
+    with pytest.raises(failures.Unmeasurable, match="out of memory") as raised:
+        device.open_device("cuda", 1)
+    assert failures.describe("load", raised.value)["status"] == Status.INFRA_ERROR
 
 
 class Event:
