@@ -94,9 +94,12 @@ class DaskExecutor:
                 )
         introductions: list[dict[str, Any]] = [reply["ok"] for reply in replies]
         introductions[0]["notes"] = [
-            f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
-            "else measures on its cores"
-            for address, reason in self._coreless.items()
+            *introductions[0].get("notes", ()),
+            *(
+                f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
+                "else measures on its cores"
+                for address, reason in self._coreless.items()
+            ),
         ]
         self._expected = json.dumps(compatibility.fingerprint(introductions[0]["environment"]))
         return introductions

@@ -44,7 +44,7 @@ class Executor(Protocol):
     def slots(self) -> int: ...
 
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
-        """Slot.introduce of all slots; raises the first error. `notes` of the first: for the user."""
+        """Slot.introduce of all slots; raises the first error."""
 
     def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[ProcessOutcome]]:
         """Slot.null of the first `slots` (all) at the same time."""

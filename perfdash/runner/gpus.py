@@ -45,9 +45,13 @@ class Nvml:
         value = self.of(name, *arguments)
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
+    def device(self, uuid: str) -> Any:
+        """The handle of a GPU or of a MIG device, whose processes it tells; None if unknown."""
+        return self.of("nvmlDeviceGetHandleByUUID", uuid)
+
     def handle(self, uuid: str) -> Any:
         """The handle of a GPU, or of the GPU that a MIG device is a part of; None if unknown."""
-        handle = self.of("nvmlDeviceGetHandleByUUID", uuid)
+        handle = self.device(uuid)
         if handle is not None and uuid.startswith("MIG"):
             return self.of("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
         return handle

@@ -6,6 +6,7 @@ things look on a terminal the watcher's.
 
 from __future__ import annotations
 
+import itertools
 import time
 import zlib
 from collections import Counter, deque
@@ -184,7 +185,7 @@ class Session:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         introductions = self.executor.introduce(planned)
         compatibility.check_slots(introductions, planned)
-        for note in introductions[0].get("notes", ()):
+        for note in itertools.chain(*(introduction.get("notes", ()) for introduction in introductions)):
             self.watcher.say(note)
         environment = introductions[0]["environment"]
         if self.info.environment:

@@ -150,6 +150,7 @@ class Played:
                 },
                 "probes": [{"cuda": [], "complaints": []}],
                 "where": {"slot": slot, "host": f"host{slot}", "cores": [slot]},
+                "notes": [f"note of slot {slot}"],
             }
             for slot in range(self.slots)
         ]

@@ -281,6 +281,7 @@ def test_two_slots_share_the_work(start):
     run.run()
     assert {slot for slot, _ in run.executor.orders} == {0, 1}
     assert len(run.results) == 6
+    assert run.watcher[:2] == ["note of slot 0", "note of slot 1"]
     assert run.info.noise["slots"][0]["slots"] == 2
 
 
