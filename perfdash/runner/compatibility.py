@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash import methods
+from perfdash.detect.environment_changes import gpu_facts
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
@@ -26,10 +27,11 @@ _HOST = (
     "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
     "compiler",
 )  # fmt: skip
+_GPU = ("name", "driver", "memory_bytes", "power_limit_w", "ecc", "most_sm_mhz")  # of gpus.facts
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
 # Variables that change how code runs. The other ones name folders, which differ between hosts.
 _VARIABLES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "MALLOC_", "LD_PRELOAD")
-_MAY_BE_UNKNOWN = ("vector_isa",)
+_MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
 
@@ -40,6 +42,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{name: environment.get(name) for name in _HOST},
         **{name: worker.get(name) for name in _WORKER},
         "gpus": environment.get("gpus"),
+        **gpu_fingerprint(environment),
         "vector_isa": environment.get("vector_isa"),
         **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
         **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
@@ -49,6 +52,12 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
             if name.startswith(_VARIABLES)
         },
     }
+
+
+def gpu_fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `gpu_facts` that must agree, flat: {"gpu driver": ...}, None where it is unknown."""
+    known = gpu_facts(environment)
+    return {f"gpu {name}": known.get(f"gpu {name}") for name in _GPU}
 
 
 def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:

@@ -96,8 +96,8 @@ class DaskExecutor:
         introductions[0]["notes"] = [
             *introductions[0].get("notes", ()),
             *(
-                f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
-                "else measures on its cores"
+                f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or "
+                "what else measures on its cores"
                 for address, reason in self._coreless.items()
             ),
         ]

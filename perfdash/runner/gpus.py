@@ -142,7 +142,7 @@ def _named(word: str, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def facts(uuid: str, nvml: Nvml) -> dict[str, Any]:
-    """What numbers of a GPU depend on: driver, memory, limits, modes. None where it is unknown."""
+    """What numbers of a GPU depend on: driver, memory, limits, modes; None where it is unknown."""
     handle = nvml.handle(uuid)
     if handle is None:
         return {"uuid": uuid}

@@ -55,6 +55,21 @@ def test_what_nobody_has_found_out_is_no_difference():
     assert compatibility.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
 
 
+GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}
+
+
+def test_numbers_of_unlike_gpus_are_not_mixed():
+    first = changed(gpu_facts=GPU)
+    assert compatibility.differences(first, changed(gpu_facts={**GPU, "uuid": "GPU-b"})) == []
+    other = changed(gpu_facts={**GPU, "driver": "580", "power_limit_w": 350.0})
+    assert compatibility.differences(first, other) == [
+        "gpu driver: 550 | 580",
+        "gpu power_limit_w: 700.0 | 350.0",
+    ]
+    assert compatibility.differences(first, changed(gpu_facts={**GPU, "ecc": None})) == [], "unknown"
+    assert compatibility.differences(first, changed()) == [], "recorded without NVML"
+
+
 def test_many_differences_are_shortened():
     text = compatibility.as_lines([f"line {number}" for number in range(50)])
     assert text.splitlines()[-1] == "  ... and 38 more"
