@@ -5,6 +5,7 @@ Numbers from unlike hosts, packages or methods are never mixed.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -187,6 +188,12 @@ def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: 
         refuse_unbound_memory(settings, f"--configuration {binding[0].case.configuration}")
     if any(case.needs_cpp for case in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
+    triton = [case for case in cases if case.case.device == "cuda" and case.needs_inductor]
+    if any(not host.c_compiler({**os.environ, **case.env}) for case in triton):
+        raise MachineError(
+            "inductor needs a C compiler on a GPU, with which Triton builds a stub of the driver: "
+            "install gcc, or set CC"
+        )
 
 
 def refuse_unbound_memory(settings: RunSettings, option: str) -> None:
