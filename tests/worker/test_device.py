@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -15,6 +20,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 device = lazy("perfdash.worker.device")
 failures = lazy("perfdash.worker.failures")
+latency_sampling = lazy("perfdash.worker.latency_sampling")
 onnxruntime = lazy("perfdash.worker.backends.onnxruntime")
 
 JOB = Job(Case("s", "m", device="cuda"), "python", "")
@@ -154,11 +160,60 @@ class Event:
         return 3.0
 
 
-def test_launching_is_timed_beside_the_gpu(monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    gpu = device.Cuda.__new__(device.Cuda)
-    gpu._l2_buffer = torch.zeros(3)
+    opened = device.Cuda.__new__(device.Cuda)
+    opened._l2_buffer = torch.zeros(3)
+    return opened
+
+
+def in_a_thread(work):
+    """A call whose work another thread does while the caller waits, as autograd's thread does on a GPU."""
+
+    def call():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    return call
+
+
+def test_what_another_thread_of_the_process_launches_is_not_lost(gpu):
+    def spin():
+        until = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < until:
+            pass
+
+    sample = gpu.time(in_a_thread(spin), 1)
+    assert sample.launch_ns - sample.lost_ns >= 5e6
+
+
+def test_a_program_that_takes_the_core_from_that_thread_disturbs_the_sample(gpu):
+    core = {min(os.sched_getaffinity(0))}
+
+    def spin():
+        """Until the other program has had the core for 5 ms."""
+        os.sched_setaffinity(0, core)
+        begin, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        while (
+            time.perf_counter_ns() - begin - (time.thread_time_ns() - cpu) < 5_000_000
+            or resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == before
+        ):
+            pass
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            os.sched_setaffinity(other.pid, core)
+            sample = gpu.time(in_a_thread(spin), 1)
+        finally:
+            other.kill()
+    assert not latency_sampling.is_clean(sample)
+
+
+def test_launching_is_timed_beside_the_gpu(gpu):
     calls = []
     sample = gpu.time(lambda: calls.append(1), 4)
     assert (sample.wall_ns, sample.cpu_ns, len(calls)) == (12e6, None, 4)
