@@ -422,7 +422,7 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # Attempts that failed because of the machine and were retried: {started, status, error}.
+    # Attempts that failed because of the machine and were retried: {started, status, error, where}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property

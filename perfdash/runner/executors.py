@@ -38,7 +38,7 @@ class Executor(Protocol):
     """Receives what the first slot does in introduce() and null(); called from any thread."""
 
     has_fixed_slots: bool
-    """Whether the cores and GPU of a slot stay the same; else any of them gets the next order."""
+    """Whether a slot keeps its cores and its GPU; in a cluster any worker gets the next order."""
 
     @property
     def slots(self) -> int: ...

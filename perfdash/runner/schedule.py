@@ -179,7 +179,7 @@ class SlotFailures:
     def may_start(self, slot: int, busy: Iterable[int]) -> bool:
         """Whether a slot may start a case now.
 
-        A failing slot waits for a busy one that does not fail, and would else empty the queue.
+        A failing slot waits while one that does not fail is busy: it would empty the queue meanwhile.
         """
         if slot in self.out_of_service:
             return False

@@ -350,6 +350,7 @@ class Session:
                 "started": result.started,
                 "status": str(result.status),
                 "error": to_json(result.error) if result.error else None,
+                "where": answer.where,
             }
             before.append(attempt)
             try:

@@ -48,6 +48,8 @@ def test_a_case_is_retried_on_another_slot(start):
     run.run()
     slots = slots_of(run, "a")
     assert (len(slots), set(slots[:2])) == (3, {0, 1}), "where it failed everywhere, any slot will do"
+    (a,) = [result for result in run.results if result.case.model == "a"]
+    assert [attempt["where"]["slot"] for attempt in a.attempts] == slots[:2]
 
 
 def test_one_models_failures_put_no_slot_out_of_service(start):
