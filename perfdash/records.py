@@ -422,7 +422,7 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # Attempts that failed because of the machine and were retried: {started, status, error}.
+    # Attempts that failed because of the machine and were retried: {started, status, error, where}.
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -497,7 +497,8 @@ class RunInfo:
     # What was to be measured: {fingerprint, total, shard, dynamo_names}; the same fingerprint in all shards.
     plan: dict[str, Any] = field(default_factory=dict)
     # One entry each time it was started or resumed, for each kind of slots: {started, ended, state, command,
-    # slots}; at_once: fewer slots measured at a time; bind_memory: whether their memory is bound.
+    # slots}; at_once: fewer slots measured at a time; bind_memory: whether their memory is bound;
+    # out_of_service: slots that failed while others measured: {slot, host, cores, gpu, since, error}.
     sessions: list[dict[str, Any]] = field(default_factory=list)
     merged_from: list[str] = field(default_factory=list)  # the names of its shards
     merged_uids: list[str] = field(default_factory=list)  # and their uids, since names may be equal

@@ -24,8 +24,8 @@ FOLDER = "bisections"  # below the folder of the runs
 _AS_IT_IS = frozenset(
     {
         "event", "stage", "commit", "id", "label", "parents", "name", "asked", "settings", "planned", "case",
-        "metric", "harness", "host_class", "recipe", "origin", "question", "more", "environment", "status",
-        "log",
+        "metric", "harness", "host_class", "gpu", "recipe", "origin", "question", "more", "environment",
+        "status", "log",
     }
 )  # fmt: skip
 

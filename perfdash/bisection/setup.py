@@ -44,9 +44,9 @@ from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
-from perfdash.runner import host
-from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import slots_of
+from perfdash.runner import gpus, host
+from perfdash.runner.compatibility import as_lines, check_machine, differences, gpu_fingerprint
+from perfdash.runner.cores import gpus_of, slots_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
 from perfdash.topology import format_cores
@@ -177,6 +177,7 @@ def resumed(
             slots_of(settings)[0],
             context,
         )
+        refuse_other_gpu(begun, measured_gpu(settings))
         _same_harness(begun, setup.harness())
         if planned:
             check_machine(settings, [planned])
@@ -256,6 +257,7 @@ def _begun(
         "harness": setup.harness(),
         "host": socket.gethostname().split(".")[0],
         "host_class": host.host_class(facts),
+        "gpu": measured_gpu(setup.settings),
         "facts": {key: facts[key] for key in ("cpu", "kernel", "governor", "turbo", "virtual", "load")},
         "rungs": len(setup.recipes),
         "pins": bool(setup.recipes[-1].pins),
@@ -328,6 +330,22 @@ def _same_host(begun: events.Event) -> None:
         raise UsageError(
             f"{begun['name']} was measured on {begun['host_class']}, and this is {here}: their "
             "numbers cannot be compared; start a new bisection here"
+        )
+
+
+def measured_gpu(settings: RunSettings) -> dict[str, Any]:
+    """What numbers of the measured GPU depend on, as it must be on a resume; empty where it is unknown."""
+    measured = gpus_of(settings)[:1]
+    nvml = gpus.open_nvml() if measured else None
+    return gpu_fingerprint({"gpu_facts": gpus.facts(measured[0], nvml)}) if nvml else {}
+
+
+def refuse_other_gpu(begun: events.Event, here: Mapping[str, Any]) -> None:
+    """Raise UsageError where a bisection was begun on another kind of GPU than this one, or driver."""
+    if changes := differences(begun.get("gpu") or {}, here):
+        raise UsageError(
+            f"{begun['name']} was measured on another GPU (then | now), and numbers of the two cannot be "
+            f"compared:\n{as_lines(changes)}\nSelect the GPU (CUDA_VISIBLE_DEVICES), or start a new bisection"
         )
 
 

@@ -10,6 +10,8 @@ from perfdash.records import COMMIT_IN_WHEEL
 
 # Packages that no build is made of: pip only installs, and the perfdash of the command measures both sides.
 _NOT_OF_A_BUILD = {"perfdash", "pip"}
+# Facts that are compared part by part, and totals, which are no fact of the machine.
+_NOT_A_VALUE = {"variables", "gpu_facts", "published"}
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
 
@@ -25,16 +27,29 @@ def machine_changes(old: RunRow, new: RunRow) -> list[str]:
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
     old_facts, new_facts = old.facts, new.facts
-    names = sorted({*old_facts, *new_facts} - {"variables", "published"})  # totals are no fact of the machine
+    names = sorted({*old_facts, *new_facts} - _NOT_A_VALUE)
     for name in sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         values = old_facts.get(name), new_facts.get(name)
         if values[0] != values[1] and not any(isinstance(value, list) for value in values):
             lines.append(f"{name}: {values[0]} | {values[1]}")
+    old_gpu, new_gpu = gpu_facts(old_facts), gpu_facts(new_facts)
+    for name in old_gpu:
+        if name in new_gpu and old_gpu[name] != new_gpu[name]:
+            lines.append(f"{name}: {old_gpu[name]} | {new_gpu[name]}")
     variables = [facts.get("variables") or {} for facts in (old_facts, new_facts)]
     for name in sorted({*variables[0], *variables[1]}):
         if variables[0].get(name) != variables[1].get(name):
             lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
     return lines
+
+
+def gpu_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What numbers of a GPU depend on and is known of it: {"gpu driver": ...}, without its UUID.
+
+    Numbers of two GPUs of one kind are compared.
+    """
+    known = facts.get("gpu_facts") or {}
+    return {f"gpu {name}": value for name, value in known.items() if name != "uuid" and value is not None}
 
 
 def package_changes(old: RunRow, new: RunRow) -> list[str]:

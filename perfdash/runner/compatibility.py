@@ -5,12 +5,14 @@ Numbers from unlike hosts, packages or methods are never mixed.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash import methods
+from perfdash.detect.environment_changes import gpu_facts
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
@@ -26,10 +28,11 @@ _HOST = (
     "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
     "compiler",
 )  # fmt: skip
+_GPU = ("name", "driver", "memory_bytes", "power_limit_w", "ecc", "most_sm_mhz")  # of gpus.facts
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
 # Variables that change how code runs. The other ones name folders, which differ between hosts.
 _VARIABLES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "MALLOC_", "LD_PRELOAD")
-_MAY_BE_UNKNOWN = ("vector_isa",)
+_MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
 
@@ -40,6 +43,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{name: environment.get(name) for name in _HOST},
         **{name: worker.get(name) for name in _WORKER},
         "gpus": environment.get("gpus"),
+        **gpu_fingerprint(environment),
         "vector_isa": environment.get("vector_isa"),
         **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
         **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
@@ -49,6 +53,12 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
             if name.startswith(_VARIABLES)
         },
     }
+
+
+def gpu_fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `gpu_facts` that must agree, flat: {"gpu driver": ...}, None where it is unknown."""
+    known = gpu_facts(environment)
+    return {f"gpu {name}": known.get(f"gpu {name}") for name in _GPU}
 
 
 def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
@@ -178,6 +188,12 @@ def check_machine(settings: RunSettings, cases: Sequence[Planned], base_python: 
         refuse_unbound_memory(settings, f"--configuration {binding[0].case.configuration}")
     if any(case.needs_cpp for case in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
+    triton = [case for case in cases if case.case.device == "cuda" and case.needs_inductor]
+    if any(not host.c_compiler({**os.environ, **case.env}) for case in triton):
+        raise MachineError(
+            "inductor needs a C compiler on a GPU, with which Triton builds a stub of the driver: "
+            "install gcc, or set CC"
+        )
 
 
 def refuse_unbound_memory(settings: RunSettings, option: str) -> None:

@@ -33,6 +33,8 @@ _LOOK_S = 2.0
 class DaskExecutor:
     """Use as a context manager. Raises MachineError when the scheduler does not answer or is lost."""
 
+    has_fixed_slots = False  # Dask chooses the worker
+
     def __init__(self, address: str, options: Options, logs: Path) -> None:
         self.on_activity: Callable[[str], None] = lambda text: None  # workers report only results
         self._address = address
@@ -92,9 +94,12 @@ class DaskExecutor:
                 )
         introductions: list[dict[str, Any]] = [reply["ok"] for reply in replies]
         introductions[0]["notes"] = [
-            f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
-            "else measures on its cores"
-            for address, reason in self._coreless.items()
+            *introductions[0].get("notes", ()),
+            *(
+                f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or "
+                "what else measures on its cores"
+                for address, reason in self._coreless.items()
+            ),
         ]
         self._expected = json.dumps(compatibility.fingerprint(introductions[0]["environment"]))
         return introductions

@@ -286,7 +286,11 @@ def _examine_gpu(hello: dict[str, Any]) -> list[MachineFinding]:
             )
         ]
     present = f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}"
-    return [MachineFinding("ok", "gpu", present), *judge_gpus(_gpu_facts())]
+    findings = [MachineFinding("ok", "gpu", present), *judge_gpus(_gpu_facts())]
+    if not host.c_compiler(os.environ):
+        what = "no C compiler, with which Triton builds a stub of the driver: inductor cannot compile"
+        findings.append(MachineFinding("error", "compiler", what, "install gcc, or set CC"))
+    return findings
 
 
 def _gpu_facts() -> list[dict[str, Any]] | None:

@@ -37,11 +37,14 @@ class Executor(Protocol):
     on_activity: Callable[[str], None]
     """Receives what the first slot does in introduce() and null(); called from any thread."""
 
+    has_fixed_slots: bool
+    """Whether a slot keeps its cores and its GPU; in a cluster any worker gets the next order."""
+
     @property
     def slots(self) -> int: ...
 
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
-        """Slot.introduce of all slots; raises the first error. `notes` of the first: for the user."""
+        """Slot.introduce of all slots; raises the first error."""
 
     def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[ProcessOutcome]]:
         """Slot.null of the first `slots` (all) at the same time."""
@@ -61,6 +64,8 @@ class Executor(Protocol):
 
 class LocalExecutor:
     """Slots on this machine."""
+
+    has_fixed_slots = True
 
     def __init__(
         self,

@@ -17,7 +17,8 @@ from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine, check_slots
 from perfdash.runner.cores import by_slots, slots_of
 from perfdash.runner.executors import Executor, open_executor
-from perfdash.runner.messages import Order, ProcessOutcome
+from perfdash.runner.gpu_monitor import fault
+from perfdash.runner.messages import Answer, Order
 from perfdash.runner.plan import make_plan
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -174,7 +175,7 @@ def search(
         if message.kind == "failed":
             raise message.value
         planned_case, largest, size = busy.pop(message.slot)
-        waiting.appendleft((planned_case, judged(largest, size, *_ended(message.value.outcomes[0]))))
+        waiting.appendleft((planned_case, judged(largest, size, *_ended(message.value))))
     return [finished[key] for key in order]
 
 
@@ -192,6 +193,8 @@ def _variant(planned: Planned) -> str:
     return ", ".join(f"{key}={value}" for key, value in planned.variant.items())
 
 
-def _ended(outcome: ProcessOutcome) -> tuple[Status | None, str]:
-    status, _, failure = status_of(outcome)
+def _ended(answer: Answer) -> tuple[Status | None, str]:
+    status, _, failure = status_of(answer.outcomes[0])
+    if broken := fault(answer.gpu, status, failure):
+        status, failure = Status.INFRA_ERROR, broken
     return (status, failure.message) if failure else (None, "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdash.records import Failure
+from perfdash.records import Failure, Status
 from perfdash.runner.gpus import Nvml, open_nvml
 
 EVERY_S = 0.5
@@ -29,6 +29,9 @@ _REASONS = {**_BAD_REASONS, 0x2: "application clocks", 0x4: "power cap", 0x10: "
 # Xids that a program causes by itself, as NVIDIA's device plugin for Kubernetes lists them: such a failure is
 # the model's or the compiler's. All others are the machine's.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+
+# Failures for want of the host's memory, by type (case_status, slot).
+_OF_THE_HOST = frozenset({"MemoryLimit", "OutOfMemory", "BadAlloc", "MemoryError", "TooLarge"})
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class GpuMonitor:
         self.uuid = uuid
         self._nvml, self._every_s = nvml, every_s
         self._handle = nvml.handle(uuid)
+        self._device = nvml.device(uuid)  # other tenants' MIG devices share neither cores nor memory with it
+        self._others: list[int | None] = []  # before the case and after it
         self._readings: dict[str, list[GpuReading]] = {}  # by phase
         self._before: dict[str, int | None] = {}
         self._events: Any = None
@@ -68,11 +73,13 @@ class GpuMonitor:
     def __enter__(self) -> GpuMonitor:
         self._pause()  # a process that was killed while it was timed has not ended the readings
         self._readings, self._before = {}, self._counters()
+        self._others = [self.others()]
         self._events = self._register()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pause()
+        self._others.append(self.others())
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take an event of the worker: readings begin and end with a phase in which pairs are sampled."""
@@ -93,7 +100,6 @@ class GpuMonitor:
         reasons = nvml.of("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if reasons is None:  # its name before driver 535
             reasons = nvml.of("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        processes = nvml.of("nvmlDeviceGetComputeRunningProcesses", handle)
         return GpuReading(
             time.monotonic(),
             nvml.of("nvmlDeviceGetClockInfo", handle, library.NVML_CLOCK_SM),
@@ -101,11 +107,15 @@ class GpuMonitor:
             None if power is None else power / 1e3,
             nvml.of("nvmlDeviceGetTemperature", handle, library.NVML_TEMPERATURE_GPU),
             reasons,
-            # Another tenant's MIG device shares neither cores nor memory.
-            None
-            if processes is None or self.uuid.startswith("MIG")
-            else other_processes([process.pid for process in processes]),
+            self.others(of_case=1),
         )
+
+    def others(self, of_case: int = 0) -> int | None:
+        """How many processes of other programs are on it now (other_processes); None where it is unknown."""
+        processes = self._nvml.of("nvmlDeviceGetComputeRunningProcesses", self._device)
+        if processes is None:
+            return None
+        return other_processes([process.pid for process in processes], of_case)
 
     def report(self) -> dict[str, Any]:
         """What was seen since the monitor was entered: summaries, spans of trouble, faults.
@@ -118,9 +128,12 @@ class GpuMonitor:
             for name, before in self._before.items()
             if before is not None and (now := after[name]) is not None
         }
+        sampled = summary(self._readings.get("latency", []))
+        others = [count for count in (*self._others, sampled["other_processes"]) if count is not None]
         return {
             "uuid": self.uuid,
-            **summary(self._readings.get("latency", [])),
+            **sampled,
+            "other_processes": max(others, default=None),
             **counted,
             "xids": self._xids(),
             "trouble": [span for readings in self._readings.values() for span in spans_of_trouble(readings)],
@@ -130,7 +143,7 @@ class GpuMonitor:
         """Wait until no process of this run is on the GPU any more; False where one stays."""
         deadline = time.monotonic() + patience_s
         while True:
-            processes = self._nvml.of("nvmlDeviceGetComputeRunningProcesses", self._handle) or []
+            processes = self._nvml.of("nvmlDeviceGetComputeRunningProcesses", self._device) or []
             if not any(_is_ours(process.pid) for process in processes):
                 return True
             if time.monotonic() > deadline:
@@ -203,13 +216,14 @@ def open_monitor(uuid: str | None, nvml: Callable[[], Nvml | None] = open_nvml) 
     return GpuMonitor(uuid, opened)
 
 
-def other_processes(pids: Sequence[int]) -> int:
+def other_processes(pids: Sequence[int], of_case: int) -> int:
     """How many of the processes on a GPU are not this run's.
 
-    In a container NVML may tell numbers of the host, of which none is known here: then one is the case's.
+    In a container NVML may tell numbers of the host, of which none is known here: then so many of them are
+    the case's.
     """
     ours = sum(map(_is_ours, pids))
-    return len(pids) - ours if ours else max(0, len(pids) - 1)
+    return len(pids) - ours if ours else max(0, len(pids) - of_case)
 
 
 def summary(readings: Sequence[GpuReading]) -> dict[str, Any]:
@@ -238,8 +252,13 @@ def spans_of_trouble(readings: Sequence[GpuReading]) -> list[list[Any]]:
     return spans
 
 
-def fault(report: dict[str, Any]) -> Failure | None:
-    """The machine's fault that a report shows: an uncorrected ECC error, an Xid that no program causes."""
+def fault(
+    report: dict[str, Any], status: Status | None = None, failure: Failure | None = None
+) -> Failure | None:
+    """The machine's fault that a report shows: an uncorrected ECC error, an Xid that no program causes.
+
+    Where a case with this status and failure ran out of its memory, also that other programs held some.
+    """
     xids = [xid for xid in report.get("xids") or () if xid not in APPLICATION_XIDS]
     if xids:
         numbers = ", ".join(map(str, dict.fromkeys(xids)))
@@ -250,7 +269,24 @@ def fault(report: dict[str, Any]) -> Failure | None:
         return Failure(
             "GpuError", f"{errors} ECC errors of the GPU's memory could not be corrected meanwhile"
         )
+    others = report.get("other_processes")
+    if others and failure and status in (Status.OOM, Status.EAGER_OOM) and failure.type not in _OF_THE_HOST:
+        return Failure("SharedGpu", f"{_processes(others)} held memory of the GPU: {failure.message}")
     return None
+
+
+def sharing_warning(monitor: GpuMonitor) -> str | None:
+    """The warning before cases are measured on a GPU that other programs use; None where none does."""
+    if not (others := monitor.others()):
+        return None
+    return (
+        f"WARNING: {_processes(others)} on GPU {monitor.uuid}, which cases need for themselves: end them "
+        "(nvidia-smi lists them), or take another GPU (CUDA_VISIBLE_DEVICES)"
+    )
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' * (count > 1)} of other programs"
 
 
 def _is_ours(pid: int) -> bool:

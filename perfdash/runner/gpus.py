@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_PROC = Path("/proc/driver/nvidia/gpus")
+_PROC, _DEV = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,13 @@ class Nvml:
         value = self.of(name, *arguments)
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
+    def device(self, uuid: str) -> Any:
+        """The handle of a GPU or of a MIG device, whose processes it tells; None if unknown."""
+        return self.of("nvmlDeviceGetHandleByUUID", uuid)
+
     def handle(self, uuid: str) -> Any:
         """The handle of a GPU, or of the GPU that a MIG device is a part of; None if unknown."""
-        handle = self.of("nvmlDeviceGetHandleByUUID", uuid)
+        handle = self.device(uuid)
         if handle is not None and uuid.startswith("MIG"):
             return self.of("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
         return handle
@@ -86,8 +90,12 @@ def open_nvml() -> Nvml | None:
     return Nvml(pynvml)
 
 
-def list_gpus(nvml: Callable[[], Nvml | None] = open_nvml, proc: Path = _PROC) -> list[Gpu]:
-    """The GPUs of this machine in the order of their PCI addresses, by NVML or else by the kernel's files."""
+def list_gpus(nvml: Callable[[], Nvml | None] = open_nvml, proc: Path = _PROC, dev: Path = _DEV) -> list[Gpu]:
+    """The GPUs of this machine in the order of their PCI addresses, by NVML or else by the kernel's files.
+
+    Those without a UUID are counted: ones that sleep, whose file has question marks, and all where only the
+    device files are there.
+    """
     opened = nvml()
     if opened and (found := opened.gpus()):
         return found
@@ -95,20 +103,20 @@ def list_gpus(nvml: Callable[[], Nvml | None] = open_nvml, proc: Path = _PROC) -
     for folder in sorted(proc.glob("*")):
         with contextlib.suppress(OSError):
             text = (folder / "information").read_text(errors="replace")
-            match = re.search(r"^GPU UUID:\s*(GPU-\S+)", text, re.MULTILINE)
+            match = re.search(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", text, re.MULTILINE)
             gpus.append(Gpu(match[1] if match else ""))
-    return gpus
+    return gpus or [Gpu("") for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
 
 
 def visible_gpus(named: str | None, gpus: Sequence[Gpu] | None = None) -> list[str]:
     """The UUIDs that a CUDA_VISIBLE_DEVICES selects, of all GPUs without one; MIG devices one by one.
 
     Numbers count in the order of PCI addresses. As CUDA does, it ends at the first entry that names nothing.
-    What no UUID is known of keeps its number or its words.
+    What no UUID is known of keeps its number or its words. Where no GPU is known, it is the first.
     """
     known = list_gpus() if gpus is None else list(gpus)
     if named is None:
-        words = [str(number) for number in range(len(known))]
+        words = [str(number) for number in range(max(1, len(known)))]
     else:
         words = [word.strip() for word in named.split(",")]
     visible: list[str] = []
@@ -138,7 +146,7 @@ def _named(word: str, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def facts(uuid: str, nvml: Nvml) -> dict[str, Any]:
-    """What numbers of a GPU depend on: driver, memory, limits, modes. None where it is unknown."""
+    """What numbers of a GPU depend on: driver, memory, limits, modes; None where it is unknown."""
     handle = nvml.handle(uuid)
     if handle is None:
         return {"uuid": uuid}

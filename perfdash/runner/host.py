@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def compiler() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (done.stdout.splitlines() or [None])[0]  # type: ignore[list-item]
+
+
+def c_compiler(env: Mapping[str, str]) -> str | None:
+    """The path of Triton's C compiler ($CC, else gcc or clang) in an environment; None without one."""
+    names = [env["CC"]] if "CC" in env else ["gcc", "clang"]
+    found = (shutil.which(name, path=env.get("PATH")) for name in names)
+    return next((path for path in found if path), None)
 
 
 def cpu_limit() -> float | None:

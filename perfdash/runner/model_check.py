@@ -15,6 +15,7 @@ from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_slots
 from perfdash.runner.cores import slots_of
 from perfdash.runner.executors import Executor, open_executor
+from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.plan import make_plan
 from perfdash.runner.slot import free_slots
@@ -124,8 +125,10 @@ def _answers(
 def judge(planned: Planned, answer: Answer) -> ModelCheck:
     """What the answer of a check says of the model."""
     outcome = answer.outcomes[0]
-    _, phase, failure = status_of(outcome)
-    status = status_of(outcome)[0] if failure else None
+    ended, phase, failure = status_of(outcome)
+    if broken := fault(answer.gpu, ended, failure):
+        ended, failure = Status.INFRA_ERROR, broken
+    status = ended if failure else None
     loaded = outcome.find("loaded") or {}
     seconds = {e["name"]: round(e["seconds"], 3) for e in outcome.events if e["event"] == "phase_end"}
     reason = failure.message if failure else ""

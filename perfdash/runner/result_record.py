@@ -48,7 +48,8 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
         # Its timing was another process's (a preloaded malloc), and none of those came to it.
         status, failed_phase, failure = status_of(outcomes[1])
         main = replace(main, tail=outcomes[1].tail)
-    if broken := fault(answer.gpu):  # whatever was measured on it: the machine's fault, measured again
+    # Whatever was measured on it: the machine's fault, measured again.
+    if broken := fault(answer.gpu, status, failure):
         status, failure = Status.INFRA_ERROR, broken
     result = Result(planned.case, answer.started, round(answer.wall_s, 3), status, failed_phase=failed_phase)
     if failure is not None:

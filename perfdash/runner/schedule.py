@@ -150,6 +150,51 @@ def _first_fit(
     return assigned
 
 
+class SlotFailures:
+    """Which slots fail by themselves, as one whose GPU is lost: other slots get their cases.
+
+    A slot is out of service after infra_errors of two models in a row, if another slot has measured a case
+    since the first of them. While all slots fail, the machine is to blame, and none is out of service.
+    """
+
+    def __init__(self) -> None:
+        self.out_of_service: set[int] = set()
+        self._models: dict[int, set[str]] = {}  # that failed on a slot since it last measured a case
+        self._others_measured: set[int] = set()  # slots of `_models`: another one measured a case since
+        self._failed_on: dict[int, set[int]] = {}  # the slots on which a case failed, by its index
+
+    def add(self, slot: int, index: int, model: str) -> bool:
+        """Add an infra_error of a case; whether the slot is out of service from now on."""
+        self._failed_on.setdefault(index, set()).add(slot)
+        self._models.setdefault(slot, set()).add(model)
+        if self._fails(slot) and slot in self._others_measured:
+            self.out_of_service.add(slot)
+        return slot in self.out_of_service
+
+    def measured(self, slot: int) -> None:
+        """Note that a slot measured a case."""
+        self._models.pop(slot, None)
+        self._others_measured = set(self._models)
+
+    def may_start(self, slot: int, busy: Iterable[int]) -> bool:
+        """Whether a slot may start a case now.
+
+        A failing slot waits while one that does not fail is busy: it would empty the queue meanwhile.
+        """
+        if slot in self.out_of_service:
+            return False
+        is_unclear = self._fails(slot) and slot not in self._others_measured
+        return not is_unclear or all(self._fails(other) for other in busy)
+
+    def may_retry(self, slot: int, index: int, slots: int) -> bool:
+        """Whether a slot may measure a case again: not one on which it failed, while there is another."""
+        failed_on = self._failed_on.get(index, set())
+        return slot not in failed_on or failed_on | self.out_of_service >= set(range(slots))
+
+    def _fails(self, slot: int) -> bool:
+        return len(self._models.get(slot, ())) > 1
+
+
 # After these a larger batch would end in the same way, and take as long.
 _ENDS_THE_CLIMB = frozenset({Status.OOM, Status.EAGER_OOM, Status.TIMEOUT})
 

@@ -6,6 +6,7 @@ things look on a terminal the watcher's.
 
 from __future__ import annotations
 
+import itertools
 import time
 import zlib
 from collections import Counter, deque
@@ -26,6 +27,7 @@ from perfdash.runner.run_journal import RunJournal, read_all
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import keep_earlier, margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
+from perfdash.topology import format_cores
 
 PROCESSES = 2  # that sample a case, unless the user says otherwise
 _REPEATED = "measured_again"  # in the conditions of a result: once is enough
@@ -105,6 +107,7 @@ class Session:
         self._starts: dict[int, float] = {}  # of the cases under way, by index
         self._finished: list[tuple[float, float]] = []  # (cost, seconds taken) of each measured case
         self._attempts = self._attempts_before()
+        self._failures = schedule.SlotFailures()
         self._complained = False
         # Cases that are measured again, or are to be, since other programs spoilt their samples.
         self._disturbed = {
@@ -182,7 +185,7 @@ class Session:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         introductions = self.executor.introduce(planned)
         compatibility.check_slots(introductions, planned)
-        for note in introductions[0].get("notes", ()):
+        for note in itertools.chain(*(introduction.get("notes", ()) for introduction in introductions)):
             self.watcher.say(note)
         environment = introductions[0]["environment"]
         if self.info.environment:
@@ -229,24 +232,25 @@ class Session:
             if message.kind == "failed":
                 raise message.value
             self._finished.append((self.costs[index], time.monotonic() - self._starts.pop(index)))
-            self._take(index, log, message.value)
+            self._take(message.slot, index, log, message.value)
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message: until a pause is over, or a slot more may have come."""
         if self._queue:
             return None if self._busy and len(self._busy) >= self.executor.slots else _LOOK_S
         if self._again:
-            return min(_LOOK_S, max(0.0, self._again[0][0] - time.monotonic()))
+            now_s = time.monotonic()  # a case whose pause is over waits for a slot
+            return min([_LOOK_S, *(begin - now_s for begin, _ in self._again if begin > now_s)])
         return None
 
     def _dispatch(self) -> None:
         """Give every free slot the next case: a new one, else a retry whose pause is over."""
         for slot in range(self.executor.slots):
-            if slot in self._busy:
+            if slot in self._busy or not self._failures.may_start(slot, self._busy):
                 continue
             index = self._next(slot)
             if index is None:
-                return
+                continue
             planned = self.planned[index]
             self._last[slot] = planned.eager_side
             log = self.journal.log_for(planned.case)
@@ -268,7 +272,7 @@ class Session:
             self._finished,
             [self.costs[index] for index in waiting],
             [(self.costs[index], now_s - self._starts[index]) for index in running],
-            self.executor.slots,
+            self.executor.slots - len(self._failures.out_of_service),
         )
 
     def _order(self, planned: Planned) -> Order:
@@ -296,8 +300,11 @@ class Session:
             if smaller is None or index in self._disturbed:  # it has run before
                 return index
             self._record(index, not_run_after_smaller(self.planned[index], smaller, now()))
-        if self._again and self._again[0][0] <= time.monotonic():
-            return self._again.popleft()[1]
+        now_s = time.monotonic()
+        for place, (begin, index) in enumerate(self._again):
+            if begin <= now_s and self._failures.may_retry(slot, index, self.executor.slots):
+                del self._again[place]
+                return index
         return None
 
     def _rank(self, index: int, slot: int) -> int:
@@ -325,7 +332,7 @@ class Session:
 
     # What becomes of an answer
 
-    def _take(self, index: int, log: Path, answer: Answer) -> None:
+    def _take(self, slot: int, index: int, log: Path, answer: Answer) -> None:
         planned = self.planned[index]
         result = assemble(planned, answer, self.policy.allocator, log.name)
         if not planned.chooses_vector_isa:
@@ -336,12 +343,14 @@ class Session:
             self._queue.appendleft(index)  # nothing of it was begun: no attempt
             self.watcher.say(f"{planned.case.model}: {result.error.message}: it goes to another slot")
             return
+        self._judge_slot(slot, index, result)
         before = self._attempts.setdefault(index, [])
         if is_worth_a_retry(result, self.executor.slots > 1) and len(before) < self.policy.retries:
             attempt = {
                 "started": result.started,
                 "status": str(result.status),
                 "error": to_json(result.error) if result.error else None,
+                "where": answer.where,
             }
             before.append(attempt)
             try:
@@ -367,6 +376,24 @@ class Session:
         self._keep_code(result, answer)
         self._record(index, result)
         self._measure_again_if_disturbed(index, result)
+
+    def _judge_slot(self, slot: int, index: int, result: Result) -> None:
+        """Take a slot out of service that fails where others measure, and say so."""
+        if not self.executor.has_fixed_slots:
+            return
+        if result.status is not Status.INFRA_ERROR:
+            self._failures.measured(slot)
+        elif self._failures.add(slot, index, result.case.model):
+            message = result.error.message.splitlines()[0][:160] if result.error else ""
+            session = self.info.sessions[-1]
+            where = session["slots"][slot]
+            out = {**where, "since": now(), "error": message}
+            session.setdefault("out_of_service", []).append(out)
+            device = f"GPU {where['gpu']}" if "gpu" in where else f"cores {format_cores(where['cores'])}"
+            self.watcher.say(
+                f"WARNING: the slot on {device} is out of service for the rest of this run: two models in a "
+                f"row failed there ({message}), while other slots measured. These get its cases"
+            )
 
     def _keep_code(self, result: Result, answer: Answer) -> None:
         """Write the code that the case's process sent, and its model's; a full disk loses only that."""

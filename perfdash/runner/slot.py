@@ -25,7 +25,7 @@ from perfdash.runner import gpus, host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.case_status import is_measured, spoils_gpu
 from perfdash.runner.cores import Locks, core_names, every_slot
-from perfdash.runner.gpu_monitor import GpuMonitor, open_monitor
+from perfdash.runner.gpu_monitor import GpuMonitor, open_monitor, sharing_warning
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.notebook_model import NotebookModel
@@ -132,11 +132,11 @@ class Slot:
             self._parents.popitem()[1].close()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
-        """Examine the host and the measured interpreter: {environment, probes, where, unloadable}.
+        """Examine the host and the measured interpreter: {environment, probes, where, unloadable, notes}.
 
         One probe a back end, dtype and options of compiling. Raises MachineError where it does not answer.
         `unloadable`: the failure of each model of the user's own that does not load, by the name of its
-        function; then the rest is not looked at.
+        function; then the rest is not looked at. `notes`: for the user.
         """
         like = next((case for case in planned if not case.chooses_vector_isa), planned[0])
         self._on_activity(f"starting {self._options.python} and importing torch")
@@ -155,8 +155,11 @@ class Slot:
             **self._gpu_facts(),
             "vector_isa": None if hopeless or unloadable else self._vector_isa(possible, facts["cpu_flags"]),
         }
+        monitor = self._gpu_monitor()
+        warning = sharing_warning(monitor) if monitor else None
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
+            "notes": [warning] if warning else [],
         }  # fmt: skip
 
     def _gpu_facts(self) -> dict[str, Any]:

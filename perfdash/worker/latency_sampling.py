@@ -29,7 +29,7 @@ def is_clean(sample: Sample) -> bool:
 
     A sample in which the model itself waited (it gave the core up, and was never forced off it) is
     clean too: a sleep is the model's, not the machine's. Without a CPU time a sample is clean unless the
-    scheduler took the thread's core away while it launched work for a GPU.
+    scheduler took the core away from the process while it launched work for a GPU.
     """
     if sample.cpu_ns is None:
         return sample.involuntary == 0 or sample.lost_ns <= _CLEAN_EXCESS * sample.wall_ns

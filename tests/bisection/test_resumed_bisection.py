@@ -9,10 +9,15 @@ from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Bisection
 from perfdash.bisection.result import result_of
-from perfdash.bisection.setup import marked
+from perfdash.bisection.setup import marked, measured_gpu, refuse_other_gpu
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
+from perfdash.runner import gpus
+from perfdash.settings import RunSettings
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
+from tests.runner.nvml import Library
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def test_fewer_builds_than_builders_are_made_before_it_stops(tmp_path):
@@ -90,6 +95,19 @@ def test_an_end_that_was_measured_and_fails_for_a_while_loses_nothing(tmp_path, 
     (culprit,) = result_of(go_on(script, tmp_path)).culprits
     assert [commit.label for commit in culprit.revisions] == ["20"]
     assert not result_of(Bisection(read(tmp_path))).ranges[0].skipped
+
+
+def test_it_is_resumed_on_a_gpu_of_the_same_kind(monkeypatch):
+    library = Library(["GPU-1", "GPU-2"], Name="H100", EnforcedPowerLimit=700_000)
+    monkeypatch.setattr(gpus, "open_nvml", lambda: gpus.Nvml(library))
+    begun = Script.step(10, at=5).begun(gpu=measured_gpu(RunSettings(device="cuda", env={VISIBLE: "GPU-1"})))
+    there = RunSettings(device="cuda", env={VISIBLE: "GPU-2"})
+    refuse_other_gpu(begun, measured_gpu(there))
+    library.answers["Name"] = "A100"
+    with pytest.raises(UsageError, match=r"another GPU \(then \| now\)(.|\n)*gpu name: H100 \| A100\n"):
+        refuse_other_gpu(begun, measured_gpu(there))
+    refuse_other_gpu(Script.step(10, at=5).begun(), measured_gpu(there))  # of an older perfdash
+    assert measured_gpu(RunSettings()) == {}
 
 
 def test_who_looked_on_may_be_gone(monkeypatch):

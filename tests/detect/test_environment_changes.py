@@ -1,6 +1,8 @@
-"""What differs between the packages of two runs."""
+"""What differs between the machines and the packages of two runs."""
 
-from perfdash.detect.environment_changes import package_changes
+from dataclasses import replace
+
+from perfdash.detect.environment_changes import machine_changes, package_changes
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
@@ -51,3 +53,25 @@ def test_nothing_else_changes(tmp_path):
     old, new = runs(tmp_path / "h.db", "a", "a")
     assert package_changes(old, new) == []
     assert old.environment_id == new.environment_id
+
+
+GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}
+
+
+def on_gpu(**facts):
+    row = run().run
+    return replace(row, environment={**row.environment, "gpu_facts": {**GPU, **facts}})
+
+
+def test_another_gpu_of_the_same_kind_is_no_change_of_the_machine():
+    assert machine_changes(on_gpu(), on_gpu(uuid="GPU-b")) == []
+
+
+def test_what_changed_of_a_gpu_is_named():
+    assert machine_changes(on_gpu(), on_gpu(uuid="GPU-b", driver="580")) == ["gpu driver: 550 | 580"]
+    assert machine_changes(on_gpu(), on_gpu(power_limit_w=350.0)) == ["gpu power_limit_w: 700.0 | 350.0"]
+
+
+def test_what_is_not_known_of_a_gpu_is_no_change():
+    assert machine_changes(on_gpu(), on_gpu(ecc=None)) == []
+    assert machine_changes(run().run, on_gpu()) == []

@@ -24,6 +24,7 @@ class Library:
     def __init__(self, uuids=("GPU-1",), mig=(), **answers):
         self.uuids, self.mig, self.answers = list(uuids), list(mig), answers
         self.xids: list[int] = []
+        self.processes: dict[str, list[int]] = {}  # by handle, instead of an answer
         self.asked: list[str] = []
 
     def __getattr__(self, name):
@@ -34,6 +35,8 @@ class Library:
         def function(*arguments):
             self.asked.append(short)
             answer = self.answers.get(short)
+            if short == "ComputeRunningProcesses" and self.processes:
+                answer = [SimpleNamespace(pid=pid) for pid in self.processes[arguments[0]]]
             if answer is None:
                 raise NVMLError("not supported")
             return answer(*arguments[1:]) if callable(answer) else answer

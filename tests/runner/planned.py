@@ -128,6 +128,8 @@ LATENCY = [event for event in events() if event["event"] in ("latency", "done")]
 class Played:
     """An executor that answers at once; `script` has the outcomes of a model's attempts, in turn."""
 
+    has_fixed_slots = True
+
     def __init__(self, slots=1, script=None, hello=HELLO, nulls=(), unlike=None):
         self.slots = slots
         self.script = {name: list(outcomes) for name, outcomes in (script or {}).items()}
@@ -148,6 +150,7 @@ class Played:
                 },
                 "probes": [{"cuda": [], "complaints": []}],
                 "where": {"slot": slot, "host": f"host{slot}", "cores": [slot]},
+                "notes": [f"note of slot {slot}"],
             }
             for slot in range(self.slots)
         ]

@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.errors import UsageError
+from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Result, Status
 from perfdash.runner import compatibility
+from perfdash.settings import RunSettings
+from tests.runner.planned import PLANNED
 
 ENVIRONMENT = {
     "host_class": "Xeon x 100",
@@ -53,6 +55,40 @@ def test_the_same_version_of_another_commit():
 def test_what_nobody_has_found_out_is_no_difference():
     assert compatibility.differences(changed(vector_isa="avx512"), changed()) == []
     assert compatibility.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
+
+
+GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}
+
+
+def test_numbers_of_unlike_gpus_are_not_mixed():
+    first = changed(gpu_facts=GPU)
+    assert compatibility.differences(first, changed(gpu_facts={**GPU, "uuid": "GPU-b"})) == []
+    other = changed(gpu_facts={**GPU, "driver": "580", "power_limit_w": 350.0})
+    assert compatibility.differences(first, other) == [
+        "gpu driver: 550 | 580",
+        "gpu power_limit_w: 700.0 | 350.0",
+    ]
+    assert compatibility.differences(first, changed(gpu_facts={**GPU, "ecc": None})) == [], "unknown"
+    assert compatibility.differences(first, changed()) == [], "recorded without NVML"
+
+
+def test_on_a_gpu_inductor_needs_a_c_compiler(monkeypatch, tmp_path):
+    case = replace(PLANNED, case=Case("s", "m", device="cuda"), skip_reason=None)
+    settings = RunSettings(device="cuda")
+    monkeypatch.setattr(compatibility, "refuse_missing_torch", lambda launch: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(MachineError, match=r"inductor needs a C compiler on a GPU.*: install gcc, or set CC"):
+        compatibility.check_machine(settings, [case])
+    for other in (replace(case.case, backend="eager"), replace(case.case, backend="onnxrt")):
+        compatibility.check_machine(settings, [replace(case, case=other)])
+    compiler = tmp_path / "clang"
+    compiler.touch(mode=0o755)
+    compatibility.check_machine(settings, [case])
+    monkeypatch.setenv("CC", "nowhere")
+    with pytest.raises(MachineError):
+        compatibility.check_machine(settings, [case])
+    compatibility.check_machine(settings, [replace(case, env={"CC": str(compiler)})])
 
 
 def test_many_differences_are_shortened():

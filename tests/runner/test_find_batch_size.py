@@ -207,3 +207,17 @@ def test_a_slot_that_fails_is_an_error(tmp_path):
     executor.wait = lambda timeout_s: Message(0, "failed", RuntimeError("gone"))
     with pytest.raises(RuntimeError, match="gone"):
         search([planned()], executor, tmp_path, lambda room: None)
+
+
+def test_memory_that_other_programs_hold_is_no_largest_batch(tmp_path):
+    slots = Played(try_eager=4)
+    start = slots.start
+
+    def shared(slot, order, log):
+        start(slot, order, log)
+        slots.messages[-1].value.gpu = {"other_processes": 1}
+
+    slots.start = shared
+    (found, *_) = search([planned()], slots, tmp_path, lambda _: None)
+    assert (found.fits, found.fails, found.status) == (4, None, Status.INFRA_ERROR)
+    assert found.reason.startswith("at batch size 8: 1 process of other programs held memory of the GPU")

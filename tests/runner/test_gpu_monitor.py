@@ -7,8 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdash.runner import gpu_monitor
-from perfdash.runner.gpu_monitor import GpuMonitor, GpuReading, fault, open_monitor, spans_of_trouble, summary
+from perfdash.runner.gpu_monitor import (
+    GpuMonitor,
+    GpuReading,
+    fault,
+    open_monitor,
+    other_processes,
+    sharing_warning,
+    spans_of_trouble,
+    summary,
+)
 from perfdash.runner.gpus import Nvml
 from tests.runner.nvml import Library
 
@@ -143,11 +151,30 @@ def test_trouble_lasts_from_the_reading_before_to_the_one_after():
 
 def test_processes_on_the_gpu_that_are_not_the_runs():
     own, stranger = os.getpid(), 1
-    assert gpu_monitor.other_processes([own]) == 0
-    assert gpu_monitor.other_processes([own, stranger]) == 1
-    assert gpu_monitor.other_processes([4_000_001]) == 0, "a number of the host's: the case itself"
-    assert gpu_monitor.other_processes([4_000_001, 4_000_002]) == 1
-    assert gpu_monitor.other_processes([]) == 0
+    assert other_processes([own], of_case=1) == 0
+    assert other_processes([own, stranger], of_case=1) == 1
+    assert other_processes([4_000_001], of_case=1) == 0, "a number of the host's: the case itself"
+    assert other_processes([4_000_001, 4_000_002], of_case=1) == 1
+    assert other_processes([], of_case=1) == 0
+    assert other_processes([stranger], of_case=0) == 1, "no case is measured"
+
+
+def test_processes_of_others_are_counted_before_and_after_a_case_that_was_never_timed():
+    counts = [[1, 2], []]
+    _, watching = monitor(ComputeRunningProcesses=lambda: [SimpleNamespace(pid=1)] * len(counts.pop(0)))
+    with watching:
+        watching.on_event({"event": "phase", "name": "eager"})
+    assert counts == []
+    assert watching.report()["other_processes"] == 2
+    assert watching.report()["trouble"] == []
+
+
+def test_a_gpu_that_others_use_is_warned_of():
+    _, busy = monitor(ComputeRunningProcesses=lambda: [SimpleNamespace(pid=1)])
+    assert sharing_warning(busy).startswith("WARNING: 1 process of other programs on GPU GPU-1, which cases")
+    _, own = monitor()
+    assert sharing_warning(own) is None
+    assert sharing_warning(GpuMonitor("GPU-1", Nvml(Library()))) is None, "unknown"
 
 
 def test_a_gpu_is_waited_for_until_an_ended_process_has_left_it():
@@ -159,7 +186,12 @@ def test_a_gpu_is_waited_for_until_an_ended_process_has_left_it():
     assert not stuck.wait_until_free(patience_s=0.0)
 
 
-def test_a_mig_device_has_no_other_processes():
-    watching = GpuMonitor("MIG-1", Nvml(Library(mig=["MIG-1"], **ANSWERS)))
-    assert watching.read().others is None
-    assert watching.read().sm_mhz == 1980
+def test_processes_of_a_mig_device_are_its_own():
+    """The neighbours' share neither its cores nor its memory, nor does it wait for their cases to end."""
+    library = Library(mig=["MIG-1", "MIG-2"], **ANSWERS)
+    library.processes = {"GPU-1": [os.getpid(), 1], "MIG-1": [], "MIG-2": [os.getpid(), 1]}
+    watching = GpuMonitor("MIG-1", Nvml(library))
+    assert watching.read().others == 0
+    assert watching.read().sm_mhz == 1980, "clocks are those of the whole GPU"
+    assert watching.wait_until_free(patience_s=0.0)
+    assert GpuMonitor("MIG-2", Nvml(library)).others() == 1

@@ -30,6 +30,31 @@ def test_a_fault_of_the_gpu_is_the_machines_whatever_was_measured():
     assert on_gpu(events(), {"xids": [31], "ecc_errors": 0}).status is Status.PASS
 
 
+@pytest.mark.parametrize("phase", ["load", "eager", "compile"])
+def test_memory_that_others_hold_is_no_fault_of_the_model(phase):
+    failed = {
+        "event": "failed", "status": "oom" if phase == "compile" else "eager_oom", "phase": phase,
+        "type": "OutOfMemoryError", "message": "CUDA out of memory. Tried to allocate 2.00 GiB",
+    }  # fmt: skip
+    script = [*events(upto=f"phase {phase}"), failed]
+    result = on_gpu(script, {"other_processes": 1})
+    assert (result.status, result.error.type) == (Status.INFRA_ERROR, "SharedGpu")
+    assert result.error.message.startswith("1 process of other programs held memory of the GPU: CUDA out of")
+    assert is_worth_a_retry(result, neighbours=False)
+    for alone in (0, None):
+        assert on_gpu(script, {"other_processes": alone}).status == failed["status"]
+    assert on_gpu([*script[:-1], {**failed, "status": "fail_to_run"}], {"other_processes": 1}).status == (
+        Status.FAIL_TO_RUN
+    )
+
+
+def test_the_hosts_memory_has_nothing_to_do_with_who_uses_the_gpu():
+    killed = ProcessOutcome(events(upto="phase compile"), status=9, oom_killed="limit")
+    planned = replace(PLANNED, case=replace(PLANNED.case, device="cuda"))
+    answer = Answer([killed], "t", 9.0, 0.0, {}, gpu={"other_processes": 2})
+    assert assemble(planned, answer, "steady").status is Status.OOM
+
+
 def timed(seconds=1.0, **more):
     """The latency of 40 pairs without CPU times, the first of which begins at 100 s."""
     none = [None] * 40

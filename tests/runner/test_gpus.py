@@ -29,7 +29,8 @@ DIVIDED = [Gpu("GPU-8a11", ("MIG-1", "MIG-2")), Gpu("GPU-9b22")]
         (None, DIVIDED, ["MIG-1", "MIG-2", "GPU-9b22"]),
         ("0", DIVIDED, ["MIG-1", "MIG-2"]),
         ("MIG-2", DIVIDED, ["MIG-2"]),
-        (None, [], []),
+        (None, [], ["0"]),  # the first, whose lock is better than none
+        ("", [], []),
         ("0,1", [], ["0", "1"]),
         ("GPU-8a, 3", [], ["GPU-8a", "3"]),
         (None, [Gpu(""), Gpu("GPU-9b22")], ["0", "GPU-9b22"]),
@@ -50,7 +51,23 @@ def test_without_nvml_they_are_listed_by_the_kernels_files(tmp_path):
         (tmp_path / address).mkdir()
         (tmp_path / address / "information").write_text(f"Model: x\n{text}")
     assert gpus.list_gpus(lambda: None, tmp_path) == [Gpu("GPU-1"), Gpu("GPU-2")]
-    assert gpus.list_gpus(lambda: None, tmp_path / "none") == []
+
+
+def test_gpus_that_sleep_have_no_uuid_in_the_kernels_files(tmp_path):
+    for address in ("0000:17:00.0", "0000:65:00.0"):
+        (tmp_path / address).mkdir()
+        text = "Model: x\nGPU UUID: \t GPU-????????-????-????-????-????????????\nVideo BIOS: ??\n"
+        (tmp_path / address / "information").write_text(text)
+    assert gpus.visible_gpus(None, gpus.list_gpus(lambda: None, tmp_path)) == ["0", "1"]
+
+
+def test_without_those_files_their_device_files_are_counted(tmp_path):
+    none = tmp_path / "none"
+    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert gpus.list_gpus(lambda: None, none, tmp_path) == [Gpu(""), Gpu("")]
+    assert gpus.visible_gpus(None, gpus.list_gpus(lambda: None, none, tmp_path)) == ["0", "1"]
+    assert gpus.list_gpus(lambda: None, none, none) == []
 
 
 def test_without_the_package_or_the_driver_there_is_no_nvml(monkeypatch):

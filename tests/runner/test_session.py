@@ -1,6 +1,7 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -13,48 +14,16 @@ from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
 from perfdash.runner.schedule import TYPICAL_S
-from perfdash.runner.session import Policy, Session, is_to_be_repeated
-from tests.runner.planned import HELLO, PLANNED, TIME, Played, events, latency
+from perfdash.runner.session import is_to_be_repeated
+from tests.runner.planned import HELLO, PLANNED, TIME, Played, case, events, latency
+from tests.runner.sessions import FAILED, INFRA, configured, session
 
 HOST = {"host_class": "h x 2", "cores": 2}
-FAILED = {"event": "failed", "phase": "compile", "type": "OSError", "message": "No space left on device"}
-INFRA = ProcessOutcome([{**FAILED, "status": "infra_error"}], status=0)
-
-
-class Lines(list):
-    def say(self, text):
-        self.append(text)
-
-    def activity(self, text): ...
-    def case_started(self, number, total, case, left_s): ...
-    def phase(self, case, name): ...
-    def case_done(self, number, total, result, left_s): ...
 
 
 @pytest.fixture
 def start(tmp_path):
-    def make(planned, executor=None, done=(), journal=None, costs=None, **policy):
-        journal = journal or RunJournal.create(tmp_path)
-        total = len(planned) + len(done)
-        info = RunInfo(journal.folder.name, "t", "h", [], {}, {}, total, "0", sessions=[{}])
-        return Session(
-            planned,
-            costs or [1.0] * len(planned),
-            Policy(retry_pause_s=0.0, **policy),
-            executor or Played(),
-            journal,
-            info,
-            Lines(),
-            {},
-            done,
-        )
-
-    return make
-
-
-def case(model, **change):
-    planned = PLANNED.__class__(**{**PLANNED.__dict__, "skip_reason": None, **change})
-    return planned.__class__(**{**planned.__dict__, "case": Case("s", model)})
+    return partial(session, tmp_path)
 
 
 def test_a_run(start):
@@ -312,6 +281,7 @@ def test_two_slots_share_the_work(start):
     run.run()
     assert {slot for slot, _ in run.executor.orders} == {0, 1}
     assert len(run.results) == 6
+    assert run.watcher[:2] == ["note of slot 0", "note of slot 1"]
     assert run.info.noise["slots"][0]["slots"] == 2
 
 
@@ -554,10 +524,6 @@ def test_time_left_is_known_once_a_duration_is(start):
     session.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
     session.run()
     assert left[2] > 100.0
-
-
-def configured(model, *names):
-    return [replace(case(model), case=Case("s", model, configuration=name)) for name in names]
 
 
 def test_configurations_of_a_model_are_measured_by_one_slot_and_share_eager(start):

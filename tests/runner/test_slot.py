@@ -88,7 +88,7 @@ def introduce(slot, monkeypatch, cases):
     able = {"complaints": [], "cuda": []}
     monkeypatch.setattr(slot, "_probe", lambda *args, **options: probe(*args, **options) | able)
     monkeypatch.setattr(slot, "_parent_for", lambda planned: Mock(hello={}))
-    slot.introduce(cases)
+    return slot.introduce(cases)
 
 
 def headers_of(slot):
@@ -286,6 +286,13 @@ def test_cores_to_compile_on_are_locked_lent_and_recorded():
     assert slot._job(PLANNED, "").compile_cores == (2, 3)
     alone = Slot((3,), Options(python="python", threads=1))
     assert "compile_cores" not in alone.where()
+
+
+def test_other_programs_on_its_gpu_are_known_before_the_first_case(slot, monkeypatch):
+    slot.gpu = "GPU-1"
+    slot._monitor = Mock(uuid="GPU-1", others=lambda: 2)
+    (note,) = introduce(slot, monkeypatch, [planned("eager", device="cuda")])["notes"]
+    assert note.startswith("WARNING: 2 processes of other programs on GPU GPU-1")
 
 
 class Monitor:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from perfdash.records import Case, Job
+from perfdash.records import Case, Job, Status
 from tests.lazy import lazy
 
 torch = lazy("torch")
 device = lazy("perfdash.worker.device")
+failures = lazy("perfdash.worker.failures")
+latency_sampling = lazy("perfdash.worker.latency_sampling")
 onnxruntime = lazy("perfdash.worker.backends.onnxruntime")
 
 JOB = Job(Case("s", "m", device="cuda"), "python", "")
@@ -109,6 +118,35 @@ def test_a_process_that_forks_others_counts_gpus_without_the_driver(monkeypatch)
     assert torch.cuda.device_count() == 7
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "CUDA unknown error - this may be due to an incorrectly set up environment",
+        "No CUDA GPUs are available",
+        "Found no NVIDIA driver on your system",
+        "CUDA error: initialization error",
+    ],
+)
+def test_cuda_that_does_not_start_is_the_machines_fault(precision, monkeypatch, error):
+    """Asked whether it is available, torch asks NVML alone: what then fails is no model's fault."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", Mock(side_effect=RuntimeError(error)))
+    with pytest.raises(failures.Unmeasurable, match="CUDA does not start on this GPU: ") as raised:
+        device.open_device("cuda", 1)
+    assert failures.describe("load", raised.value)["status"] == Status.INFRA_ERROR
+
+
+def test_a_gpu_that_is_full_before_the_model_is_loaded_is_the_machines_fault(precision, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=1))
+    full = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 100.00 MiB")
+    monkeypatch.setattr(torch, "empty", Mock(side_effect=full))
+    with pytest.raises(failures.Unmeasurable, match="out of memory") as raised:
+        device.open_device("cuda", 1)
+    assert failures.describe("load", raised.value)["status"] == Status.INFRA_ERROR
+
+
 class Event:
     """A CUDA event of a GPU that takes 3 ms for everything."""
 
@@ -122,11 +160,60 @@ class Event:
         return 3.0
 
 
-def test_launching_is_timed_beside_the_gpu(monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    gpu = device.Cuda.__new__(device.Cuda)
-    gpu._l2_buffer = torch.zeros(3)
+    opened = device.Cuda.__new__(device.Cuda)
+    opened._l2_buffer = torch.zeros(3)
+    return opened
+
+
+def in_a_thread(work):
+    """A call whose work another thread does while the caller waits, as autograd's thread does on a GPU."""
+
+    def call():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    return call
+
+
+def test_what_another_thread_of_the_process_launches_is_not_lost(gpu):
+    def spin():
+        until = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < until:
+            pass
+
+    sample = gpu.time(in_a_thread(spin), 1)
+    assert sample.launch_ns - sample.lost_ns >= 5e6
+
+
+def test_a_program_that_takes_the_core_from_that_thread_disturbs_the_sample(gpu):
+    core = {min(os.sched_getaffinity(0))}
+
+    def spin():
+        """Until the other program has had the core for 5 ms."""
+        os.sched_setaffinity(0, core)
+        begin, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        while (
+            time.perf_counter_ns() - begin - (time.thread_time_ns() - cpu) < 5_000_000
+            or resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == before
+        ):
+            pass
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            os.sched_setaffinity(other.pid, core)
+            sample = gpu.time(in_a_thread(spin), 1)
+        finally:
+            other.kill()
+    assert not latency_sampling.is_clean(sample)
+
+
+def test_launching_is_timed_beside_the_gpu(gpu):
     calls = []
     sample = gpu.time(lambda: calls.append(1), 4)
     assert (sample.wall_ns, sample.cpu_ns, len(calls)) == (12e6, None, 4)
