@@ -50,8 +50,7 @@ def _has_status(alert: Alert, result: BisectionResult, culprit: Culprit) -> bool
     after = alert.details.get("after")
     if result.metric == "accuracy" and after == Status.FAIL_ACCURACY:
         after = WRONG
-    tested = result.ranges[culprit.stage].tested
-    return any(after in build.said for build in tested if build.id == culprit.revisions[-1].id)
+    return after in culprit.said
 
 
 def _change(alert: Alert) -> float:

@@ -7,11 +7,12 @@ import pytest
 
 from perfdash.bisection.alert_culprits import explaining, save_to_history
 from perfdash.bisection.result import MetricChange, result_of
+from perfdash.bisection.setup import marked
 from perfdash.history import alert_store
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
 from perfdash.report.bisection_report import headline
-from tests.bisection.scripted import Script, bisected
+from tests.bisection.scripted import Script, begin, bisected, go_on
 from tests.cli.alert_histories import environment_said, history
 
 OTHER = "found another change, which does not explain this alert: "
@@ -85,3 +86,42 @@ def test_steps_that_explain_an_alert_only_together(tmp_path):
     pairs = {"remeasured": {"ratio": 1.1, "low": 1.09, "high": 1.11, "pairs": 9}}
     assert explaining(replace(alert, change=math.log(1.3), details=pairs), several) == steps[:3]
     assert explaining(replace(alert, change=0.3), replace(several, command=("./m.sh",))) == steps
+
+
+STATUS_ALERT = alert_store.Alert(
+    "status", 1, 1, "status", "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01",
+    details={"before": "pass", "after": "fail_accuracy"},
+)  # fmt: skip
+
+
+def of_status(structures=None):
+    """Twelve revisions, of which the fifth and those after it have wrong outputs."""
+    script = Script.step(12, at=5, metric="status")
+    script.says = {str(number): "fail_accuracy" if number >= 5 else "pass" for number in range(12)}
+    script.structures = structures or {}
+    return script
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_culprit_that_was_not_timed_has_the_status_of_the_build_with_its_code(tmp_path, confirm):
+    loaded = {"torch (Python)": "t"}
+    codes = {str(number): "new" if number >= 5 else "old" for number in range(12)}
+    script = of_status({label: {"text": code, "loaded": loaded} for label, code in codes.items()})
+    result = result_of(bisected(script, tmp_path, confirm=confirm))
+    assert {build.label for build in result.ranges[0].tested} == {"0", "11"}
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["5"]
+    assert explaining(STATUS_ALERT, result) == [culprit]
+    other = replace(STATUS_ALERT, details={"before": "pass", "after": "crash"})
+    assert explaining(other, result) == []
+
+
+def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp_path):
+    folder = begin(of_status(), tmp_path, confirm=False)
+    marked(folder, "4", "good")
+    marked(folder, "5", "bad")
+    result = result_of(go_on(of_status(), folder))
+    assert "5" not in {build.label for build in result.ranges[0].tested}
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["5"]
+    assert explaining(STATUS_ALERT, result) == [culprit]
