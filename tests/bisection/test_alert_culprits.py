@@ -25,9 +25,9 @@ def db(tmp_path):
 
 
 def saved(db, folder, script):
-    """The alert after a bisection of it was saved, and the note on it."""
+    """The alert after the bisection of this folder was saved, and the note on it."""
     asked = {"good": "0", "bad": "8", "recipe": "git"}
-    bisection = bisected(script, folder, alert=1, asked=asked, confirm=True)
+    bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True)
     result = replace(result_of(bisection), state="done")
     save_to_history(db, bisection, result, headline(result))
     with open_store(db, create=False) as store, store.read() as connection:
@@ -60,6 +60,24 @@ def test_the_culprit_has_its_signed_size_and_stays_when_another_change_is_found(
     assert line.startswith("culprit: 4 change 4 by Ann Author: +")
     alert, _ = saved(db, tmp_path / "c", Script.step(9, 6, by=0.95, metric="backend", sd=0.004))
     assert culprits(alert) == [line]
+
+
+@pytest.mark.parametrize("word", ["not reproduced", "end not measured"])
+def test_the_culprit_stays_when_another_bisection_finds_nothing(db, tmp_path, word):
+    found, _ = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    script = Script.step(9, 4, by=1.0, metric="backend", sd=0.001)
+    if word == "end not measured":
+        script.unbuildable["0"] = "no compiler"
+    alert, note = saved(db, tmp_path / "c", script)
+    assert alert.details["bisected"] == found.details["bisected"]
+    assert note.endswith("found 4")
+
+
+def test_a_bisection_that_was_resumed_replaces_its_own_culprit(db, tmp_path):
+    saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    again = Script.step(9, 4, by=1.0, metric="backend", sd=0.001)
+    alert, _ = saved(db, tmp_path / "resumed" / "b", again)
+    assert culprits(alert) == ["bisected: not reproduced"]
 
 
 def test_of_two_culprits_only_that_of_the_alerts_direction_is_named(db, tmp_path):
