@@ -33,6 +33,7 @@ from perfdash.bisection.request import (
     pin_clones,
     planned_case,
     recipe_settings,
+    refuse_other_files,
     refuse_script_of_the_checkout,
     run_settings,
 )
@@ -113,6 +114,8 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
+    if planned:
+        refuse_other_files(planned, flags)
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
