@@ -21,6 +21,7 @@ from perfdash.bisection.sources import BuildContext
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
+from perfdash.detect.environment_changes import NOT_OF_A_BUILD
 from perfdash.errors import UsageError
 from perfdash.history import alert_store, generated_code
 from perfdash.history.queries import RunLine
@@ -377,7 +378,8 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
         except UsageError:
             pass  # it is the repository of something else
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
-    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
+    changed = sorted(name for name in both if before[name] != after[name])
     if changed == ["torch"] and all(End(run["torch"]).kind == NIGHTLY for run in (before, after)):
         return "nightly"
     if len(changed) == 1:

@@ -1,6 +1,7 @@
 """`perfdash bisect --alert`: what the history says of model, metric and range, and what it learns."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -8,9 +9,11 @@ from perfdash import topology
 from perfdash.bisection.request import (
     complete_from_alert,
     planned_case,
+    recipe_of_alert,
     refuse_other_files,
     run_settings,
 )
+from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.alert_store import load_bisections
@@ -20,6 +23,7 @@ from perfdash.report.alert_text import what
 from perfdash.topology import PhysicalCore
 from perfdash.worker.loaded_files import digest_of_text
 from tests.cli.alert_histories import environment_said, history, told_commits
+from tests.history.made import with_worker
 from tests.repositories import Repository
 
 FLAGS = dict.fromkeys(
@@ -241,6 +245,26 @@ def test_an_alert_that_says_too_little(tmp_path, alert, recipe, why):
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], **alert)
     with pytest.raises(UsageError, match=why):
         filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recipe"),
+    [
+        ({"timm": "1.0", "perfdash": "1", "pip": "24.0"}, {"timm": "1.1", "perfdash": "2", "pip": "24.1"}, 0),
+        ({"pip": "24.0"}, {"pip": "24.1"}, "no package changed"),
+    ],
+)
+def test_the_recipe_is_not_by_a_package_that_no_build_is_made_of(tmp_path, before, after, recipe):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    ends = with_worker(evidence.good, packages=before), with_worker(evidence.bad, packages=after)
+    evidence = replace(evidence, range=ends)
+    if not recipe:
+        assert recipe_of_alert(evidence, None, wheels=False) == "pypi:timm"
+        return
+    with pytest.raises(UsageError, match=recipe):
+        recipe_of_alert(evidence, None, wheels=False)
 
 
 @pytest.fixture
