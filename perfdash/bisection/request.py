@@ -138,8 +138,11 @@ class BisectionRequest:
             chosen.append(recipe.with_settings(settings) if settings else recipe)
         return tuple(chosen)
 
-    def context(self, python: str, cores: Sequence[int]) -> BuildContext:
-        """Where revisions come from, and the interpreter below their builds. Raises UsageError."""
+    def context(self, python: str, cores: Callable[[], tuple[int, ...]]) -> BuildContext:
+        """Where revisions come from, and the interpreter below their builds. Raises UsageError.
+
+        cores: gives those that a build may use when it begins.
+        """
         path = python if os.sep in python else shutil.which(python)
         if not path or not os.access(path, os.X_OK):
             raise UsageError(f"--python {python}: there is no such interpreter")
@@ -148,7 +151,7 @@ class BisectionRequest:
             repo=Path(self.repo) if self.repo else None,
             links=self.wheels,
             first_parent=self.first_parent,
-            cores=tuple(cores),
+            cores=cores,
             builders=self.jobs,
         )
 

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import host
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import slots_of
+from perfdash.runner.cores import available_cores, slots_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
 from perfdash.topology import format_cores
@@ -122,7 +123,7 @@ def started(
     cores = slots_of(settings)[0]
     if planned:
         check_machine(settings, [planned])
-    context = request.context(settings.python, unmeasured_cores())
+    context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
     notes = list(source.notes)
@@ -169,7 +170,7 @@ def resumed(
         recipes = request.recipes()
         settings = _resumed_settings(begun, flags, here)
         planned = _resumed_case(begun, settings)
-        context = request.context(settings.python, unmeasured_cores())
+        context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
         setup = Setup(
             request,
             recipes,
