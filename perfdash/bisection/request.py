@@ -218,7 +218,7 @@ def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--alert {flags['alert']}: {Path(file).parent / edited[0]} is not the file that the night "
             "measured: its path is relative, and this folder has another file of that name, or it was edited "
-            f"since: change to the folder that the night began in, or give {option} {own} to measure this one"
+            f"since. Change to the folder that the night began in, or give {option} {own} to measure this one"
         )
 
 

@@ -214,8 +214,8 @@ def _blame(result: BisectionResult, culprit: Culprit) -> str:
     compiled = change.ratio
     if result.metric == "speedup":
         compiled = eager.ratio / change.ratio
-        is_measurable = not eager.low / change.high <= 1 <= eager.high / change.low
-        if not is_measurable and abs(compiled - 1) < abs(eager.ratio - 1) / 2:
+        is_unmoved = eager.low / change.high <= 1 <= eager.high / change.low
+        if is_unmoved and abs(compiled - 1) < abs(eager.ratio - 1) / 2:
             became = "slower" if eager.ratio > 1 else "faster"
             return f": it became {became}, and compiled has no measurable change"
     alike = (eager.ratio > 1) == (compiled > 1) and abs(eager.ratio - 1) > abs(compiled - 1) / 2
