@@ -147,8 +147,8 @@ def confirm(
                 refused.append((len(some), error))
         if len(refused) == len(kinds):
             raise refused[0][1]
-        for count, error in refused:
-            say(f"{count} case{' is' if count == 1 else 's are'} left out: {error}")
+        for count, refusal in refused:
+            say(f"{count} case{' is' if count == 1 else 's are'} left out: {refusal}")
     if as_json:
         typer.echo(dumps({**plain, "decisions": [decision.to_plain() for decision in decisions]}, indent=1))
     if fail_on and confirmed:
