@@ -77,9 +77,10 @@ confirm() { # RUN
     say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"
   fi
   # The good build is from after the change, or tonight's once more: the change is left to the nights that come.
-  if [ "$code" = 2 ] && grep -q -e 'no night before the changes measured' -e ' have one build, though ' \
+  if grep -q -e 'no night before the changes measured' -e ' have one build, though ' \
     "$PERFDASH_NIGHTLY/.confirm"; then
-    code=0 cannot=yes
+    cannot=yes
+    if [ "$code" = 2 ]; then code=0; fi
   fi
   if [ "$code" != 0 ] || grep -q -e ': cannot tell' -e ' minutes are over: ' "$PERFDASH_NIGHTLY/.confirm"; then
     cannot=yes

@@ -50,8 +50,7 @@ def _has_status(alert: Alert, result: BisectionResult, culprit: Culprit) -> bool
     after = alert.details.get("after")
     if result.metric == "accuracy" and after == Status.FAIL_ACCURACY:
         after = WRONG
-    tested = result.ranges[culprit.stage].tested
-    return any(after in build.said for build in tested if build.id == culprit.revisions[-1].id)
+    return after in culprit.said
 
 
 def _change(alert: Alert) -> float:
@@ -118,13 +117,14 @@ def _note(
 ) -> None:
     """Write the culprits into an alert, or how far the search came, unless it has better ones.
 
-    own: those that explain the alert; others: those that do not.
+    own: those that explain the alert; others: those that do not. Only the bisection that found a culprit
+    takes it back, after it was resumed.
     """
     finished = result.state == "done"
     before = alert.details.get("bisected") or {}
     if before and before.get("finished", True) and not finished:
         return
-    if before.get("culprits") and others and not own:
+    if before.get("culprits") and not own and before.get("name") != result.name:
         return
     bisected = {
         "name": result.name,

@@ -102,7 +102,7 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
         history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
         with open_store(history, create=False) as store, store.read() as connection:
             (evidence,) = gather_in_causes(connection, [alert_store.find(connection, flags["alert"])])
-        recipe = recipe_of_alert(evidence, repo, bool(flags["wheels"]))
+        recipe = recipe_of_alert(evidence, None if only_wheels else repo, bool(flags["wheels"]))
         flags["recipe"] = "command" if command and recipe == "git" else recipe
         typist.notify(f"Recipe: {flags['recipe']}, by what changed at alert {flags['alert']}")
     rungs = load_recipes(flags["recipe"])

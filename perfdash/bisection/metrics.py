@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash import metrics
+from perfdash.detect.findings import NOTHING_CAPTURED, is_pass
 from perfdash.errors import UsageError
 from perfdash.history.results import from_result
 from perfdash.metrics import Metric
@@ -96,6 +97,9 @@ def reading_of(metric: Metric, result: Result) -> Reading:
             result.status, PASSED if result.status in PASSING else status
         )
         return Reading(word, None, beside, message)
+    captured = row.values.get("calls_captured")
+    if metric.name == "status" and result.status in PASSING and not is_pass(status, captured):
+        status = NOTHING_CAPTURED  # as the alert of a night calls it
     value = row.values.get(metric.column) if metric.column else None
     if value is not None and (not math.isfinite(value) or (metric.comparison == "ratio" and value <= 0)):
         value = None

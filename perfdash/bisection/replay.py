@@ -80,7 +80,7 @@ class Bisection:
         self.stages: list[Stage] = []
         self.ended: Event | None = None
         self._until_sure = False
-        self._at: str | None = None  # of the last event
+        self._at: str | None = None  # of the last event, but for marks, which people set during a pause
         for number, event in enumerate(recorded, start=1):
             try:
                 self.apply(event)
@@ -102,7 +102,9 @@ class Bisection:
     def apply(self, event: Event) -> None:
         """Apply the next event. Raises ValueError for an event that does not fit."""
         kind = event["event"]
-        self._at, before = event.get("at"), self._at
+        before = self._at
+        if kind != events.MARKED:
+            self._at = event.get("at")
         if kind == events.BEGUN:
             self.begun = event
             self._until_sure = bool(event.get("until_sure"))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import sqlalchemy as sa
 from packaging.utils import canonicalize_name
 
 from perfdash.bisection.recipe_choice import NIGHTLY, End
@@ -20,8 +21,9 @@ from perfdash.bisection.sources import BuildContext
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
+from perfdash.detect.environment_changes import NOT_OF_A_BUILD
 from perfdash.errors import UsageError
-from perfdash.history import alert_store
+from perfdash.history import alert_store, generated_code
 from perfdash.history.queries import RunLine
 from perfdash.history.store import open_store
 from perfdash.metrics import METRICS
@@ -38,6 +40,7 @@ _OWN_FLAGS = {"jobs", "model"}
 # With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
 _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 OF_NIGHT = "of_night"
+MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
     "minimum_change": (0, 1000),
@@ -135,8 +138,11 @@ class BisectionRequest:
             chosen.append(recipe.with_settings(settings) if settings else recipe)
         return tuple(chosen)
 
-    def context(self, python: str, cores: Sequence[int]) -> BuildContext:
-        """Where revisions come from, and the interpreter below their builds. Raises UsageError."""
+    def context(self, python: str, cores: Callable[[], tuple[int, ...]]) -> BuildContext:
+        """Where revisions come from, and the interpreter below their builds. Raises UsageError.
+
+        cores: gives those that a build may use when it begins.
+        """
         path = python if os.sep in python else shutil.which(python)
         if not path or not os.access(path, os.X_OK):
             raise UsageError(f"--python {python}: there is no such interpreter")
@@ -145,7 +151,7 @@ class BisectionRequest:
             repo=Path(self.repo) if self.repo else None,
             links=self.wheels,
             first_parent=self.first_parent,
-            cores=tuple(cores),
+            cores=cores,
             builders=self.jobs,
         )
 
@@ -199,6 +205,21 @@ def planned_case(settings: RunSettings) -> Planned:
     if cases[0].skip_reason:
         raise UsageError(f"{cases[0].case.model} is not measured: {cases[0].skip_reason}")
     return cases[0]
+
+
+def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
+    """Raise UsageError if the model's files are not those of the night, where flags[MODEL_FILES] has them."""
+    from perfdash.runner.plan import edited_files
+
+    if edited := edited_files(planned, flags.get(MODEL_FILES) or {}):
+        file, _, function = planned.target.rpartition(":")
+        option = "--suite" if flags["suite"] else "--model"
+        own = flags["suite"] or f"{file}:{function}"
+        raise UsageError(
+            f"--alert {flags['alert']}: {Path(file).parent / edited[0]} is not the file that the night "
+            "measured: its path is relative, and this folder has another file of that name, or it was edited "
+            f"since. Change to the folder that the night began in, or give {option} {own} to measure this one"
+        )
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -304,6 +325,7 @@ def complete_from_alert(
         (evidence,) = gather_in_causes(connection, [alert_store.find(connection, number)])
         run = evidence.seen or evidence.bad
         ran = run.command if run else ()
+        files = _model_files(connection, evidence) if evidence.case else {}
     filled: dict[str, Any] = {}
     if not command:
         if evidence.case is None:
@@ -313,7 +335,7 @@ def complete_from_alert(
         filled = {
             OF_NIGHT: (*of_case, *_OF_CASE),
             **of_case,
-            **_source(evidence.case, ran, flags, number, options),
+            **_source(evidence.case, ran, flags, number, options, files),
         }
         filled["metric"] = flags["metric"] or _metric(evidence, number, describe)
         if filled["metric"] == "eager":
@@ -359,7 +381,8 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
         except UsageError:
             pass  # it is the repository of something else
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
-    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
+    changed = sorted(name for name in both if before[name] != after[name])
     if changed == ["torch"] and all(End(run["torch"]).kind == NIGHTLY for run in (before, after)):
         return "nightly"
     if len(changed) == 1:
@@ -395,10 +418,27 @@ def _metric(evidence: AlertEvidence, number: int, describe: Callable[[AlertEvide
     )
 
 
+def _model_files(connection: sa.Connection, evidence: AlertEvidence) -> Mapping[str, str]:
+    """The digests of the user's own model files at an alert, by path; empty where none are recorded."""
+    for run in filter(None, (evidence.seen, evidence.bad, evidence.good)):
+        for structure, _ in generated_code.load(connection, run.id, evidence.alert.case_id).values():
+            if files := structure.get("model_files"):
+                return dict(files)
+    return {}
+
+
 def _source(
-    case: Case, ran: Sequence[str], flags: Mapping[str, Any], number: int, options: CaseOptions
+    case: Case,
+    ran: Sequence[str],
+    flags: Mapping[str, Any],
+    number: int,
+    options: CaseOptions,
+    model_files: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The flags of the measured suite and model, or of the user's file. Raises UsageError if it is gone."""
+    """The flags of the measured suite and model, or of the user's file. Raises UsageError if it is gone.
+
+    model_files: digests, for a file that the night names by a relative path.
+    """
     if _is_file(flags["model"]):
         return {}
     if flags["suite"] or flags["model"]:
@@ -410,19 +450,27 @@ def _source(
             raise UsageError(
                 f"--alert {number}: {case.model} is a model of a file"
                 + (f", {target}, which is not there now" if target else "")
-                + ": give --model file.py:function"
+                + f": {_or_change_folder(target)}give --model file.py:function"
             )
-        return {"model": target}
+        return {"model": target, MODEL_FILES: {} if os.path.isabs(target) else model_files}
     files = [value for option, value in pairwise(words) if option == "--suite"]
-    if any(file.endswith(".toml") and not Path(file).is_file() for file in files):
+    files = [file for file in files if file.endswith(".toml")]
+    if gone := [file for file in files if not Path(file).is_file()]:
         raise UsageError(
             f"--alert {number}: suite {case.suite} came from {', '.join(files)}, which is not there now: "
-            "give its file by --suite"
+            f"{_or_change_folder(gone[0])}give its file by --suite"
         )
     source: dict[str, Any] = {"suite": ",".join(files) or case.suite, "model": case.model}
+    if not all(map(os.path.isabs, files)):
+        source[MODEL_FILES] = model_files
     if "--torchbench" in words:
         source["torchbench"] = Path(words[words.index("--torchbench") + 1])
     return source
+
+
+def _or_change_folder(file: str) -> str:
+    """The start of an advice where a file of the night's command line is missing."""
+    return "change to the folder that the night began in, or " if file and not os.path.isabs(file) else ""
 
 
 def _is_file(model: str | None) -> bool:

@@ -55,7 +55,8 @@ class Culprit:
     probability: that it is one of `revisions`. confirmed: confirmed, not confirmed, cannot tell, more, or
     empty if not asked for. confirmed_wanted: pairs in all that would tell, if it cannot tell. eager: how
     eager changed, if compiled was bisected. reverted: the verdict on the bad end against it with the culprit
-    reverted. more: further remarks. why: what differs in the generated code, in a sentence.
+    reverted. more: further remarks. why: what differs in the generated code, in a sentence. said: the
+    statuses of its build or, if that was not measured, of the one that represents it.
     """
 
     recipe: str
@@ -74,6 +75,7 @@ class Culprit:
     reverted_change: MetricChange = MetricChange()
     more: tuple[str, ...] = ()
     why: str = ""
+    said: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -309,7 +311,18 @@ def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culpr
         reverted_change=_change(reverted, revert_outcome) if reverted and revert_outcome else MetricChange(),
         more=tuple(remarks(bisection, stage, outcome)),
         why=_why(stage, outcome),
+        said=_said(stage, outcome),
     )
+
+
+def _said(stage: Stage, outcome: RangeOutcome) -> tuple[str, ...]:
+    """The statuses of a culprit's build, of its twin, or of the next measured build of its range."""
+    twin = stage.twin_of(outcome.last)
+    for place in (outcome.last if twin is None else twin, *range(outcome.last, outcome.high + 1)):
+        readings = stage.readings(place)
+        if readings and stage.search.state.measurable(place):
+            return tuple(sorted({reading.status for reading in readings}))
+    return ()
 
 
 def _why(stage: Stage, outcome: RangeOutcome) -> str:

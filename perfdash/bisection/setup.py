@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from perfdash.bisection.request import (
     pin_clones,
     planned_case,
     recipe_settings,
+    refuse_other_files,
     refuse_script_of_the_checkout,
     run_settings,
 )
@@ -46,7 +48,7 @@ from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import gpus, host
 from perfdash.runner.compatibility import as_lines, check_machine, differences, gpu_fingerprint
-from perfdash.runner.cores import gpus_of, slots_of
+from perfdash.runner.cores import available_cores, gpus_of, slots_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
 from perfdash.topology import format_cores
@@ -113,13 +115,15 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
+    if planned:
+        refuse_other_files(planned, flags)
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
     cores = slots_of(settings)[0]
     if planned:
         check_machine(settings, [planned])
-    context = request.context(settings.python, unmeasured_cores())
+    context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
     notes = list(source.notes)
@@ -166,7 +170,7 @@ def resumed(
         recipes = request.recipes()
         settings = _resumed_settings(begun, flags, here)
         planned = _resumed_case(begun, settings)
-        context = request.context(settings.python, unmeasured_cores())
+        context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
         setup = Setup(
             request,
             recipes,

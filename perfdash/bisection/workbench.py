@@ -6,7 +6,6 @@ import dataclasses
 import fnmatch
 import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
 from perfdash.runner.alternating_builds import AlternatingBuilds
-from perfdash.runner.cores import Locks, available_cores, compile_cores, core_names, gpus_of, when_free
+from perfdash.runner.cores import compile_cores, core_names, gpus_of, is_held_by_another, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.plan import digest_of_files
 from perfdash.settings import RunSettings
@@ -297,15 +296,13 @@ def _inside_merge(
     return parts[part[0] - 1 if part else 0], {"parts": len(parts), "merges": len(all_parts) - 1}
 
 
-def unmeasured_cores() -> tuple[int, ...]:
-    """The cores of this process that no measurement holds now: builds may use them."""
-    free = []
-    for core in available_cores():
-        locks = Locks.try_take(core_names([core]))
-        if locks is not None:
-            locks.close()
-            free.append(core)
-    return tuple(free) or tuple(sorted(os.sched_getaffinity(0)))
+def unmeasured_cores(cores: Sequence[int]) -> tuple[int, ...]:
+    """The cores, of some, on which no other process measures now: builds may use them.
+
+    All of them if others measure on each.
+    """
+    free = [core for core in cores if not any(map(is_held_by_another, core_names([core])))]
+    return tuple(free or cores)
 
 
 def question_of(

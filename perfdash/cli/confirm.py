@@ -68,7 +68,13 @@ def confirm(
     from perfdash.report.night import line_of
     from perfdash.runner.compatibility import check_machine
     from perfdash.runner.cores import by_slots
-    from perfdash.runner.remeasurement import planned_of_run, remeasure, settings_of_run, with_secrets
+    from perfdash.runner.remeasurement import (
+        NotTheGoodBuild,
+        planned_of_run,
+        remeasure,
+        settings_of_run,
+        with_secrets,
+    )
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info
     from perfdash.settings import judging_rules, resolve
@@ -121,21 +127,30 @@ def confirm(
             if not as_json:
                 _show(decision)
 
-        for settings_of_slots, places in by_slots(settings, planned):
+        refused: list[tuple[int, NotTheGoodBuild]] = []
+        kinds = by_slots(settings, planned)
+        for settings_of_slots, places in kinds:
             some = [planned[place] for place in places]
-            confirmed += remeasure(
-                store,
-                judged,
-                folder,
-                settings_of_slots,
-                good_python,
-                some,
-                {case.case: by_case[case.case] for case in some},
-                pairs,
-                minutes and minutes * len(some) / len(planned),
-                decided,
-                say,
-            )
+            try:
+                confirmed += remeasure(
+                    store,
+                    judged,
+                    folder,
+                    settings_of_slots,
+                    good_python,
+                    some,
+                    {case.case: by_case[case.case] for case in some},
+                    pairs,
+                    minutes and minutes * len(some) / len(planned),
+                    decided,
+                    say,
+                )
+            except NotTheGoodBuild as error:  # those of other slots may have changed after that build
+                refused.append((len(some), error))
+        if len(refused) == len(kinds):
+            raise refused[0][1]
+        for count, refusal in refused:
+            say(f"{count} case{' is' if count == 1 else 's are'} left out: {refusal}")
     if as_json:
         typer.echo(dumps({**plain, "decisions": [decision.to_plain() for decision in decisions]}, indent=1))
     if fail_on and confirmed:

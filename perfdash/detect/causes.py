@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
-from perfdash.detect.environment_changes import machine_changes, package_changes
+from perfdash.detect.environment_changes import NOT_OF_A_BUILD, build_changes, machine_changes
 from perfdash.detect.findings import WORSE
 from perfdash.history import alert_store
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, SUSPECTED, Alert
@@ -270,14 +270,12 @@ def _time(run: RunLine) -> tuple[str, int]:
 
 
 def build_of(run: RunLine) -> Build:
-    """What a run measured: torch and all packages, with their commits."""
-    return (
-        run.torch,
-        run.torch_git_version,
-        run.python,
-        tuple(sorted(run.packages.items())),
-        tuple(sorted(run.commits.items())),
+    """What a run measured: torch and the packages of its build, with their commits."""
+    packages, commits = (
+        tuple(sorted((name, value) for name, value in versions.items() if name not in NOT_OF_A_BUILD))
+        for versions in (run.packages, run.commits)
     )
+    return run.torch, run.torch_git_version, run.python, packages, commits
 
 
 def _build_order(evidence: Sequence[AlertEvidence]) -> dict[Build, int]:
@@ -392,7 +390,7 @@ def _attribution(cause: Cause) -> str:
     """What changed, by what the environments say and by which sides moved."""
     if cause.good is None or cause.bad is None:
         return UNKNOWN
-    packages = package_changes(cause.good, cause.bad)
+    packages = build_changes(cause.good, cause.bad)
     on_other_machine = bool(machine_changes(cause.good, cause.bad))
     if not packages or (on_other_machine and cause.eager_moved):
         return HOST if on_other_machine else UNKNOWN

@@ -9,7 +9,7 @@ from perfdash.history.results import RunRow
 from perfdash.records import COMMIT_IN_WHEEL
 
 # Packages that no build is made of: pip only installs, and the perfdash of the command measures both sides.
-_NOT_OF_A_BUILD = {"perfdash", "pip"}
+NOT_OF_A_BUILD = {"perfdash", "pip"}
 # Facts that are compared part by part, and totals, which are no fact of the machine.
 _NOT_A_VALUE = {"variables", "gpu_facts", "published"}
 # What of the machine moves numbers most comes first.
@@ -66,6 +66,12 @@ def package_changes(old: RunRow, new: RunRow) -> list[str]:
     return lines
 
 
+def build_changes(old: RunRow, new: RunRow) -> list[str]:
+    """The differences between the packages that two measured builds are made of."""
+    lines = package_changes(old, new)
+    return [line for line in lines if line.partition(":")[0] not in NOT_OF_A_BUILD]
+
+
 def _only_recorded_since(old: RunRow, new: RunRow, name: str) -> bool:
     """Whether two runs had the same version of a wheel, whose commit only one of them recorded.
 
@@ -115,7 +121,7 @@ def _differences(
                 commit.get(name, version.get(name)) for commit, version in zip(commits, versions, strict=True)
             )
             pairs[name] = of_old, of_new
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in _NOT_OF_A_BUILD}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in NOT_OF_A_BUILD}
 
 
 def package_words(run: RunRow, name: str) -> str:

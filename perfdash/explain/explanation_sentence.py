@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from perfdash.detect.environment_changes import NOT_OF_A_BUILD
 from perfdash.explain.structure_comparison import (
     BREAK,
     EAGER_OPERATOR,
@@ -94,8 +95,9 @@ def _sentence(clauses: Sequence[str]) -> str:
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
     """What somebody changed: packages, settings, options, variables, the model's own files."""
     of = explanation.of
+    packages = [item for item in of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
     return [
-        *_named_changes("other packages", of(PACKAGE)),
+        *_named_changes("other packages", packages),
         *([] if of_eager else _named_changes("compiled with other settings", of(SETTING))),
         *_named_changes("run with other options", of(RUN_OPTION)),
         *_named_changes("other variables", of(VARIABLE)),

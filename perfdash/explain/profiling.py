@@ -29,12 +29,12 @@ from perfdash.runner.cores import (
     with_slots,
 )
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
+from perfdash.runner.plan import edited_files
 from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
 from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
-from perfdash.worker.loaded_files import digest_of_text
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
@@ -113,31 +113,21 @@ def with_kept_model(
     UsageError where the file was edited and the run kept no copy.
     """
     planned = build.planned
-    if planned.loader != "python" or not recorded:
-        return build
-    file, _, function = planned.target.rpartition(":")
-    edited = [name for name, digest in recorded.items() if _digest(Path(file).parent / name) != digest]
+    edited = edited_files(planned, recorded)
     if not edited:
         return build
+    file, _, function = planned.target.rpartition(":")
     kept = model_of_folder(run, planned.case)
     for name, data in kept.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write(folder / name, data.decode())
-    if any(_digest(folder / name) != digest for name, digest in recorded.items()):
+    copy = replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
+    if edited_files(copy, recorded):
         raise UsageError(
             f"{', '.join(edited)} was edited since {build.run} measured it, and the run kept no copy of it "
             "(--no-code, or an older perfdash): put the file back, or measure both versions again"
         )
-    return replace(
-        build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
-    )
-
-
-def _digest(path: Path) -> str | None:
-    try:
-        return digest_of_text(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None
+    return replace(build, planned=copy)
 
 
 def refuse_same_build(old: ProfiledBuild, new: ProfiledBuild) -> None:

@@ -105,7 +105,7 @@ def _culprit(result: BisectionResult, culprit: Culprit) -> str:
     if culprit.confirmed:
         lines.append(f"- {_confirmed(result, culprit)}")
     if culprit.eager and culprit.eager.ratio:
-        lines.append(f"- eager beside it: {_ratio(culprit.eager)}" + _blame(culprit))
+        lines.append(f"- eager beside it: {_ratio(culprit.eager)}" + _blame(result, culprit))
     if culprit.reverted:
         lines.append(f"- {_reverted(result, culprit)}")
     lines += [f"- why: {escaped(culprit.why, _WHY)}"] if culprit.why else []
@@ -202,14 +202,23 @@ def _reverted(result: BisectionResult, culprit: Culprit) -> str:
     return f"reverted on top of the bad end: {escaped(nothing)}"
 
 
-def _blame(culprit: Culprit) -> str:
+def _blame(result: BisectionResult, culprit: Culprit) -> str:
     """Say whether eager changed too, so that the back end is not the cause."""
-    eager, ratio = culprit.eager, culprit.change.ratio
-    if not eager or not eager.low or not eager.high or not eager.ratio or not ratio:
+    eager, change = culprit.eager, culprit.change
+    if not (
+        eager and eager.ratio and eager.low and eager.high and change.ratio and change.low and change.high
+    ):
         return ""
     if not (eager.low > 1 or eager.high < 1):
         return ": no measurable change"
-    alike = (eager.ratio > 1) == (ratio > 1) and abs(eager.ratio - 1) > abs(ratio - 1) / 2
+    compiled = change.ratio
+    if result.metric == "speedup":
+        compiled = eager.ratio / change.ratio
+        is_unmoved = eager.low / change.high <= 1 <= eager.high / change.low
+        if is_unmoved and abs(compiled - 1) < abs(eager.ratio - 1) / 2:
+            became = "slower" if eager.ratio > 1 else "faster"
+            return f": it became {became}, and compiled has no measurable change"
+    alike = (eager.ratio > 1) == (compiled > 1) and abs(eager.ratio - 1) > abs(compiled - 1) / 2
     return ": it moved as well, so the change is in what both share" if alike else ""
 
 

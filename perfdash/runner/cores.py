@@ -383,6 +383,12 @@ def holder(name: str) -> str:
     return f"process {pid} of {_user(uid)} ({_command(pid)})" if pid > 0 else "another run"
 
 
+def is_held_by_another(name: str) -> bool:
+    """Whether another process holds a lock. Asking takes no lock, so it stops nobody from taking it."""
+    pid, _ = _credentials(name)
+    return pid not in (None, os.getpid())
+
+
 def _holder_is_alive(name: str) -> bool:
     """False if the process that took a lock has ended, True also if unknown."""
     pid, _ = _credentials(name)

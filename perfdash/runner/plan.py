@@ -25,6 +25,7 @@ from perfdash.suites.case_selection import Planned, planned_from_json, select
 from perfdash.suites.suite_file import Suite, load_suite, notebook_model, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry
+from perfdash.worker.loaded_files import digest_of_text
 
 # Fields that may differ when a run is resumed: limits and hints on the duration.
 _MAY_CHANGE = {
@@ -253,3 +254,23 @@ def digest_of_files(planned: Planned) -> str | None:
     except OSError:
         return None
     return digest.hexdigest()[:16] if files else None
+
+
+def edited_files(planned: Planned, recorded: Mapping[str, str]) -> list[str]:
+    """The files of the user's own model that are not as recorded, by path below the model's folder.
+
+    `recorded`: their digests; missing files count as edited. Empty for other models.
+    """
+    folder = Path(planned.target.rpartition(":")[0]).parent
+    return [
+        name
+        for name, digest in recorded.items()
+        if planned.loader == "python" and _digest_of_text(folder / name) != digest
+    ]
+
+
+def _digest_of_text(path: Path) -> str | None:
+    try:
+        return digest_of_text(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -31,6 +31,10 @@ from perfdash.suites.case_selection import Planned, equal_configuration, planned
 from perfdash.suites.configuration import named
 
 
+class NotTheGoodBuild(UsageError):
+    """An interpreter has no build from before the changes; it may have that of other changes."""
+
+
 def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
     """Fill in the secrets that the run did not keep, from this process's environment.
 
@@ -114,7 +118,7 @@ def remeasure(
 
     Alerts are saved and `decided` is called as each case is decided. `minutes`: no pair begins later. Returns
     the number of confirmed regressions. Raises UsageError if an interpreter has another build than the one
-    that the history expects.
+    that the history expects; NotTheGoodBuild if it is the last good one.
     """
     new = options_of(settings)
     old, cores = beside(new, good_python), slots_of(settings)
@@ -165,8 +169,8 @@ def _measured_before(
 ) -> dict[Case, list[Finding]]:
     """The findings for which a night before the change measured the old build.
 
-    Raises UsageError if `python` has another build than the run measured, if there are no such findings, or
-    if both interpreters have one build though the build changed with them.
+    Raises UsageError if `python` has another build than the run measured; NotTheGoodBuild if there are no
+    such findings, or if both interpreters have one build though the build changed with them.
     """
     changed = _changed(judged, findings_of)
     if other := other_build(judged.run.worker, workers["new"], changed):
@@ -181,13 +185,13 @@ def _measured_before(
     }
     # Checked first: both also have one build if the good interpreter is of a night after the change.
     if not any(left.values()):
-        raise UsageError(
+        raise NotTheGoodBuild(
             f"--good-python {good_python} has torch of commit {old.get('torch_git_version')}"
             f"{_and_packages(old, changed)}, which no night before the changes measured"
         )
     changed = _changed(judged, left)
     if changed and not other_build(old, workers["new"], changed):
-        raise UsageError(
+        raise NotTheGoodBuild(
             f"--good-python {good_python} and {python} have one build, though {', '.join(changed)} changed "
             "between the nights: give an interpreter that still has the build from before the change"
         )

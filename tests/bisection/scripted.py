@@ -100,11 +100,11 @@ class Script:
         answers = self.says.get(label)
         if isinstance(answers, list):
             answers = answers[min(count, len(answers) - 1)]
-        if answers:
-            return Reading(answers, message="because" if answers != "pass" else ""), {}
-        value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
         structure = self.structures.get(label)
         record = {"structure": structure} if structure else {}
+        if answers:
+            return Reading(answers, message="because" if answers != "pass" else ""), record
+        value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
         others = {"eager_ms": self.eager.get(label, 3.0) * (1 + self.sd * noise("e", label, fresh, count))}
         return Reading("pass", value, others), record
 

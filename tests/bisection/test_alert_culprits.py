@@ -7,11 +7,12 @@ import pytest
 
 from perfdash.bisection.alert_culprits import explaining, save_to_history
 from perfdash.bisection.result import MetricChange, result_of
+from perfdash.bisection.setup import marked
 from perfdash.history import alert_store
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
 from perfdash.report.bisection_report import headline
-from tests.bisection.scripted import Script, bisected
+from tests.bisection.scripted import Script, begin, bisected, go_on
 from tests.cli.alert_histories import environment_said, history
 
 OTHER = "found another change, which does not explain this alert: "
@@ -24,9 +25,9 @@ def db(tmp_path):
 
 
 def saved(db, folder, script):
-    """The alert after a bisection of it was saved, and the note on it."""
+    """The alert after the bisection of this folder was saved, and the note on it."""
     asked = {"good": "0", "bad": "8", "recipe": "git"}
-    bisection = bisected(script, folder, alert=1, asked=asked, confirm=True)
+    bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True)
     result = replace(result_of(bisection), state="done")
     save_to_history(db, bisection, result, headline(result))
     with open_store(db, create=False) as store, store.read() as connection:
@@ -61,6 +62,24 @@ def test_the_culprit_has_its_signed_size_and_stays_when_another_change_is_found(
     assert culprits(alert) == [line]
 
 
+@pytest.mark.parametrize("word", ["not reproduced", "end not measured"])
+def test_the_culprit_stays_when_another_bisection_finds_nothing(db, tmp_path, word):
+    found, _ = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    script = Script.step(9, 4, by=1.0, metric="backend", sd=0.001)
+    if word == "end not measured":
+        script.unbuildable["0"] = "no compiler"
+    alert, note = saved(db, tmp_path / "c", script)
+    assert alert.details["bisected"] == found.details["bisected"]
+    assert note.endswith("found 4")
+
+
+def test_a_bisection_that_was_resumed_replaces_its_own_culprit(db, tmp_path):
+    saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    again = Script.step(9, 4, by=1.0, metric="backend", sd=0.001)
+    alert, _ = saved(db, tmp_path / "resumed" / "b", again)
+    assert culprits(alert) == ["bisected: not reproduced"]
+
+
 def test_of_two_culprits_only_that_of_the_alerts_direction_is_named(db, tmp_path):
     script = Script.step(12, 4, by=1.1, metric="backend", sd=0.002)
     script.levels |= {str(number): 1.1 * 0.97 for number in range(8, 12)}
@@ -85,3 +104,42 @@ def test_steps_that_explain_an_alert_only_together(tmp_path):
     pairs = {"remeasured": {"ratio": 1.1, "low": 1.09, "high": 1.11, "pairs": 9}}
     assert explaining(replace(alert, change=math.log(1.3), details=pairs), several) == steps[:3]
     assert explaining(replace(alert, change=0.3), replace(several, command=("./m.sh",))) == steps
+
+
+STATUS_ALERT = alert_store.Alert(
+    "status", 1, 1, "status", "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01",
+    details={"before": "pass", "after": "fail_accuracy"},
+)  # fmt: skip
+
+
+def of_status(structures=None):
+    """Twelve revisions, of which the fifth and those after it have wrong outputs."""
+    script = Script.step(12, at=5, metric="status")
+    script.says = {str(number): "fail_accuracy" if number >= 5 else "pass" for number in range(12)}
+    script.structures = structures or {}
+    return script
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_culprit_that_was_not_timed_has_the_status_of_the_build_with_its_code(tmp_path, confirm):
+    loaded = {"torch (Python)": "t"}
+    codes = {str(number): "new" if number >= 5 else "old" for number in range(12)}
+    script = of_status({label: {"text": code, "loaded": loaded} for label, code in codes.items()})
+    result = result_of(bisected(script, tmp_path, confirm=confirm))
+    assert {build.label for build in result.ranges[0].tested} == {"0", "11"}
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["5"]
+    assert explaining(STATUS_ALERT, result) == [culprit]
+    other = replace(STATUS_ALERT, details={"before": "pass", "after": "crash"})
+    assert explaining(other, result) == []
+
+
+def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp_path):
+    folder = begin(of_status(), tmp_path, confirm=False)
+    marked(folder, "4", "good")
+    marked(folder, "5", "bad")
+    result = result_of(go_on(of_status(), folder))
+    assert "5" not in {build.label for build in result.ranges[0].tested}
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["5"]
+    assert explaining(STATUS_ALERT, result) == [culprit]

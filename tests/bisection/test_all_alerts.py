@@ -49,14 +49,9 @@ def test_the_largest_step_in_units_of_its_noise_is_bisected():
 
 
 def result(word="found", ratio=1.1, kind="ratio", status="pass", column="backend_ms"):
-    revision = SimpleNamespace(id="c1")
-    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), stage=0, revisions=(revision,))
-    tested = [SimpleNamespace(id="c0", said={"pass": 2}), SimpleNamespace(id="c1", said={status: 2})]
+    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), said=(status,))
     culprits = (culprit,) if word == "found" else ()
-    return SimpleNamespace(
-        word=word, kind=kind, column=column, metric="", command=None, culprits=culprits,
-        ranges=(SimpleNamespace(tested=tested),),
-    )  # fmt: skip
+    return SimpleNamespace(word=word, kind=kind, column=column, metric="", command=None, culprits=culprits)
 
 
 class Scripted:

@@ -12,12 +12,14 @@ import pytest
 from perfdash.bisection import workbench
 from perfdash.bisection.environments import BuiltEnvironment
 from perfdash.bisection.measurers import CommandMeasurer, command_environment
-from perfdash.bisection.metrics import METRICS, OF_COMMAND
+from perfdash.bisection.metrics import METRICS, OF_COMMAND, reading_of
 from perfdash.bisection.recipes import load_recipes
 from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.workbench import Setup
+from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.errors import MachineError
+from perfdash.records import Case, Result, Status
 from perfdash.settings import RunSettings
 from tests.runner.planned import PLANNED
 
@@ -110,3 +112,22 @@ def test_an_edited_file_of_a_torchbench_model_is_another_harness(tmp_path):
         model.write_text(text)
         digests.append(replace(setup, planned=case).harness())
     assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "backend", "capture", "word"),
+    [
+        (Status.PASS, "inductor", {"calls_captured": 12, "graphs": 1}, "pass"),
+        (Status.PASS, "inductor", {"calls_captured": 0, "graphs": 0}, NOTHING_CAPTURED),
+        (Status.PASS, "onnxruntime", {}, "pass"),
+        (Status.PASS, "eager", {"calls_captured": 0}, "pass"),
+        (Status.FAIL_ACCURACY, "inductor", {"calls_captured": 0}, "fail_accuracy"),
+    ],
+)
+def test_the_status_of_a_pass_without_captured_calls_is_that_of_the_nights_alert(
+    status, backend, capture, word
+):
+    case = Case("timm", "resnet18", backend=backend)
+    result = Result(case, "2026-11-01T00:00:00Z", 1.0, status, capture=capture)
+    assert reading_of(METRICS["status"], result).status == word
+    assert reading_of(METRICS["compile"], result).status == str(status)

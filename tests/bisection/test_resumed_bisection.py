@@ -46,6 +46,23 @@ def test_after_a_long_pause_the_host_counts_as_another(tmp_path, hour, pause):
     assert bisection.stages[0].search.state.clock == before + pause
 
 
+def test_a_mark_before_it_is_resumed_does_not_hide_the_pause(tmp_path):
+    script = Script.step(60, at=20)
+    begin(script, tmp_path)
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    marked(tmp_path, "30", "skip")
+    bisection = Bisection(read(tmp_path)[:-1])
+    before = bisection.stages[0].search.state.clock
+    for event in (
+        {"event": "ended", "state": "stopped", "at": "2030-01-01T18:00:00Z"},
+        {**read(tmp_path)[-1], "at": "2030-01-02T09:00:00Z"},
+        {"event": "session", "at": "2030-01-02T09:01:00Z"},
+    ):
+        bisection.apply(event)
+    assert bisection.stages[0].search.state.clock == before + LONG_PAUSE
+
+
 def test_a_file_beside_the_model_that_was_edited_ends_the_session(tmp_path):
     """Measurements of two versions of a model must not be mixed; with the file put back it goes on."""
     script = Script.step(40, at=20)

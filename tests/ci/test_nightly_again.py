@@ -107,11 +107,13 @@ def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
     "--good-python a has torch of commit c0ffee, which no night before the changes measured",
     "--good-python a and b have one build, though torch changed between the nights: give an interpreter that",
 ])  # fmt: skip
-def test_a_good_build_that_cannot_decide_the_changes_only_leaves_them_open(stage, refusal):
+@pytest.mark.parametrize("code", [2, 0], ids=["of all slots", "of some slots"])
+def test_a_good_build_that_cannot_decide_the_changes_only_leaves_them_open(stage, refusal, code):
     good = a_good_build_before(stage)
     perfdash = stage.venv / "bin" / "perfdash"
     perfdash.write_text(
-        perfdash.read_text() + f"if name == 'confirm': print({refusal!r}, file=sys.stderr); sys.exit(2)\n"
+        perfdash.read_text()
+        + f"if name == 'confirm': print({refusal!r}, file=sys.stderr); sys.exit({code})\n"
     )
     (stage.home / "night").mkdir()
     (stage.home / "night" / "run").write_text("run1\n")

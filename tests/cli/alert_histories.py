@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sqlalchemy as sa
 
 from perfdash.history import alert_store, schema
@@ -14,11 +16,12 @@ from tests.history.made import row, run
 NIGHTS = ("2026-11-01", "2026-11-02")
 
 
-def history(path, builds, setting=None, case=None, ran=(), **alert):
+def history(path, builds, setting=None, case=None, ran=(), structure=None, **alert):
     """Two nights and an alert between them; `builds`: commit and version of torch of each."""
     with open_store(str(path)) as store:
         for night, value, (commit, version) in zip(NIGHTS, (1.0, 1.1), builds, strict=True):
-            rows = [row(of=Case(**{"suite": "timm", "model": "resnet18", **(case or {})}), backend_ms=value)]
+            of = Case(**{"suite": "timm", "model": "resnet18", **(case or {})})
+            rows = [replace(row(of=of, backend_ms=value), structure=structure or {})]
             nights = run(
                 night, rows, git=commit, torch=version, setting=setting or {},
                 command=("perfdash", "run", *ran),

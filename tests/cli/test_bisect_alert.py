@@ -1,11 +1,19 @@
 """`perfdash bisect --alert`: what the history says of model, metric and range, and what it learns."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from perfdash import topology
-from perfdash.bisection.request import complete_from_alert, planned_case, run_settings
+from perfdash.bisection.request import (
+    complete_from_alert,
+    planned_case,
+    recipe_of_alert,
+    refuse_other_files,
+    run_settings,
+)
+from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.alert_store import load_bisections
@@ -13,7 +21,9 @@ from perfdash.history.store import open_store
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
 from perfdash.topology import PhysicalCore
+from perfdash.worker.loaded_files import digest_of_text
 from tests.cli.alert_histories import environment_said, history, told_commits
+from tests.history.made import with_worker
 from tests.repositories import Repository
 
 FLAGS = dict.fromkeys(
@@ -139,15 +149,16 @@ def make(batch_size):
 SUITE = 'name = "mine"\nloader = "python"\n[[models]]\nname = "lin"\ntarget = "net.py:make"\n'
 
 
-def measured(tmp_path, case, ran, **flags):
-    """The case that a bisection would measure of an alert on it."""
+def measured(tmp_path, case, ran, files=None, **flags):
+    """The case that a bisection would measure of an alert on it. files: digests of the model's."""
     db = tmp_path / "h.db"
     if not db.exists():
-        history(
-            db, [environment_said("a" * 40), environment_said("b" * 40)], None, {"batch_size": 4, **case}, ran
-        )
+        builds = [environment_said("a" * 40), environment_said("b" * 40)]
+        history(db, builds, None, {"batch_size": 4, **case}, ran, {"model_files": files} if files else None)
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": str(db), **flags}, None)
-    return planned_case(run_settings(flags, "backend"))
+    planned = planned_case(run_settings(flags, "backend"))
+    refuse_other_files(planned, flags)
+    return planned
 
 
 def test_a_model_of_a_file_is_found_again(tmp_path, monkeypatch):
@@ -181,6 +192,39 @@ def test_a_suite_of_a_file_is_found_again(tmp_path):
     assert measured(tmp_path, case, (), suite=f"{tmp_path}/moved.toml").case.model == "lin"
 
 
+@pytest.mark.parametrize(
+    ("case", "ran"),
+    [
+        ({"suite": "own", "model": "net.make"}, ("--model", "net.py:make")),
+        ({"suite": "mine", "model": "lin"}, ("--suite", "mine.toml")),
+    ],
+)
+def test_a_file_that_the_night_names_by_a_relative_path_must_be_the_measured_one(
+    tmp_path, monkeypatch, case, ran
+):
+    """Another file of this name, or an edited one, is measured only where the user names it."""
+    monkeypatch.chdir(tmp_path)
+    files = {"net.py": digest_of_text(MODEL)}
+    with pytest.raises(UsageError, match=r"not there now.*change to the folder that the night began in"):
+        measured(tmp_path, case, ran, files)
+    (tmp_path / "mine.toml").write_text(SUITE)
+    (tmp_path / "net.py").write_text(MODEL)
+    assert measured(tmp_path, case, ran, files).target == f"{tmp_path}/net.py:make"
+    (tmp_path / "net.py").write_text(f"{MODEL}# edited")
+    why = rf"--alert 1: {tmp_path}/net\.py is not the file that the night measured"
+    with pytest.raises(UsageError, match=why):
+        measured(tmp_path, case, ran, files)
+    named = {"model": "net.py:make"} if case["suite"] == "own" else {"suite": "mine.toml"}
+    assert measured(tmp_path, case, ran, files, **named).target == f"{tmp_path}/net.py:make"
+
+
+def test_an_edited_file_of_an_absolute_path_is_measured(tmp_path):
+    (tmp_path / "net.py").write_text(f"{MODEL}# edited")
+    ran = ("--model", f"{tmp_path}/net.py:make")
+    planned = measured(tmp_path, {"suite": "own", "model": "net.make"}, ran, {"net.py": "0" * 16})
+    assert planned.target == f"{tmp_path}/net.py:make"
+
+
 def test_versions_of_the_recipes_package(tmp_path):
     db = history(
         tmp_path / "h.db", [environment_said("a" * 40, "2.13.0"), environment_said("b" * 40, "2.14.0")]
@@ -201,6 +245,26 @@ def test_an_alert_that_says_too_little(tmp_path, alert, recipe, why):
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], **alert)
     with pytest.raises(UsageError, match=why):
         filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recipe"),
+    [
+        ({"timm": "1.0", "perfdash": "1", "pip": "24.0"}, {"timm": "1.1", "perfdash": "2", "pip": "24.1"}, 0),
+        ({"pip": "24.0"}, {"pip": "24.1"}, "no package changed"),
+    ],
+)
+def test_the_recipe_is_not_by_a_package_that_no_build_is_made_of(tmp_path, before, after, recipe):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    ends = with_worker(evidence.good, packages=before), with_worker(evidence.bad, packages=after)
+    evidence = replace(evidence, range=ends)
+    if not recipe:
+        assert recipe_of_alert(evidence, None, wheels=False) == "pypi:timm"
+        return
+    with pytest.raises(UsageError, match=recipe):
+        recipe_of_alert(evidence, None, wheels=False)
 
 
 @pytest.fixture

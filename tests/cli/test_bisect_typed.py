@@ -202,6 +202,24 @@ def test_an_alert_by_itself_chooses_recipe_and_repository(typed, alerts, library
     assert "4 revisions by recipe git" in ran.out
 
 
+@pytest.mark.parametrize("words", [("--alert", "1"), ("--all-alerts",)])
+def test_an_alert_of_a_torch_of_the_repository_is_bisected_by_the_given_wheels(
+    typed, library, tmp_path, words
+):
+    """With --wheels and without --repo the repository of this folder is not used."""
+    repository, commits = library
+    (tmp_path / "runs").mkdir()
+    builds = [(commits[n], f"2.15.0.dev2026110{day}") for n, day in ((2, 1), (5, 3))]
+    history(tmp_path / "runs" / "history.db", builds, case={"model": "lcnet_050"})
+    for day in (1, 2, 3):
+        make_wheel(tmp_path / "wheels", "torch", f"2.15.0.dev2026110{day}")
+    wheels = ("--wheels", str(tmp_path / "wheels"))
+    ran = typed(*words, *wheels, "--dry-run")
+    assert "3 revisions by recipe nightly" in ran.out, ran.err
+    ran = typed(*words, *wheels, "--repo", str(repository.folder), "--dry-run")
+    assert "Recipe: pytorch-source" in ran.err
+
+
 def test_an_alert_between_two_nightlies_chooses_nightly(typed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from perfdash.detect import confirmation
 from perfdash.detect.findings import Finding
 from perfdash.records import Case
@@ -18,7 +20,9 @@ SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1)
 BOUND = '{"bind_memory":true}'
 
 
-def test_cases_of_configuration_socket_are_measured_again_with_bound_memory(called, tmp_path, monkeypatch):
+@pytest.fixture
+def suspected(called, tmp_path, monkeypatch):
+    """The folder of a run of which a case on its own threads and one bound to a socket are suspected."""
     own, socket = (Case("timm", "m", threads=threads, settings=s) for threads, s in ((1, ""), (2, BOUND)))
     folder = write_run(
         tmp_path / "runs" / RUN,
@@ -27,20 +31,53 @@ def test_cases_of_configuration_socket_are_measured_again_with_bound_memory(call
     plan = cut([replace(case("m"), case=each) for each in (own, socket)], [1.0, 1.0], None)
     (folder / "plan.json").write_text(json.dumps(plan.to_json()))
     assert called("history", "import", str(folder)).code == 0
+    monkeypatch.setattr(confirmation, "candidates", lambda findings: {1: [SLOWER], 2: [SLOWER]})
+    monkeypatch.setattr(compatibility, "check_machine", lambda *_: None)
+    return folder
+
+
+def test_cases_of_configuration_socket_are_measured_again_with_bound_memory(called, suspected, monkeypatch):
     handed = []
 
     def remeasure(*arguments):
         _, _, _, settings, _, planned, findings, *_ = arguments
-        handed.append((settings.threads, settings.bind_memory, [each.case for each in planned]))
+        handed.append((settings.threads, settings.bind_memory, [each.case.settings for each in planned]))
         assert set(findings) == {each.case for each in planned}
         return 0
 
-    monkeypatch.setattr(confirmation, "candidates", lambda findings: {1: [SLOWER], 2: [SLOWER]})
-    monkeypatch.setattr(compatibility, "check_machine", lambda *_: None)
     monkeypatch.setattr(remeasurement, "remeasure", remeasure)
-    done = called("confirm", str(folder), "--good-python", "python")
+    done = called("confirm", str(suspected), "--good-python", "python")
     assert done.code == 0, done.err
-    assert sorted(handed, key=str) == [(1, False, [own]), (2, True, [socket])]
+    assert sorted(handed) == [(1, False, [""]), (2, True, [BOUND])]
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"), [({False}, 1), ({True}, 1), ({False, True}, 2)], ids=["own", "socket", "both"]
+)
+def test_slots_whose_changes_the_good_build_cannot_decide_leave_the_others(
+    called, suspected, monkeypatch, refused, code
+):
+    """refused: by whether the slots are bound. The regression of the other slots is confirmed."""
+
+    def remeasure(*arguments):
+        settings, planned, decided = arguments[3], arguments[5], arguments[9]
+        if settings.bind_memory in refused:
+            raise remeasurement.NotTheGoodBuild("no night before the changes measured it")
+        decided(remeasurement.Decision(planned[0].case, SLOWER, confirmation.STANDS, None, 5))
+        return 1
+
+    monkeypatch.setattr(remeasurement, "remeasure", remeasure)
+    words = ("--good-python", "python", "--fail-on", "regression", "--json")
+    done = called("confirm", str(suspected), *words)
+    assert done.code == code
+    assert "no night before the changes measured it" in done.err
+    if code == 1:
+        assert "1 case is left out: " in done.err
+        (decision,) = json.loads(done.out)["decisions"]
+        assert (decision["decision"], decision["case"]["settings"]) == (
+            "confirmed",
+            BOUND if False in refused else "",
+        )
 
 
 def test_a_run_that_was_renamed_in_the_history_is_found_by_its_folder(called, tmp_path):

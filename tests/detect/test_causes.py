@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes, gather_in_causes
+from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, build_of, causes, gather_in_causes
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
 from tests.detect.simulated import farm, judge_last
+from tests.history.made import row, run
 from tests.stores import made_store
 
 
@@ -86,17 +87,31 @@ def test_both_sides_of_a_model_are_one_cause_of_the_library(store):
     assert {member.alert.metric for member in cause.main} == {"backend_ms"}
 
 
-def test_a_change_of_the_host_alone(store):
+@pytest.mark.parametrize("tool", [None, "pip"])
+def test_a_change_of_the_host_alone(store, tool):
+    """Another pip is nothing that is measured."""
     runs = farm(
         36, change=slower((0, 3, 28, 1.2)), facts=lambda night: {"kernel": "6.1" if night < 28 else "6.2"}
     )
     build = runs[0].run.environment["worker"]
-    runs = [
-        Imported(replace(one.run, environment={**one.run.environment, "worker": build}), one.rows)
-        for one in runs
-    ]
+    for night, one in enumerate(runs):
+        tools = {tool: str(night // 28)} if tool else {}
+        one.run.environment["worker"] = {**build, "packages": {**build["packages"], **tools}}
     (cause,) = causes_of(store, runs)
     assert cause.attribution == HOST
+
+
+@pytest.mark.parametrize("tool", ["pip", "perfdash"])
+def test_runs_that_differ_in_what_is_not_measured_have_one_build(tmp_path, tool):
+    with made_store(tmp_path / "h.db") as store:
+        for day, version in enumerate(("1.0", "1.1", "1.1"), start=1):
+            night = run(f"2026-11-0{day}", [row()])
+            night.run.environment["worker"]["packages"] = {"timm": "1" if day < 3 else "2", tool: version}
+            night.run.environment["worker"]["commits"] = {tool: version}
+            take_in(store, [night])
+        with store.read() as connection:
+            first, second, third = map(build_of, list_runs(connection))
+    assert first == second != third
 
 
 def test_nothing_known_changed(store):

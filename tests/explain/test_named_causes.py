@@ -99,6 +99,14 @@ def test_versions_of_torch_and_packages_are_named():
     assert "the generated code is the same" in found
 
 
+@pytest.mark.parametrize("tool", ["pip", "perfdash"])
+def test_a_package_that_no_build_is_made_of_is_listed_and_not_named_as_the_reason(tool):
+    other = with_worker(run(BAD).run, packages={"timm": "1.0.31", tool: "24.1"})
+    explanation = compare(side(PLAIN), side_of(other, Row(CASE, "pass", {}, structure=PLAIN)))
+    assert "packages" not in sentence(explanation)
+    assert f"{tool}: none -> 24.1" in text(explanation)
+
+
 def test_the_models_own_file_is_named_and_the_host_is_not():
     for metric in (None, "backend_ms", "eager_ms", "compilation_s", "backend_peak_bytes"):
         found = told({**EDITED, "loaded": {**LIBRARIES, "net (Python)": "5" * 16}}, metric=metric)

@@ -16,7 +16,7 @@ from perfdash.bisection.journal import read
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
 from perfdash.bisection.sources import Revision
-from perfdash.report.bisection_report import headline, markdown, page
+from perfdash.report.bisection_report import headline, main_text, markdown, page
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 from tests.report.nights import HOSTILE
 
@@ -108,6 +108,27 @@ def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
         ET.fromstring(svg)
     assert text.count("<svg") == len(markup.ranges)
     json.dumps(markup.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "eager", "factor", "end"),
+    [
+        ("speedup", 2.7, 0.9, ": it became faster, and compiled has no measurable change"),
+        ("speedup", 3.3, 1.1, ": it became slower, and compiled has no measurable change"),
+        ("speedup", 3.9, 0.93, ": it moved as well, so the change is in what both share"),
+        ("speedup", 3.0, 0.9, ": no measurable change"),
+        ("speedup", 2.7, 0.8, ""),
+        ("backend", 3.3, 1.1, ": it moved as well, so the change is in what both share"),
+    ],
+)
+def test_what_eager_beside_it_says_of_the_change(tmp_path, metric, eager, factor, end):
+    """Eager took 3 ms before; factor: of the metric."""
+    script = Script.step(16, at=9, by=factor, metric=metric, sd=0.002)
+    script.eager = {str(number): eager for number in range(9, 16)}
+    bisected(script, tmp_path)
+    text = main_text(result_of(Bisection(read(tmp_path))))
+    (line,) = [line for line in text.splitlines() if line.startswith("- eager beside it: ")]
+    assert line.partition("%)")[2] == end
 
 
 def test_a_bisection_on_its_way_says_where_it_is(tmp_path):

@@ -41,7 +41,7 @@ class Commands:
         """time_limit_s: of all commands together. locks: descriptors that their processes hold."""
         self.log = log
         self._locks = locks
-        self._cores = cores
+        self.cores = cores
         self.stop = stop
         self._limit_s = time_limit_s
         self._deadline = time.monotonic() + time_limit_s if time_limit_s else None
@@ -53,7 +53,7 @@ class Commands:
         orders = {
             "control": theirs.fileno(),
             "locks": list(self._locks),
-            "cores": list(self._cores),
+            "cores": list(self.cores),
             "command": words,
             "cwd": str(cwd),
         }

@@ -424,7 +424,7 @@ class CachedBuilder(ABC):
         self.cache.make_room(self._needed(), f"a build of {revision.label}")
         place.mkdir(parents=True)
         log = place / "build.log"
-        commands = Commands(log, (making.fd,), self.context.cores, stop, self.time_limit_s)
+        commands = Commands(log, (making.fd,), self.context.cores(), stop, self.time_limit_s)
         began = time.monotonic()
         family = {"revision": revision.id, "recipe": self.recipe.name, "family": self.family}
         with ExitStack() as until_kept:

@@ -223,7 +223,7 @@ class CommitsBuilder(CachedBuilder):
         build = self.recipe.build
         assert build
         how = ["-eu", str(self.recipe.script)] if build.script else ["-euc", build.command or ""]
-        code = commands.run("sh", *how, cwd=tree, env=self._variables(tree, revision, place))
+        code = commands.run("sh", *how, cwd=tree, env=self._variables(tree, revision, place, commands.cores))
         if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             raise MachineError(
                 f"the build of {revision.label} was killed (SIGKILL), as when memory runs out:\n"
@@ -233,13 +233,15 @@ class CommitsBuilder(CachedBuilder):
             lines = [text for text in commands.text().splitlines() if text.strip()]
             raise Unbuildable(f"the build ended with exit code {code}: {lines[-1] if lines else ''}")
 
-    def _variables(self, tree: Path, revision: Revision, place: Path) -> dict[str, str]:
+    def _variables(
+        self, tree: Path, revision: Revision, place: Path, cores: tuple[int, ...]
+    ) -> dict[str, str]:
         """The build's variables: the user's and the recipe's, with the base interpreter first on PATH."""
         assert self.recipe.build
         env = {key: value for key, value in plain_environment(INDEXES).items() if not key.startswith("GIT_")}
         env.pop("PYTHONPATH", None)
         env.update((key, value) for key, value in environment().items() if key.startswith("GIT_"))
-        count = str(jobs(self.context.cores, self.recipe.build.gib_per_job, self.context.builders))
+        count = str(jobs(cores, self.recipe.build.gib_per_job, self.context.builders))
         env.update(ccache(tree))
         env.update(
             PATH=f"{self.context.python.parent}:{os.environ.get('PATH', os.defpath)}",

@@ -6,7 +6,7 @@ One file for each kind of recipe: commits_source.py (git), versions_source.py (p
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,7 +57,7 @@ class BuildContext:
     first_parent: bool = True
     cache: Path | None = None
     cache_limit_gb: float | None = None
-    cores: tuple[int, ...] = ()  # for builds; empty: those of this process
+    cores: Callable[[], tuple[int, ...]] = tuple  # for the build that begins; empty: those of this process
     builders: int = 1  # builds side by side, which share the memory
     inside: InsidePin | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -292,6 +292,24 @@ def test_a_build_is_stopped(pure, where, tmp_path):
     assert not sleeping("62.125")
 
 
+def test_each_build_asks_for_the_cores_that_are_free_when_it_begins(pure, where, tmp_path):
+    """A night may have begun since the bisection did."""
+    recipe = own(tmp_path, "[build]\ncommand = 'grep Cpus_allowed_list /proc/self/status > $PREFIX/cores'")
+    asked = []
+
+    def cores():
+        asked.append((0,))
+        return asked[-1]
+
+    where = replace(where, repo=pure.folder, cores=cores)
+    _, revisions = listed(recipe, where)
+    with open_builder(recipe, where) as builder:
+        assert asked == []
+        built = [builder.build(revisions[place]) for place in (0, 1, 0)]
+    assert len(asked) == 2, "one for each build, none for that of the cache"
+    assert [(each.folder / "cores").read_text().split()[1:] for each in built] == [["0"]] * 3
+
+
 def test_variables_of_a_build(pure, where, tmp_path, monkeypatch):
     command = "env > $PREFIX/env; which python >> $PREFIX/env"
     recipe = own(tmp_path, f"[build]\ngib_per_job = 0.001\nenv = {{MINE = 'yes'}}\ncommand = '{command}'")
@@ -299,7 +317,7 @@ def test_variables_of_a_build(pure, where, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     for name in ("GITHUB_TOKEN", "PERFDASH_DB", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "s3cret")
-    where = replace(where, repo=pure.folder, cores=(0,))
+    where = replace(where, repo=pure.folder, cores=lambda: (0,))
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
         built = builder.build(revisions[0])
