@@ -17,7 +17,7 @@ from perfdash.topology import format_cores
 
 # Variables that change how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
-    r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
+    r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|ATEN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
 
