@@ -34,7 +34,7 @@ from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
-from perfdash.worker.loaded_files import digest_of_text
+from perfdash.worker.own_files import digest_now
 
 PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
@@ -116,14 +116,14 @@ def with_kept_model(
     if planned.loader != "python" or not recorded:
         return build
     file, _, function = planned.target.rpartition(":")
-    edited = [name for name, digest in recorded.items() if _digest(Path(file).parent / name) != digest]
+    edited = [name for name, digest in recorded.items() if digest_now(Path(file).parent / name) != digest]
     if not edited:
         return build
     kept = model_of_folder(run, planned.case)
     for name, data in kept.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write(folder / name, data.decode())
-    if any(_digest(folder / name) != digest for name, digest in recorded.items()):
+    if any(digest_now(folder / name) != digest for name, digest in recorded.items()):
         raise UsageError(
             f"{', '.join(edited)} was edited since {build.run} measured it, and the run kept no copy of it "
             "(--no-code, or an older perfdash): put the file back, or measure both versions again"
@@ -131,13 +131,6 @@ def with_kept_model(
     return replace(
         build, planned=replace(planned, target=f"{folder.absolute() / Path(file).name}:{function}")
     )
-
-
-def _digest(path: Path) -> str | None:
-    try:
-        return digest_of_text(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def refuse_same_build(old: ProfiledBuild, new: ProfiledBuild) -> None:

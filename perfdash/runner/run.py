@@ -35,7 +35,7 @@ from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.night_budget import as_left_out, within_hours
 from perfdash.runner.notebook_model import NotebookModel
-from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
+from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json, refuse_edited_model
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, has_password, resolve
@@ -213,6 +213,7 @@ def resumed_run(
     if left:
         try:
             compatibility.refuse_other_method(results, folder.name)
+            refuse_edited_model(results, plan.cases, folder.name)
         except UsageError:
             journal.close()
             raise

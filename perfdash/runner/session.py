@@ -106,6 +106,7 @@ class Session:
         self._finished: list[tuple[float, float]] = []  # (cost, seconds taken) of each measured case
         self._attempts = self._attempts_before()
         self._complained = False
+        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
         # Cases that are measured again, or are to be, since other programs spoilt their samples.
         self._disturbed = {
             index
@@ -327,7 +328,7 @@ class Session:
 
     def _take(self, index: int, log: Path, answer: Answer) -> None:
         planned = self.planned[index]
-        result = assemble(planned, answer, self.policy.allocator, log.name)
+        result = assemble(planned, answer, self.policy.allocator, log.name, self._executed)
         if not planned.chooses_vector_isa:
             check_isa(result, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:

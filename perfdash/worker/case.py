@@ -263,6 +263,7 @@ class CaseProcess:
             weights_bytes=sum(held_memory.storage_bytes(held_memory.weights(module)).values()),
             held_bytes=sum(self.eager_side.held().values()),
             parameters=sum(p.numel() for p in module.parameters()),
+            own_files=loaded_files.of_user(loader, job),
         )
 
     def make_compiled_side(self) -> ModelSide:

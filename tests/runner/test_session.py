@@ -260,6 +260,19 @@ def test_code_for_other_instructions_may_be_what_a_configuration_asks_for(start,
     assert [(result.status, result.attempts) for result in run.results] == [(Status.PASS, [])] * 2
 
 
+def test_a_case_of_an_edited_model_is_not_among_those_before_the_edit(start):
+    def process(digest):
+        script = events()
+        next(event for event in script if event["event"] == "loaded")["own_files"] = {"f.py": digest}
+        return [ProcessOutcome(script, status=0)]
+
+    scripts = {"a": process("old"), "b": process("old"), "c": process("new")}
+    run = start([case("a"), case("b"), case("c")], Played(script=scripts), processes=1)
+    run.run()
+    assert [result.status for result in run.results] == [Status.PASS, Status.PASS, Status.INFRA_ERROR]
+    assert (run.results[2].error.type, run.results[2].attempts) == ("EditedModel", [])
+
+
 def test_a_full_disk_is_waited_for(start, monkeypatch):
     run = start([case("a")])
     append, refusals = run.journal.append, [1, 2]

@@ -72,6 +72,20 @@ def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path):
 
 
 @pytest.mark.usefixtures("imports")
+def test_the_source_of_a_model_is_what_was_executed(tmp_path):
+    from perfdash.worker.loaders import python
+
+    model, beside = tmp_path / "model_that_is_edited.py", tmp_path / "beside_a_model_that_is_edited.py"
+    beside.write_text("size = 3\n")
+    model.write_text(f"from {beside.stem} import size\n\n\ndef make(batch_size):\n    return size, ()\n")
+    sources = {path.name: path.read_text() for path in (beside, model)}
+    assert python.load(job(model)) == (3, ())
+    for path in (beside, model):
+        path.write_text("size = 4\n")
+    assert python.files(job(model)) == sources
+
+
+@pytest.mark.usefixtures("imports")
 def test_a_file_is_executed_once_a_process_and_its_function_called_again(tmp_path):
     model = tmp_path / "model_with_an_operator.py"
     model.write_text(
