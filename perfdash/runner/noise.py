@@ -131,6 +131,12 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
     _record("start", tried[-1]["null"], info, say)
 
 
+def lacks_end(info: RunInfo) -> bool:
+    """Whether a run ended before the null at its end, so that --strict cannot judge it."""
+    null = info.noise.get("null")
+    return bool(null) and "end" not in null
+
+
 def null_at_end(executor: Executor, like: Planned, info: RunInfo, say: Say) -> None:
     """Measure the null again on all slots."""
     outcomes = executor.null(like, NULL_PROCESSES)

@@ -83,10 +83,12 @@ class Session:
         dynamo_names: dict[str, str],
         done: Sequence[Result] = (),
         earlier: Earlier = lambda info: {},
+        null_like: Planned | None = None,
     ) -> None:
         """`planned` are the cases that are left, `costs` their seconds; `done` was measured before.
 
-        `earlier` tells the processes of earlier nights, once the machine is known.
+        `earlier` tells the processes of earlier nights, once the machine is known. `null_like`: a case that
+        was measured before, where no case is left and the noise of the run is still to be judged.
         """
         self.planned = list(planned)
         self.costs = list(costs)
@@ -114,6 +116,7 @@ class Session:
             if planned.case in self._results and is_to_be_repeated(self._results[planned.case])
         }
         self.begun = False  # whether a case has been started
+        self.null_like = null_like
         self._margin = margin_of(info)
         self._read_earlier = earlier
         self._earlier: Mapping[Case, Sequence[ProcessRatios]] = {}
@@ -132,6 +135,8 @@ class Session:
         state = "failed"
         try:
             real = [planned for planned in self.planned if planned.skip_reason is None]
+            if not real and self.null_like:
+                real = [self.null_like]
             if real:
                 self.executor.on_activity = self.watcher.activity
                 self._introduce(real)
@@ -162,7 +167,7 @@ class Session:
             f"at the {when} of the run a model against itself {distance}, "
             f"where {noise.NULL_BOUND:.0%} is allowed"
         )
-        if self.begun:  # what was measured stays refused, also when the run is resumed
+        if when == "end":  # what was measured stays refused, also when the run is resumed
             self.info.noise["refused"] = text
         raise MachineError(f"--strict: {text}: {consequence}. End what else runs on the machine")
 

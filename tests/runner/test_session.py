@@ -1,5 +1,6 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -304,6 +305,21 @@ def test_resumed_it_measures_what_is_left_and_keeps_the_rest(start):
     assert [order.planned.case.model for _, order in second.executor.orders] == ["b"]
     assert sorted(r.case.model for r in second.results) == ["a", "b", "c"]
     assert second.info.noise["between_processes"]["cases"] == 3, "the spread is of both sessions"
+
+
+@pytest.mark.parametrize(("nulls", "refused"), [((1.0, 1.0), False), ((1.0, 1.5), True)])
+def test_the_null_at_the_end_of_a_run_without_cases_left_is_judged(start, nulls, refused):
+    first = start([case("a")])
+    first.run()
+    again = start([], Played(nulls=nulls), done=first.results, journal=first.journal, strict=True)
+    again.null_like = case("a")
+    with pytest.raises(MachineError, match="--strict") if refused else nullcontext():
+        again.run()
+    assert again.executor.orders == []
+    assert again.info.noise["null"]["end"]
+    assert ("refused" in again.info.noise) == refused
+    assert read_info(again.journal.folder).state == ("failed" if refused else "done")
+    assert len(read_results(again.journal.folder)) == 1
 
 
 def test_another_environment_is_refused(start):
