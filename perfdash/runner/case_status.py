@@ -144,13 +144,15 @@ def spoils_gpu(outcomes: Sequence[ProcessOutcome]) -> bool:
     return False
 
 
-def check_isa(result: Result, expected: str | None) -> None:
-    """Sets the status to infra_error where the case was compiled for other vector instructions.
+def check_isa(result: Result, outcomes: Sequence[ProcessOutcome], expected: str | None) -> None:
+    """Sets the status to infra_error where a process compiled the case for other vector instructions.
 
     The compiler was killed, or the disk full, just when inductor tried out what it can compile.
     """
-    vector_isa = result.capture.get("vector_isa")
-    if expected and vector_isa and vector_isa != expected:
+    captures = [(outcome.find("compiled") or {}).get("capture", {}) for outcome in outcomes]
+    compiled_for = [isa for capture in captures if (isa := capture.get("vector_isa"))]
+    vector_isa = next((isa for isa in compiled_for if isa != expected), None)
+    if result.capture and expected and vector_isa:  # none is recorded of a back end that compiles nothing
         result.status = Status.INFRA_ERROR
         result.failed_phase = "compile"
         message = f"compiled for {vector_isa}, where inductor compiles for {expected} on this machine"

@@ -335,7 +335,7 @@ class Session:
         planned = self.planned[index]
         result = assemble(planned, answer, self.policy.allocator, log.name, self._executed)
         if not planned.chooses_vector_isa:
-            check_isa(result, self.info.environment.get("vector_isa"))
+            check_isa(result, answer.outcomes, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:
             result.phases_s["replicas"] = round(answer.replica_s, 4)
         if result.status is Status.INFRA_ERROR and result.error and result.error.type == NO_FREE_CORE:

@@ -249,6 +249,25 @@ def test_code_for_other_instructions_is_the_machines_fault(start):
     assert result.attempts[0]["error"]["type"] == "OtherCode"
 
 
+def test_a_further_process_with_code_for_other_instructions_does_not_count(start):
+    def process(isa):
+        script = events()
+        next(e for e in script if e["event"] == "compiled")["capture"]["vector_isa"] = isa
+        return ProcessOutcome(script, status=0)
+
+    run = start([case("a")], Played(unlike={0: {"vector_isa": "avx512"}}), processes=2)
+    answers = [[process("avx512"), process("avx2")], [process("avx512"), process("avx512")]]
+    run.executor.start = lambda slot, order, log: run.executor.answers.append(
+        Message(0, "answer", Answer(answers.pop(0), "t", 1.0, 0.1, {}))
+    )
+    run.run()
+    (result,) = run.results
+    assert (result.status, result.conditions["processes"]) == (Status.PASS, 2)
+    (attempt,) = result.attempts
+    assert attempt["error"]["type"] == "OtherCode"
+    assert attempt["error"]["message"].startswith("compiled for avx2, where inductor compiles for avx512")
+
+
 @pytest.mark.parametrize("key", ["cpp.simdlen", "cpp.vec_isa_ok"])
 def test_code_for_other_instructions_may_be_what_a_configuration_asks_for(start, key):
     lesser = events()
