@@ -22,6 +22,7 @@ from typing import TypeVar
 from perfdash import topology
 from perfdash.errors import MachineError, UsageError
 from perfdash.redaction import mask_secrets
+from perfdash.runner.cpu_quota import cpu_limit
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
@@ -101,8 +102,8 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
 
     One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
     the slots spread evenly over the nodes and from the last core down. `auto` leaves the first
-    physical core to the kernel and to perfdash itself where there are two or more. Raises UsageError
-    where there are not enough.
+    physical core to the kernel and to perfdash itself where there are two or more, and takes no more
+    slots than the container's CPU quota keeps busy. Raises UsageError where there are not enough.
     """
     if jobs == 1:
         return [choose_cores(threads, asked)]
@@ -117,6 +118,8 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
         if asked is None and sum(map(len, nodes)) > 1:
             nodes = [[core for core in node if core != first] for node in nodes]
         count = max(1, sum(len(node) // threads for node in nodes))
+        if (limit := cpu_limit()) is not None:
+            count = min(count, max(1, int(limit // threads)))
     else:
         count = int(jobs)
     slots: list[tuple[int, ...]] = []

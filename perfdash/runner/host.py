@@ -13,6 +13,7 @@ from typing import Any
 
 from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, sibling_groups
+from perfdash.runner.cpu_quota import cpu_limit
 from perfdash.topology import format_cores
 
 # Variables that change how torch and its libraries behave. Values of secrets are never recorded.
@@ -79,18 +80,6 @@ def compiler() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (done.stdout.splitlines() or [None])[0]  # type: ignore[list-item]
-
-
-def cpu_limit() -> float | None:
-    """The CPU limit of the container in cores (cgroup v2, then v1); None without limit."""
-    quota = (_read("/sys/fs/cgroup/cpu.max") or "").split()
-    if len(quota) == 2 and quota[0] != "max":
-        return int(quota[0]) / int(quota[1])
-    quota_us = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-    period_us = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota_us and period_us and int(quota_us) > 0:
-        return int(quota_us) / int(period_us)
-    return None
 
 
 def default_memory_limit() -> int | None:

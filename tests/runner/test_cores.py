@@ -53,6 +53,7 @@ def test_here():
 @pytest.fixture
 def two_sockets(monkeypatch):
     """Two nodes of four physical cores with two hardware threads each."""
+    monkeypatch.setattr(cores, "cpu_limit", lambda: None)
     monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
     monkeypatch.setattr(cores, "sibling_groups", lambda some: [[c, c + 8] for c in some if c < 8])
     monkeypatch.setattr(cores, "physical_core", lambda core: core % 8)
@@ -98,6 +99,13 @@ def test_auto_leaves_a_core_for_the_rest(two_sockets):
     assert sorted(cores.choose_slots("auto", 1, None)) == [(c,) for c in range(1, 8)]
     assert cores.choose_slots("auto", 2, None) == [(6, 7), (2, 3), (4, 5)]
     assert len(cores.choose_slots("auto", 1, "0-7")) == 8
+
+
+@pytest.mark.parametrize(("limit", "threads", "slots"), [(4.0, 1, 4), (4.0, 3, 1), (0.5, 1, 1), (99.0, 1, 7)])
+def test_auto_takes_no_more_slots_than_a_quota_keeps_busy(two_sockets, monkeypatch, limit, threads, slots):
+    monkeypatch.setattr(cores, "cpu_limit", lambda: limit)
+    assert len(cores.choose_slots("auto", threads, None)) == slots
+    assert len(cores.choose_slots(2, threads, None)) == 2, "a number is taken as it is"
 
 
 def test_only_a_slot_too_wide_for_a_node_goes_across(two_sockets):

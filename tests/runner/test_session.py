@@ -372,6 +372,25 @@ def test_jobs_are_reduced_where_the_null_is_out_of_bounds(start):
     assert len(run.results) == 3
 
 
+def test_jobs_are_reduced_where_a_quota_throttles_them(start, monkeypatch):
+    """The ratios do not show it: they are of the pairs between two interruptions."""
+
+    class Throttled(Played):
+        def null(self, like, processes, slots=None):
+            throttled[0] += 1e9 if self.slots > 2 and slots is None else 0.0
+            return super().null(like, processes, slots)
+
+    throttled = [0.0]
+    monkeypatch.setattr(noise.cpu_quota, "throttled_s", lambda: throttled[0])
+    run = start([case("a")], Throttled(slots=4))
+    run.run()
+    assert ["throttled" in entry for entry in run.info.noise["slots"]] == [True, False]
+    assert run.executor.slots == 2
+    assert any(
+        "CPU quota keeps threads from running" in line and "reduced to 2" in line for line in run.watcher
+    )
+
+
 def test_the_worst_null_is_over_all_sessions():
     info = RunInfo("r", "t", "h", [], {}, {}, 1, "0")
     for ratio in (1.03, 1.001):
