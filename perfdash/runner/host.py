@@ -14,7 +14,7 @@ from typing import Any
 from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, sibling_groups
 from perfdash.runner.cpu_quota import cpu_limit
-from perfdash.topology import format_cores
+from perfdash.topology import fastest_kind, format_cores
 
 # Variables that change how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
@@ -27,6 +27,7 @@ def facts() -> dict[str, Any]:
     """The environment fingerprint of the host: CPU, cores, limits, memory, system, compiler."""
     info = _cpuinfo()
     cores = available_cores()
+    slower = {*cores} - {*fastest_kind(cores)}
     return {
         "host": socket.gethostname().split(".")[0],
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
@@ -35,6 +36,7 @@ def facts() -> dict[str, Any]:
         "microcode": info.get("microcode"),
         "cores": len(cores),
         "core_list": format_cores(cores),
+        **({"slower_cores": format_cores(sorted(slower))} if slower else {}),
         "sockets": len(_sockets()) or 1,
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
         "smt": any(len(group) > 1 for group in sibling_groups(cores)),
