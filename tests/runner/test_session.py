@@ -9,7 +9,6 @@ import pytest
 from perfdash.errors import MachineError
 from perfdash.history import results as rows
 from perfdash.records import Case, RunInfo, Status
-from perfdash.runner import noise
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
@@ -372,48 +371,6 @@ def test_jobs_are_reduced_where_the_null_is_out_of_bounds(start):
     assert len(run.results) == 3
 
 
-def test_jobs_are_reduced_where_a_quota_throttles_them(start, monkeypatch):
-    """The ratios do not show it: they are of the pairs between two interruptions."""
-
-    class Throttled(Played):
-        def null(self, like, processes, slots=None):
-            throttled[0] += 1e9 if self.slots > 2 and slots is None else 0.0
-            return super().null(like, processes, slots)
-
-    throttled = [0.0]
-    monkeypatch.setattr(noise.cpu_quota, "throttled_s", lambda: throttled[0])
-    run = start([case("a")], Throttled(slots=4))
-    run.run()
-    assert ["throttled" in entry for entry in run.info.noise["slots"]] == [True, False]
-    assert run.executor.slots == 2
-    assert any(
-        "CPU quota keeps threads from running" in line and "reduced to 2" in line for line in run.watcher
-    )
-
-
-def test_the_worst_null_is_over_all_sessions():
-    info = RunInfo("r", "t", "h", [], {}, {}, 1, "0")
-    for ratio in (1.03, 1.001):
-        noise.null_at_start(Played(nulls=[ratio]), case("a"), info, lambda text: None)
-    assert info.noise["null"]["worst"] == pytest.approx(0.03)
-    assert info.noise["null"]["start"] == [1.001] * 2
-
-
-@pytest.mark.parametrize(("ratio", "loud"), [(1.176, True), (0.824, True), (1.03, False), (1.001, False)])
-def test_a_null_far_out_of_bounds_is_loud_on_one_slot_too(ratio, loud):
-    info, messages = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), []
-    noise.null_at_start(Played(nulls=[ratio]), case("a"), info, messages.append)
-    warnings = [line for line in messages if line.startswith("WARNING: this machine was disturbed")]
-    assert len(warnings) == loud
-    assert not loud or "was off by 17.6%" in warnings[0]
-
-
-@pytest.mark.parametrize(("ratios", "fine"), [([], False), ([1.0], True), ([1.03], False), ([0.97], False)])
-def test_bounds(ratios, fine):
-    assert noise.within_bounds(ratios) is fine
-    assert noise.within_bounds([*ratios, *[1.0] * 19]) is True
-
-
 def disturbed():
     """A process on whose core others were at work, and whose CPU time says nothing."""
     script = events(clean=0.05)
@@ -554,13 +511,6 @@ def test_larger_batches_wait_for_smaller_ones_even_with_several_slots(start):
     start(planned, executor).run()
     of_a = [order.planned.case.batch_size for _, order in executor.orders if order.planned.case.model == "a"]
     assert of_a == [1, 2, 8]
-
-
-def test_strict_allows_no_ratio_that_a_run_would_be_warned_of():
-    assert noise.within_bounds([1.0] * 19 + [1.4])
-    assert noise.within_strict_bounds([1.0] * 19 + [1.04])
-    assert not noise.within_strict_bounds([1.0] * 19 + [1.4])
-    assert not noise.within_strict_bounds([])
 
 
 def test_the_null_at_the_end_of_an_earlier_session_does_not_judge_this_one(start, monkeypatch):
