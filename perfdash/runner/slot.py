@@ -56,7 +56,14 @@ _OF_A_JOB = {job_field.name for job_field in fields(Job)}
 
 
 class InterpreterChanged(MachineError):
-    """A fork parent's torch or packages are not those of the slot's first one: the run must end."""
+    """A fork parent's torch or packages are not those of the slot's first one: the run must end.
+
+    `changes`: a line each, as of compatibility.differences.
+    """
+
+    def __init__(self, message: str, changes: Sequence[str]) -> None:
+        super().__init__(message)
+        self.changes = list(changes)
 
 
 class Slot:
@@ -465,7 +472,8 @@ class Slot:
             raise InterpreterChanged(
                 f"{self._options.python} changed while it was measured (at the start | now):\n"
                 f"{compatibility.as_lines(changes)}\n"
-                "Nothing was measured under the new one. Restore it and use --resume, or start a new run."
+                "Nothing was measured under the new one. Restore it and use --resume, or start a new run.",
+                changes,
             )
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:
