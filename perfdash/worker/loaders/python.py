@@ -78,9 +78,10 @@ def files(job: Job) -> dict[str, str]:
 
 
 def is_own(job: Job, file: str) -> bool:
-    """Whether a file lies beside that of the model, and belongs to no installed package."""
+    """Whether a file lies beside that of the model, belongs to no installed package and is not generated."""
     path = Path(file)
-    return _folder(job) in path.parents and not _is_installed(path)
+    is_generated = Path(job.scratch) in path.parents
+    return _folder(job) in path.parents and not is_generated and not _is_installed(path)
 
 
 def _folder(job: Job) -> Path:

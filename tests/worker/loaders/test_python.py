@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,10 +19,8 @@ print(python.load(job(sys.argv[1]))[0])
 """
 
 
-def job(file):
-    from types import SimpleNamespace
-
-    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
+def job(file, scratch=""):
+    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1), scratch=str(scratch))
 
 
 @pytest.fixture
@@ -69,6 +68,21 @@ def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path):
     assert python.files(job(model)) == {
         "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("imports")
+def test_code_that_compiling_generates_is_no_file_of_the_model(tmp_path):
+    """A model in /tmp has the folder of its own case below it."""
+    from perfdash.worker.loaders import python
+
+    model, scratch = tmp_path / "model_beside_its_scratch.py", tmp_path / "perfdash-x"
+    scratch.mkdir()
+    (scratch / "generated.py").write_text("")
+    model.write_text("def make(batch_size):\n    return 'net', ()\n")
+    own = job(model, scratch)
+    python.load(own)
+    sys.modules["generated"] = SimpleNamespace(__file__=str(scratch / "generated.py"))
+    assert list(python.files(own)) == [model.name]
 
 
 @pytest.mark.usefixtures("imports")
