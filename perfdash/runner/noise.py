@@ -142,7 +142,7 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
 
 def lacks_end(info: RunInfo) -> bool:
     """Whether a run ended before the null at its end, so that --strict cannot judge it."""
-    null = info.noise.get("null")
+    null = info.noise.get("null") or {}
     return bool(null) and "end" not in null
 
 
