@@ -14,6 +14,7 @@ from pathlib import Path
 from perfdash.errors import UsageError
 
 SYS = Path("/sys")
+_ALIKE = 0.8  # of the largest capacity of a core, from which cores count as one kind
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,21 @@ def available(asked: Iterable[int] | None = None) -> list[PhysicalCore]:
     """The physical cores that this process may use, or those among the cores asked for."""
     here = os.sched_getaffinity(0)
     return read_cores(here if asked is None else here & set(asked))
+
+
+def fastest_kind(cores: Sequence[int], root: Path | None = None) -> list[int]:
+    """The fast ones of some cores, where a processor has fast and slow ones; else all.
+
+    Intel's hybrid processors name them in /sys/devices/cpu_core, others the capacity of each core.
+    """
+    folder = (root or SYS) / "devices"
+    fast = set(_numbers(_text(folder / "cpu_core" / "cpus")))
+    if not fast:
+        texts = {core: _text(folder / "system" / "cpu" / f"cpu{core}" / "cpu_capacity") for core in cores}
+        capacities = {core: int(text) for core, text in texts.items() if text.isdigit()}
+        most = max(capacities.values(), default=0)
+        fast = {core for core, capacity in capacities.items() if capacity >= _ALIKE * most}
+    return [core for core in cores if core in fast] or list(cores)
 
 
 def one_socket(cores: Sequence[PhysicalCore]) -> tuple[int, ...]:

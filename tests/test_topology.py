@@ -115,3 +115,18 @@ def test_instances_name_the_cores_of_each(two_sockets):
 def test_contradictions_are_refused_before_anything_is_measured(two_sockets, flags, message):
     with pytest.raises(UsageError, match=message):
         resolve(flags, environ={})
+
+
+def test_the_fastest_kind_of_cores(tmp_path):
+    """P-cores of a hybrid Intel processor, and big ones of an Arm; where all are alike, all."""
+    cores = list(range(6))
+    assert topology.fastest_kind(cores, tmp_path) == cores
+    for core, capacity in enumerate((400, 400, 400, 400, 1024, 1009)):
+        folder = tmp_path / f"devices/system/cpu/cpu{core}"
+        folder.mkdir(parents=True)
+        (folder / "cpu_capacity").write_text(f"{capacity}\n")
+    assert topology.fastest_kind(cores, tmp_path) == [4, 5]
+    (tmp_path / "devices/cpu_core").mkdir()
+    (tmp_path / "devices/cpu_core/cpus").write_text("0-3\n")
+    assert topology.fastest_kind(cores, tmp_path) == [0, 1, 2, 3]
+    assert topology.fastest_kind([4, 5], tmp_path) == [4, 5], "a container may have only the others"

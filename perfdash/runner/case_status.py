@@ -9,15 +9,18 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from perfdash.records import Failure, Result, Status
 from perfdash.runner.messages import ProcessOutcome
+from perfdash.suites.case_selection import Planned
 
 StatusOfCase = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
 _AFTERWARDS = ("sizes", "instances")  # phases after the timing, each with an event of its name
+_EDITED = "EditedModel"
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cudaError|CUBLAS_STATUS|CUDNN_STATUS|\[CUDA\]|AcceleratorError"
@@ -120,8 +123,10 @@ def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
     """Whether the case is to be measured again.
 
     An infra_error; a SIGKILL that no limit explains, since it comes from outside; with other cases
-    beside it (`neighbours`), also memory that the whole machine ran out of.
+    beside it (`neighbours`), also memory that the whole machine ran out of. An edit of the model stays one.
     """
+    if result.error and result.error.type == _EDITED:
+        return False
     if _is_from_outside(result.status, result.error):
         return True
     kind = result.error.type if result.error else None
@@ -139,17 +144,43 @@ def spoils_gpu(outcomes: Sequence[ProcessOutcome]) -> bool:
     return False
 
 
-def check_isa(result: Result, expected: str | None) -> None:
-    """Sets the status to infra_error where the case was compiled for other vector instructions.
+def check_isa(result: Result, outcomes: Sequence[ProcessOutcome], expected: str | None) -> None:
+    """Sets the status to infra_error where a process compiled the case for other vector instructions.
 
     The compiler was killed, or the disk full, just when inductor tried out what it can compile.
     """
-    vector_isa = result.capture.get("vector_isa")
-    if expected and vector_isa and vector_isa != expected:
+    captures = [(outcome.find("compiled") or {}).get("capture", {}) for outcome in outcomes]
+    compiled_for = [isa for capture in captures if (isa := capture.get("vector_isa"))]
+    vector_isa = next((isa for isa in compiled_for if isa != expected), None)
+    if result.capture and expected and vector_isa:  # none is recorded of a back end that compiles nothing
         result.status = Status.INFRA_ERROR
         result.failed_phase = "compile"
         message = f"compiled for {vector_isa}, where inductor compiles for {expected} on this machine"
         result.error = Failure("OtherCode", message)
+
+
+def edited_in(
+    planned: Planned, outcomes: Sequence[ProcessOutcome], executed: dict[str, str]
+) -> Failure | None:
+    """The failure of a case whose processes did not all execute the same files of the user's; else None.
+
+    `executed`: digests of files by path, as processes before executed them; it gets those of this case.
+    """
+    folder = Path(planned.target.rpartition(":")[0]).parent
+    edited = dict.fromkeys(
+        str(folder / name)
+        for outcome in outcomes
+        for name, digest in (outcome.find("loaded") or {}).get("own_files", {}).items()
+        if executed.setdefault(str(folder / name), digest) != digest
+    )
+    if not edited:
+        return None
+    message = (
+        f"{', '.join(edited)} was edited during the run: this case is of another model than those before, or "
+        "its processes were of two models, so its numbers are not kept. Start a new run, or put the file "
+        "back and use --resume with --retry infra_error"
+    )
+    return Failure(_EDITED, message)
 
 
 def final_status(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Status:

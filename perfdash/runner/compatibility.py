@@ -30,8 +30,12 @@ _HOST = (
 )  # fmt: skip
 _GPU = ("name", "driver", "memory_bytes", "power_limit_w", "ecc", "most_sm_mhz")  # of gpus.facts
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
-# Variables that change how code runs. The other ones name folders, which differ between hosts.
-_VARIABLES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "MALLOC_", "LD_PRELOAD")
+# Recorded variables that change no number: they name folders and files, devices, the hub of models, or what
+# the scripts in ci/ install. They differ between hosts and between shells.
+_PLACES = re.compile(
+    r"\w+_(DIR|DIRECTORY|PATH|HOME|OUT|TRACE)|PYTHONPATH|HF_\w+|NVIDIA_\w+|"
+    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|TORCH(_WITH|_INDEX|_REPO)?"
+)
 _MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
@@ -50,7 +54,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{
             f"variable {name}": value
             for name, value in environment.get("variables", {}).items()
-            if name.startswith(_VARIABLES)
+            if not _PLACES.fullmatch(name)
         },
     }
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 from perfdash import topology
 from perfdash.errors import MachineError, UsageError
 from perfdash.redaction import mask_secrets
+from perfdash.runner.cpu_quota import cpu_limit
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
@@ -100,13 +101,14 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     """The cores of each slot: `jobs` sets of `threads` cores (`auto`: as many as fit).
 
     One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
-    the slots spread evenly over the nodes and from the last core down. `auto` leaves the first
-    physical core to the kernel and to perfdash itself where there are two or more. Raises UsageError
-    where there are not enough.
+    the slots spread evenly over the nodes and from the last core down. Without `asked` they are cores of
+    the fastest kind. `auto` leaves the first physical core to the kernel and to perfdash itself where
+    there are two or more, and takes no more slots than the container's CPU quota keeps busy. Raises
+    UsageError where there are not enough.
     """
     if jobs == 1:
         return [choose_cores(threads, asked)]
-    here = available_cores() if asked is None else list(parse_cores(asked))
+    here = _of_one_kind(threads) if asked is None else list(parse_cores(asked))
     allowed = available_cores()
     missing = [core for core in here if core not in allowed]
     if missing:
@@ -117,6 +119,8 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
         if asked is None and sum(map(len, nodes)) > 1:
             nodes = [[core for core in node if core != first] for node in nodes]
         count = max(1, sum(len(node) // threads for node in nodes))
+        if (limit := cpu_limit()) is not None:
+            count = min(count, max(1, int(limit // threads)))
     else:
         count = int(jobs)
     slots: list[tuple[int, ...]] = []
@@ -138,12 +142,18 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     return slots
 
 
+def _of_one_kind(threads: int) -> list[int]:
+    """The cores of the fastest kind (topology.fastest_kind), or all where `threads` have no room on these."""
+    fast = topology.fastest_kind(available_cores())
+    return fast if len(fast) >= threads else available_cores()
+
+
 def every_slot(threads: int) -> list[tuple[int, ...]]:
     """All sets of `threads` cores that can be slots at once, last cores first.
 
     Raises UsageError where there is room for none.
     """
-    nodes = [sibling_groups(node) for node in numa_nodes(available_cores())]
+    nodes = [sibling_groups(node) for node in numa_nodes(_of_one_kind(threads))]
     within = sum(len(node) // threads for node in nodes)
     return choose_slots(within, threads, None) if within > 1 else [choose_cores(threads, None)]
 
@@ -151,8 +161,9 @@ def every_slot(threads: int) -> list[tuple[int, ...]]:
 def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
     """`threads` cores: the first of those asked for, else the last ones, one per physical core first.
 
-    The last, because core 0 does most of the kernel's housekeeping. They lie within one NUMA node if one has
-    so many. Raises UsageError when there are not enough, or when a core asked for is not available here.
+    The last of the fastest kind, because core 0 does most of the kernel's housekeeping. They lie within one
+    NUMA node if one has so many. Raises UsageError when there are not enough, or when a core asked for is
+    not available here.
     """
     here = available_cores()
     if asked is not None:
@@ -170,6 +181,7 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
             f"--threads {threads}: this process may use {len(here)} cores ({format_cores(here)}); "
             f"give --threads {len(here)} or fewer"
         )
+    here = _of_one_kind(threads)
     nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
     wide_enough = [node for node in nodes if len(node) >= threads]
     if wide_enough:

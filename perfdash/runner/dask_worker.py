@@ -25,7 +25,7 @@ from perfdash.runner import compatibility, orphans
 from perfdash.runner.cores import available_cores, every_slot, physical_core
 from perfdash.runner.gpus import visible_gpus
 from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
-from perfdash.runner.slot import Slot
+from perfdash.runner.slot import InterpreterChanged, Slot
 from perfdash.runner.worker_limits import RunStopped, Stop
 from perfdash.suites.case_selection import planned_from_json
 
@@ -185,6 +185,8 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
                 return json.dumps({"ok": work(slot, Path(folder) / "log"), "version": __version__})
         except _Unlike as error:
             return json.dumps({"unlike": error.args[0]})
+        except InterpreterChanged as error:
+            return json.dumps({"unlike": error.changes})
         except _NoFreeCore as error:
             # Offer no slot from now on: Dask would give every case to this worker, which is always free.
             return json.dumps({"no_core": str(error), "worker": _withdraw(options)})

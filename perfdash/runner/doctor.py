@@ -88,6 +88,15 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
         if facts["smt"]
         else MachineFinding("ok", "SMT", "one hardware thread per core")
     )
+    if slower := facts.get("slower_cores"):
+        add(
+            MachineFinding(
+                "note",
+                "core kinds",
+                f"cores {slower} are slower than the others: slots are on the others alone",
+                "to measure on them, too, name cores of one kind by --cores",
+            )
+        )
     if facts["cpu_limit"] is not None:
         add(
             MachineFinding(

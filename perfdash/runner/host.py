@@ -14,11 +14,12 @@ from typing import Any
 
 from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, sibling_groups
-from perfdash.topology import format_cores
+from perfdash.runner.cpu_quota import cpu_limit
+from perfdash.topology import fastest_kind, format_cores
 
 # Variables that change how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
-    r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
+    r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|ATEN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
 
@@ -27,6 +28,7 @@ def facts() -> dict[str, Any]:
     """The environment fingerprint of the host: CPU, cores, limits, memory, system, compiler."""
     info = _cpuinfo()
     cores = available_cores()
+    slower = {*cores} - {*fastest_kind(cores)}
     return {
         "host": socket.gethostname().split(".")[0],
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
@@ -35,6 +37,7 @@ def facts() -> dict[str, Any]:
         "microcode": info.get("microcode"),
         "cores": len(cores),
         "core_list": format_cores(cores),
+        **({"slower_cores": format_cores(sorted(slower))} if slower else {}),
         "sockets": len(_sockets()) or 1,
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
         "smt": any(len(group) > 1 for group in sibling_groups(cores)),
@@ -87,18 +90,6 @@ def c_compiler(env: Mapping[str, str]) -> str | None:
     names = [env["CC"]] if "CC" in env else ["gcc", "clang"]
     found = (shutil.which(name, path=env.get("PATH")) for name in names)
     return next((path for path in found if path), None)
-
-
-def cpu_limit() -> float | None:
-    """The CPU limit of the container in cores (cgroup v2, then v1); None without limit."""
-    quota = (_read("/sys/fs/cgroup/cpu.max") or "").split()
-    if len(quota) == 2 and quota[0] != "max":
-        return int(quota[0]) / int(quota[1])
-    quota_us = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-    period_us = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota_us and period_us and int(quota_us) > 0:
-        return int(quota_us) / int(period_us)
-    return None
 
 
 def default_memory_limit() -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfdash.records import Case, RunInfo, Sampling
+from perfdash.runner import cpu_quota
 from perfdash.runner.messages import ProcessOutcome
 from perfdash.stats.intervals import Array, log_ratio
 from perfdash.stats.speedup import NULL_ALARM, NULL_EXPECTED, null_warning
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # the executors' slots import this module
 
 NULL_PROCESSES = 2  # one under each of the parents that time cases
 NULL_SAMPLING = Sampling(precision=0.005, min_pairs=40, min_s=0.3, budget_s=0.8)
+_MOST_THROTTLED = 0.01  # of the time of the slots, that the container's CPU quota may take
 # With all slots busy the null may be off by this much; else fewer are.
 NULL_BOUND = NULL_EXPECTED
 
@@ -104,7 +107,9 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
     alone = null_ms(executor.null(like, 1, slots=1)[0]) if executor.slots > 1 else None
     while True:
         count = executor.slots
+        throttled_s, start = cpu_quota.throttled_s(), time.monotonic()
         outcomes = executor.null(like, NULL_PROCESSES)
+        throttled = (cpu_quota.throttled_s() - throttled_s) / (count * (time.monotonic() - start))
         entry: dict[str, Any] = {
             "slots": count,
             "null": [ratio for slot in outcomes for ratio in null_ratios(slot)],
@@ -113,15 +118,19 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
         if alone and busy:
             entry["slowdown"] = round(statistics.median(busy) / alone, 4)
         tried.append(entry)
-        if count == 1 or within_bounds(entry["null"]):
+        # Clean pairs, which the ratios are of, are those that no quota has interrupted.
+        is_throttled = throttled > _MOST_THROTTLED
+        if is_throttled:
+            entry["throttled"] = round(throttled, 4)
+        if count == 1 or (within_bounds(entry["null"]) and not is_throttled):
             break
         executor.shrink(max(1, count // 2))
         if info.sessions:
             info.sessions[-1]["at_once"] = executor.slots
-        say(
-            f"A/A null with {count} slots busy is out of bounds (beyond {NULL_BOUND:.0%}): "
-            f"--jobs reduced to {executor.slots}"
-        )
+        why = f"A/A null with {count} slots busy is out of bounds (beyond {NULL_BOUND:.0%})"
+        if is_throttled:
+            why = f"With {count} slots busy the container's CPU quota keeps threads from running"
+        say(f"{why}: --jobs reduced to {executor.slots}")
     if alone:
         info.noise["slots"] = tried
         say(
@@ -129,6 +138,12 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
             f"{tried[-1].get('slowdown', 1.0):.2f} times as long as on one alone"
         )
     _record("start", tried[-1]["null"], info, say)
+
+
+def lacks_end(info: RunInfo) -> bool:
+    """Whether a run ended before the null at its end, so that --strict cannot judge it."""
+    null = info.noise.get("null") or {}
+    return bool(null) and "end" not in null
 
 
 def null_at_end(executor: Executor, like: Planned, info: RunInfo, say: Say) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, to_json
+from perfdash.records import Case, Result, to_json
 from perfdash.redaction import mask_variables
 from perfdash.runner import schedule
 from perfdash.runner.cores import by_slots, slots_of
@@ -24,8 +24,7 @@ from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
 from perfdash.suites.suite_file import Suite, load_suite, notebook_model, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
-from perfdash.worker import registry
-from perfdash.worker.loaded_files import digest_of_text
+from perfdash.worker import own_files, registry
 
 # Fields that may differ when a run is resumed: limits and hints on the duration.
 _MAY_CHANGE = {
@@ -236,6 +235,26 @@ def _usual(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
+def refuse_edited_model(results: Iterable[Result], cases: Iterable[Planned], run: str) -> None:
+    """Raise UsageError where a file of the user's model is not what results of a run were measured with.
+
+    The modules beside a model's file are known of the results alone: a plan names only the file itself.
+    """
+    by_case = {planned.case: planned for planned in cases if planned.loader == "python"}
+    files = {
+        Path(by_case[result.case].target.rpartition(":")[0]).parent / name: digest
+        for result in results
+        if result.case in by_case
+        for name, digest in result.structure.get("model_files", {}).items()
+    }
+    edited = [str(path) for path, digest in files.items() if own_files.digest_now(path) != digest]
+    if edited:
+        raise UsageError(
+            f"Cannot resume {run}: its results were measured before {', '.join(edited)} was edited, and a "
+            "run never mixes two models. Put the file back, or start a new run without --resume."
+        )
+
+
 def digest_of_files(planned: Planned) -> str | None:
     """The digest of the user's own model and back end files; None without any."""
     files: list[Path] = []
@@ -265,12 +284,5 @@ def edited_files(planned: Planned, recorded: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, digest in recorded.items()
-        if planned.loader == "python" and _digest_of_text(folder / name) != digest
+        if planned.loader == "python" and own_files.digest_now(folder / name) != digest
     ]
-
-
-def _digest_of_text(path: Path) -> str | None:
-    try:
-        return digest_of_text(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdash.records import NOT_TONIGHT, Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.case_status import failure_in, is_measured, status_of
+from perfdash.runner.case_status import edited_in, failure_in, is_measured, status_of
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.sized_record import notes_of, of_sizes
@@ -34,13 +34,27 @@ _FILE_SHARE = 0.1  # of the back end's held bytes that may be pages of a file wi
 _RATIO_ERROR = 0.03  # that a compression ratio may have
 
 
-def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None = None) -> Result:
+def assemble(
+    planned: Planned,
+    answer: Answer,
+    allocator: str,
+    log: str | None = None,
+    executed: dict[str, str] | None = None,
+) -> Result:
     """The record of a case, from the events of its main process and its replicas (outcomes[1:]).
 
     Its interval rests on its own processes alone; stats.speedup makes it anew from the whole run.
-    What a failed case had measured before it failed is in the record.
+    What a failed case had measured before it failed is in the record. `executed`: the user's own files that
+    the run has executed so far (case_status.edited_in); of a case with others nothing is in the record.
     """
     outcomes = answer.outcomes
+    if edited := edited_in(planned, outcomes, {} if executed is None else executed):
+        edited = replace(edited, log=log)
+        conditions = {**_compared(planned), **answer.where}
+        return Result(
+            planned.case, answer.started, round(answer.wall_s, 3), Status.INFRA_ERROR,
+            failed_phase="load", error=edited, conditions=conditions,
+        )  # fmt: skip
     main = outcomes[0]
     status, failed_phase, failure = status_of(main)
     timed = next((outcome for outcome in outcomes if outcome.find("latency")), None)

@@ -24,10 +24,10 @@ from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.methods import CURRENT
-from perfdash.records import Case, Result, RunInfo, Status
+from perfdash.records import NOT_MEASURED, Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.run_options import CHANGED_BY_RESUME
-from perfdash.runner import compatibility, orphans
+from perfdash.runner import compatibility, noise, orphans
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, by_slots, slots_needed, slots_of, when_free, with_slots
 from perfdash.runner.doctor import load_warning
@@ -35,7 +35,7 @@ from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.night_budget import as_left_out, within_hours
 from perfdash.runner.notebook_model import NotebookModel
-from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
+from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json, refuse_edited_model
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, has_password, resolve
@@ -70,6 +70,8 @@ class OpenRun:
     command: list[str]
     interrupted: bool = False
     notebook: NotebookModel | None = None  # of the one case that comes from a notebook
+    # A measured case of a run of which only the null at the end is left, for --strict.
+    null_like: Planned | None = None
 
     @property
     def how_to_resume(self) -> str:
@@ -218,6 +220,7 @@ def resumed_run(
     if left:
         try:
             compatibility.refuse_other_method(results, folder.name)
+            refuse_edited_model(results, plan.cases, folder.name)
         except UsageError:
             journal.close()
             raise
@@ -225,7 +228,15 @@ def resumed_run(
     if lost and "infra_error" not in retry:
         say(f"{lost} cases ended in infra_error; --retry infra_error measures them again")
     words = command_line(command)
-    return OpenRun(settings, plan, left, dynamo_names, slots, journal, info, results, words)
+    null_like = None
+    if not left and settings.strict and noise.lacks_end(info) and "refused" not in info.noise:
+        measured = [result.case for result in results if result.status not in NOT_MEASURED]
+        null_like = next((planned for planned in plan.cases if planned.case in measured[-1:]), None)
+    if null_like:
+        say("Only the A/A null at the end is left to measure, by which --strict judges the run")
+    return OpenRun(
+        settings, plan, left, dynamo_names, slots, journal, info, results, words, null_like=null_like
+    )
 
 
 def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, str]]:
@@ -271,9 +282,10 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
             say(warning)
         orphans.end_strays()
         remove_abandoned_folders()
-        parts = by_slots(run.settings, [run.plan.cases[index] for index in run.left])
+        cases = [run.plan.cases[index] for index in run.left]
+        parts = by_slots(run.settings, [run.null_like] if run.null_like else cases)
         for number, (settings, places) in enumerate(parts):
-            left = [run.left[place] for place in places]
+            left = [run.left[place] for place in places] if run.left else []
             _measure_part(run, settings, left, watcher, say, is_further=number > 0)
             if run.interrupted:
                 break
@@ -312,7 +324,7 @@ def _measure_part(
     planned = [plan.cases[index] for index in left]
     costs = [plan.costs[index] for index in left]
     own_slots = run.slots if settings is run.settings else slots_of(settings)
-    slots = own_slots if left else ()
+    slots = own_slots if left or run.null_like else ()
     session = None
     try:
         with away_from(own_slots), ExitStack() as stack:
@@ -324,6 +336,7 @@ def _measure_part(
             session = Session(
                 planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results,
                 earlier=lambda info: earlier_nights(settings, info, plan, watcher.say),
+                null_like=run.null_like,
             )  # fmt: skip
             session.run()
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from perfdash.history.results import from_run
 from perfdash.history.store import BrokenHistory, open_store
 from perfdash.records import NOT_MEASURED, Result, RunInfo, Status
 from perfdash.runner.code_files import with_code
+from perfdash.runner.noise import lacks_end
 from perfdash.settings import RunSettings
 
 
@@ -35,8 +36,7 @@ def refusal(info: RunInfo) -> str | None:
     """Why --strict keeps a run out; None for one whose noise was within bounds, or was not asked about."""
     if "refused" in info.noise:
         return f"--strict: {info.noise['refused']}"
-    null = info.noise.get("null")
-    if info.configuration.get("strict") and null and "end" not in null:
+    if info.configuration.get("strict") and lacks_end(info):
         return "--strict: it ended before its noise was measured at the end"
     return None
 

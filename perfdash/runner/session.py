@@ -85,10 +85,12 @@ class Session:
         dynamo_names: dict[str, str],
         done: Sequence[Result] = (),
         earlier: Earlier = lambda info: {},
+        null_like: Planned | None = None,
     ) -> None:
         """`planned` are the cases that are left, `costs` their seconds; `done` was measured before.
 
-        `earlier` tells the processes of earlier nights, once the machine is known.
+        `earlier` tells the processes of earlier nights, once the machine is known. `null_like`: a case that
+        was measured before, where no case is left and the noise of the run is still to be judged.
         """
         self.planned = list(planned)
         self.costs = list(costs)
@@ -109,6 +111,7 @@ class Session:
         self._attempts = self._attempts_before()
         self._failures = schedule.SlotFailures()
         self._complained = False
+        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
         # Cases that are measured again, or are to be, since other programs spoilt their samples.
         self._disturbed = {
             index
@@ -116,6 +119,7 @@ class Session:
             if planned.case in self._results and is_to_be_repeated(self._results[planned.case])
         }
         self.begun = False  # whether a case has been started
+        self.null_like = null_like
         self._margin = margin_of(info)
         self._read_earlier = earlier
         self._earlier: Mapping[Case, Sequence[ProcessRatios]] = {}
@@ -134,6 +138,8 @@ class Session:
         state = "failed"
         try:
             real = [planned for planned in self.planned if planned.skip_reason is None]
+            if not real and self.null_like:
+                real = [self.null_like]
             if real:
                 self.executor.on_activity = self.watcher.activity
                 self._introduce(real)
@@ -164,7 +170,7 @@ class Session:
             f"at the {when} of the run a model against itself {distance}, "
             f"where {noise.NULL_BOUND:.0%} is allowed"
         )
-        if self.begun:  # what was measured stays refused, also when the run is resumed
+        if when == "end":  # what was measured stays refused, also when the run is resumed
             self.info.noise["refused"] = text
         raise MachineError(f"--strict: {text}: {consequence}. End what else runs on the machine")
 
@@ -334,9 +340,9 @@ class Session:
 
     def _take(self, slot: int, index: int, log: Path, answer: Answer) -> None:
         planned = self.planned[index]
-        result = assemble(planned, answer, self.policy.allocator, log.name)
+        result = assemble(planned, answer, self.policy.allocator, log.name, self._executed)
         if not planned.chooses_vector_isa:
-            check_isa(result, self.info.environment.get("vector_isa"))
+            check_isa(result, answer.outcomes, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:
             result.phases_s["replicas"] = round(answer.replica_s, 4)
         if result.status is Status.INFRA_ERROR and result.error and result.error.type == NO_FREE_CORE:

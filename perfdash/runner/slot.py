@@ -21,7 +21,7 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import TemporaryFolder, now
 from perfdash.records import Case, Job, Status
-from perfdash.runner import gpus, host, noise
+from perfdash.runner import compatibility, gpus, host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.case_status import is_measured, spoils_gpu
 from perfdash.runner.cores import Locks, core_names, every_slot
@@ -45,12 +45,25 @@ FURTHER = 2  # processes more, where the first ones disagree
 _FORKS = 40
 # Variables that change what inductor compiles, or for which instructions; names or beginnings.
 _OF_COMPILING = ("ATEN_CPU_CAPABILITY", "CXX", "TORCHINDUCTOR_")
+# Variables that decide which interpreter starts, and which packages it finds.
+_OF_INTERPRETER = ("PATH", "PYTHON")
 _KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
 # The share of each phase of the main process that a further process repeats; compiling it reads a cache.
 _OF_A_REPLICA = {"load": 1.0, "compile": 0.13, "latency": 1.0}
 
 _OF_A_JOB = {job_field.name for job_field in fields(Job)}
+
+
+class InterpreterChanged(MachineError):
+    """A fork parent's torch or packages are not those of the slot's first one: the run must end.
+
+    `changes`: a line each, as of compatibility.differences.
+    """
+
+    def __init__(self, message: str, changes: Sequence[str]) -> None:
+        super().__init__(message)
+        self.changes = list(changes)
 
 
 class Slot:
@@ -86,6 +99,7 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
+        self._first_hello: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}  # by _OF_INTERPRETER
         self._machine_cache: TemporaryFolder | None = None
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
@@ -127,7 +141,14 @@ class Slot:
         return self._parents[0].hello if 0 in self._parents else {}
 
     def renew(self) -> None:
-        """Ends the fork parents: the next case is measured under ones started anew, at other addresses."""
+        """Ends the fork parents: the next case is measured under ones started anew, at other addresses.
+
+        Their interpreter may be another one: a bisection builds one commit after another in one folder.
+        """
+        self._end_parents()
+        self._first_hello.clear()
+
+    def _end_parents(self) -> None:
         while self._parents:
             self._parents.popitem()[1].close()
 
@@ -316,6 +337,8 @@ class Slot:
                     # The main process is not one of the timed ones where the allocator is preloaded.
                     self._sample_again(order, job, log, on_event, outcomes, preload)
                     replica_s = time.monotonic() - replica_start
+        except InterpreterChanged:
+            raise
         except MachineError as error:  # no room for a folder
             outcomes = [_not_started(error)]
         if planned.case.device != "cpu" and spoils_gpu(outcomes):
@@ -353,7 +376,7 @@ class Slot:
 
         They hold no context of their own, but handles of the driver's library may be stale after a fault.
         """
-        self.renew()
+        self._end_parents()
         if monitor := self._gpu_monitor():
             monitor.wait_until_free()
 
@@ -416,11 +439,16 @@ class Slot:
 
         try:
             return self._parent_for(planned, parent, timed).run(job, log, watched, self.stop)
+        except InterpreterChanged:
+            raise
         except MachineError as error:
             return _not_started(error)
 
     def _parent_for(self, planned: Planned, number: int = 0, timed: bool = False) -> ForkParent:
-        """The running fork parent for a case; another one is started where this one will not do."""
+        """The running fork parent for a case; another one is started where this one will not do.
+
+        Raises InterpreterChanged where that one has another torch or other packages than the first one.
+        """
         launch = self._launch(planned, timed)
         parent = self._parents.get(number)
         if parent and (not parent.alive or parent.launch != launch or parent.forks >= _FORKS):
@@ -430,7 +458,26 @@ class Slot:
             parent = self._parents[number] = ForkParent(
                 launch, self._locks.fds, self.stop, self._notebook
             ).__enter__()
+            try:
+                self._refuse_changed_interpreter(parent)
+            except InterpreterChanged:
+                self._parents.pop(number).close()
+                raise
         return parent
+
+    def _refuse_changed_interpreter(self, parent: ForkParent) -> None:
+        variables = tuple(item for item in parent.launch.env if item[0].startswith(_OF_INTERPRETER))
+        first = self._first_hello.setdefault(variables, parent.hello)
+        changes = compatibility.differences(
+            *(compatibility.fingerprint({"worker": hello}) for hello in (first, parent.hello))
+        )
+        if changes:
+            raise InterpreterChanged(
+                f"{self._options.python} changed while it was measured (at the start | now):\n"
+                f"{compatibility.as_lines(changes)}\n"
+                "Nothing was measured under the new one. Restore it and use --resume, or start a new run.",
+                changes,
+            )
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:
         env = dict(planned.env)

@@ -263,6 +263,7 @@ class CaseProcess:
             weights_bytes=sum(held_memory.storage_bytes(held_memory.weights(module)).values()),
             held_bytes=sum(self.eager_side.held().values()),
             parameters=sum(p.numel() for p in module.parameters()),
+            own_files=loaded_files.of_user(loader, job),
         )
 
     def make_compiled_side(self) -> ModelSide:
@@ -558,14 +559,13 @@ class CaseProcess:
         load, cores = os.getloadavg()[0], sorted(os.sched_getaffinity(0))
         with self.pinned() as is_pinned:
             if self.eager_lost:
-                figures = latency_sampling.sample_alone(self.compiled_step, self.device, self.job.sampling)
+                figures = latency_sampling.sample_alone(
+                    self.compiled_step, self.device, self.job.sampling, cores
+                )
             else:
+                seed = self.job.seed + self.job.process
                 figures = latency_sampling.sample_pairs(
-                    self.eager_step,
-                    self.compiled_step,
-                    self.device,
-                    self.job.sampling,
-                    self.job.seed + self.job.process,
+                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores
                 )
         figures["probe_ms"] = [before, self.device.probe()]
         steps = {"backend": self.compiled_step} | ({} if self.eager_lost else {"eager": self.eager_step})

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, ContextManager, Dict, Optional, Tuple
 
 import torch
 
-from perfdash.records import Job
+from perfdash.records import Job, Status
 from perfdash.worker import held_memory, output_comparison, pytree, structure
 from perfdash.worker.device import Cpu, Cuda
+from perfdash.worker.failures import Unmeasurable
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -51,6 +52,8 @@ class ModelSide:
     # Buffers, and parameters where steps change them, by name, as save_state found them.
     state: Optional[dict[str, SavedTensor]] = None
     saves_parameters: bool = False
+    # The shapes of tensors that calls have added to the inputs, by path.
+    added: Dict[str, Optional[Tuple[int, ...]]] = field(default_factory=dict)
 
     def held(self) -> dict[int, int]:
         """Bytes of parameters, buffers, plain attributes and inputs, by storage."""
@@ -88,14 +91,33 @@ class ModelSide:
         }
 
     def restore(self) -> None:
-        """Set the inputs and the saved tensors of the module back to their saved values."""
+        """Set the inputs and the saved tensors of the module back to their saved values.
+
+        Raises Unmeasurable where a call has changed which tensors the inputs hold, or their shapes.
+        """
+        self._refuse_other_shapes()
         with torch.no_grad():
-            for tensor, pristine in zip(pytree.tensors_in(self.inputs), pytree.tensors_in(self.pristine)):
-                overwrite(tensor, pristine)
+            pristine = dict(pytree.leaves(self.pristine, "inputs"))
+            for path, tensor in pytree.leaves(self.inputs, "inputs"):
+                if isinstance(tensor, torch.Tensor) and path in pristine and path not in self.added:
+                    overwrite(tensor, pristine[path])
             for name, saved in (self.state or {}).items():
                 overwrite(saved.tensor, saved.values)
                 if _tensor_at(self.module, name) is not saved.tensor:  # a step replaced it
                     _put_back(name, saved)
+
+    def _refuse_other_shapes(self) -> None:
+        now, saved = _shapes(self.inputs), _shapes(self.pristine)
+        for path in dict.fromkeys([*now, *saved]):
+            shape = now.get(path)
+            # An object may keep what its first call computed; what grows, grows with the next call, too.
+            before = saved[path] if path in saved else self.added.setdefault(path, shape)
+            if shape != before:
+                raise Unmeasurable(
+                    Status.SKIPPED,
+                    f"a call of the model changes its inputs ({path}: {before} -> {shape}), so that no two "
+                    "calls are alike; measure a decoder by --scenario generation, or give it a static cache",
+                )
 
     def changed(self) -> Dict[str, Optional[torch.Tensor]]:
         """Copies of the inputs and saved buffers that differ from their saved values, by path.
@@ -216,6 +238,15 @@ def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """(batch, channels, h, w) with the channels beside each other in memory; other shapes unchanged."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def _shapes(inputs: Any) -> Dict[str, Optional[Tuple[int, ...]]]:
+    """The shape of each tensor in nested inputs, by path; None for nested tensors, which may have none."""
+    return {
+        path: None if leaf.is_nested else tuple(leaf.shape)
+        for path, leaf in pytree.leaves(inputs, "inputs")
+        if isinstance(leaf, torch.Tensor)
+    }
 
 
 def _device_of(inputs: Any) -> torch.device:

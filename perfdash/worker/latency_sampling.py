@@ -11,7 +11,7 @@ import os
 import random
 import statistics
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 from perfdash.records import Sampling
 from perfdash.worker import linux
@@ -74,9 +74,11 @@ def sample_pairs(
     device: Cpu | Cuda,
     sampling: Sampling,
     seed: int,
+    cores: Optional[Iterable[int]] = None,
 ) -> dict[str, Any]:
     """Sample pairs until the interval is narrow enough or the time budget is used.
 
+    `cores`: those of all threads of the calls; None: this thread's, which are all unless it is pinned.
     Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where the
     device has none), clean (both samples of the pair), and the disturbances meanwhile. eager_steps_ns and
     backend_steps_ns have one entry for each step of the last part, from the clean pairs.
@@ -96,7 +98,7 @@ def sample_pairs(
     stalled, retries = linux.cpu_stall_s(), device.allocator_retries()
     allocated = device.allocated()
     times_s: list[float] = []  # at which pairs ended, by the machine's monotonic clock
-    cores = os.sched_getaffinity(0)
+    cores = os.sched_getaffinity(0) if cores is None else set(cores)
     stolen, waited = linux.stolen_ticks(cores), linux.waited_s()
     try:
         sampling_start = time.monotonic()
@@ -133,7 +135,6 @@ def sample_pairs(
     names = list(getattr(eager, "parts", ()))
     stalled_after = linux.cpu_stall_s()
     stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
-    ticks = stolen_after[1] - stolen[1]
     all_samples = [*samples[0], *samples[1]]
     clean = [is_clean(a) and is_clean(b) for a, b in zip(*samples)]
     return {
@@ -146,8 +147,9 @@ def sample_pairs(
         "repeats": {"eager": repeats[0], "backend": repeats[1]},
         # The share of samples in which the model itself gave the core up.
         "waiting": _mean([float(s.voluntary > 0) for s in all_samples]),
-        # Shares of the time: taken by the hypervisor, and waited for a core (by the worst thread).
-        "steal": round((stolen_after[0] - stolen[0]) / ticks, 4) if ticks > 0 else None,
+        # Shares of the time: taken by the hypervisor from the worst core, waited for a core by the worst
+        # thread. A call waits for its slowest thread.
+        "steal": _most_stolen(stolen, stolen_after),
         "no_core": round(
             max((s - waited[thread] for thread, s in waited_after.items() if thread in waited), default=0.0)
             / wall,
@@ -175,9 +177,11 @@ def sample_pairs(
     }
 
 
-def sample_alone(call: Callable[[], Any], device: Cpu | Cuda, sampling: Sampling) -> dict[str, Any]:
+def sample_alone(
+    call: Callable[[], Any], device: Cpu | Cuda, sampling: Sampling, cores: Iterable[int]
+) -> dict[str, Any]:
     """Sample the back end alone, where eager is out of memory; returns what sample_pairs does."""
-    figures = sample_pairs(call, call, device, sampling, seed=0)
+    figures = sample_pairs(call, call, device, sampling, 0, cores)
     return {**figures, "alone": True}
 
 
@@ -201,6 +205,16 @@ def of_last_part(rows: list[list[float]], clean: list[bool], parts: int) -> list
     if len(kept) < min(_FEWEST_CLEAN, len(rows)) or not kept or len(kept[0]) <= 1:
         return []
     return [statistics.median(column) for column in zip(*kept)]
+
+
+def _most_stolen(before: dict[int, Tuple[int, int]], after: dict[int, Tuple[int, int]]) -> Optional[float]:
+    """The largest share of a core's ticks that the hypervisor took; None where none is known."""
+    shares = [
+        (stolen - before[core][0]) / (ticks - before[core][1])
+        for core, (stolen, ticks) in after.items()
+        if core in before and ticks > before[core][1]
+    ]
+    return round(max(shares), 4) if shares else None
 
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:

@@ -208,20 +208,20 @@ def cpu_stall_s() -> float | None:
         return None
 
 
-def stolen_ticks(cores: Iterable[int]) -> tuple[int, int]:
-    """Clock ticks since boot that the hypervisor took from these cores, and all their ticks.
+def stolen_ticks(cores: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Clock ticks since boot that the hypervisor took from each core, and all its ticks.
 
-    From steal in /proc/stat (proc(5)); (0, 0) where the kernel does not report it.
+    From steal in /proc/stat (proc(5)); without the cores of which the kernel does not report it.
     """
-    wanted = {f"cpu{core}" for core in cores}
-    stolen = total = 0
+    wanted = {f"cpu{core}": core for core in cores}
+    found = {}
     with contextlib.suppress(OSError, ValueError), open("/proc/stat") as stat:
         for line in stat:
             name, *fields = line.split()
             if name in wanted and len(fields) >= 8:
                 ticks = [int(field) for field in fields[:8]]  # guest time is part of user time
-                stolen, total = stolen + ticks[7], total + sum(ticks)
-    return stolen, total
+                found[wanted[name]] = ticks[7], sum(ticks)
+    return found
 
 
 def waited_s() -> dict[int, float]:

@@ -12,8 +12,10 @@ import os
 import sys
 import sysconfig
 import traceback
+from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
 
+from perfdash.worker import own_files
 from perfdash.worker.structure import packed_text
 
 _MOST_BYTES = 8 << 30  # of files that are read in one process
@@ -98,19 +100,23 @@ def of_model(loader: Any, job: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """
     find = getattr(loader, "files", None)
     files: dict[str, str] = find(job) if find else {}
-    digests = {name: digest_of_text(text) for name, text in files.items()}
+    digests = {name: own_files.digest_of_text(text) for name, text in files.items()}
     return {"model_files": digests} if digests else {}, {} if job.no_code else {
         name: packed_text(text) for name, text in files.items()
     }
 
 
-def digest_of_text(text: str) -> str:
-    """The digest of a file with this text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def of_user(loader: Any, job: Any) -> dict[str, str]:
+    """Digests of what the user wrote: files of the model, by path from its folder, and of the back end."""
+    find = getattr(loader, "files", None)
+    texts: dict[str, str] = find(job) if find else {}
+    if job.backend.endswith(".py"):
+        texts[job.backend] = own_files.source(Path(job.backend))
+    return {name: own_files.digest_of_text(text) for name, text in texts.items()}
 
 
 def _of_texts(texts: list[str]) -> str:
-    return digest_of_text("\n".join(texts))
+    return own_files.digest_of_text("\n".join(texts))
 
 
 def copy_kept(source: Optional[str], target: Optional[str]) -> None:

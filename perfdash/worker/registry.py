@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+from perfdash.worker import own_files
+
 KINDS = ("loaders", "backends", "scenarios", "datasets")
 
 
@@ -50,7 +52,7 @@ def backend(name_or_file: str) -> Any:
         raise LookupError(f"there is no back end in {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    own_files.execute(module, path)
     if not callable(getattr(module, "prepare", None)):
         raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
     return module

@@ -13,7 +13,7 @@ from perfdash.records import Case
 from perfdash.runner import code_files
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
-from perfdash.worker.loaded_files import digest_of_text
+from perfdash.worker.own_files import digest_of_text
 from perfdash.worker.structure import packed_text
 
 CASE = Case("own", "net.make")

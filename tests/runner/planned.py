@@ -97,8 +97,8 @@ COSTS = [9.0, 1.0, 4.0, 4.0, 2.0, 8.0, 3.0, 1.0, 5.0]
 class Parent:
     """A fork parent without processes; `eager` milliseconds by the number of the case's process."""
 
-    def __init__(self, launch, eager=(10.0,) * 6, stopped=False):
-        self.launch, self.eager, self.stopped = launch, eager, stopped
+    def __init__(self, launch, eager=(10.0,) * 6, stopped=False, hello=None):
+        self.launch, self.eager, self.stopped, self.hello = launch, eager, stopped, hello or {}
         self.alive, self.forks, self.closed = True, 0, False
 
     def __enter__(self):

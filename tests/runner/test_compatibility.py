@@ -5,7 +5,7 @@ import pytest
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Result, Status
-from perfdash.runner import compatibility
+from perfdash.runner import compatibility, host
 from perfdash.settings import RunSettings
 from tests.runner.planned import PLANNED
 
@@ -42,6 +42,27 @@ def test_what_differs_is_named():
     ]
     assert compatibility.differences(first, changed(variables={})) == ["variable OMP_PROC_BIND: close | none"]
     assert compatibility.differences(first, changed(cores=64))
+
+
+@pytest.mark.parametrize(
+    "name", ["TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE", "PYTORCH_ALLOC_CONF", "CXXFLAGS",
+             "ATEN_CPU_CAPABILITY"],
+)  # fmt: skip
+def test_a_setting_of_torch_or_the_compiler_is_a_difference(name):
+    variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
+    differences = compatibility.differences(changed(), changed(variables=variables))
+    assert differences == [f"variable {name}: none | 1"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TRITON_CACHE_DIR", "CUDA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES",
+     "NVIDIA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "TORCH", "TORCH_INDEX"],
+)  # fmt: skip
+def test_places_devices_and_what_ci_installs_are_no_difference(name):
+    variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
+    assert name in variables
+    assert compatibility.differences(changed(), changed(variables=variables)) == []
 
 
 def test_the_same_version_of_another_commit():

@@ -36,6 +36,34 @@ def test_last_cores_one_thread_a_core_first(monkeypatch):
     assert cores.choose_cores(2, "1,5,6") == (1, 5)
 
 
+@pytest.fixture
+def hybrid(monkeypatch):
+    """Four fast cores of two hardware threads each (0 to 7), and eight slow cores of one (8 to 15)."""
+    monkeypatch.setattr(cores, "cpu_limit", lambda: None)
+    monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
+    monkeypatch.setattr(cores.topology, "fastest_kind", lambda some: [core for core in some if core < 8])
+    pairs = [[0, 1], [2, 3], [4, 5], [6, 7], *([core] for core in range(8, 16))]
+    monkeypatch.setattr(cores, "sibling_groups", lambda some: [pair for pair in pairs if pair[0] in some])
+    monkeypatch.setattr(cores, "numa_nodes", lambda some: [list(some)])
+
+
+def test_slots_are_of_the_fastest_kind_of_cores(hybrid):
+    assert cores.choose_cores(1, None) == (6,)
+    assert cores.choose_slots(1, 2, None) == [(4, 6)]
+    assert cores.choose_slots("auto", 1, None) == [(6,), (4,), (2,)]
+    assert cores.every_slot(1) == [(6,), (4,), (2,), (0,)]
+    with pytest.raises(UsageError, match="0-7 has room for 4 at a time"):
+        cores.choose_slots(5, 1, None)
+    assert cores.choose_slots(2, 1, "6,15") == [(15,), (6,)], "what is asked for is taken"
+    assert cores.choose_cores(9, None)[-1] == 15, "the fastest kind has no room for them"
+
+
+@pytest.fixture(autouse=True)
+def all_alike(monkeypatch):
+    """The cores of this machine count as one kind."""
+    monkeypatch.setattr(cores.topology, "fastest_kind", list)
+
+
 def test_too_many(monkeypatch):
     monkeypatch.setattr(cores, "available_cores", lambda: [0, 1])
     with pytest.raises(UsageError, match="--threads 2 or fewer"):
@@ -53,6 +81,7 @@ def test_here():
 @pytest.fixture
 def two_sockets(monkeypatch):
     """Two nodes of four physical cores with two hardware threads each."""
+    monkeypatch.setattr(cores, "cpu_limit", lambda: None)
     monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
     monkeypatch.setattr(cores, "sibling_groups", lambda some: [[c, c + 8] for c in some if c < 8])
     monkeypatch.setattr(cores, "physical_core", lambda core: core % 8)
@@ -98,6 +127,13 @@ def test_auto_leaves_a_core_for_the_rest(two_sockets):
     assert sorted(cores.choose_slots("auto", 1, None)) == [(c,) for c in range(1, 8)]
     assert cores.choose_slots("auto", 2, None) == [(6, 7), (2, 3), (4, 5)]
     assert len(cores.choose_slots("auto", 1, "0-7")) == 8
+
+
+@pytest.mark.parametrize(("limit", "threads", "slots"), [(4.0, 1, 4), (4.0, 3, 1), (0.5, 1, 1), (99.0, 1, 7)])
+def test_auto_takes_no_more_slots_than_a_quota_keeps_busy(two_sockets, monkeypatch, limit, threads, slots):
+    monkeypatch.setattr(cores, "cpu_limit", lambda: limit)
+    assert len(cores.choose_slots("auto", threads, None)) == slots
+    assert len(cores.choose_slots(2, threads, None)) == 2, "a number is taken as it is"
 
 
 def test_only_a_slot_too_wide_for_a_node_goes_across(two_sockets):

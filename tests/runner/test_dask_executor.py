@@ -15,6 +15,7 @@ from perfdash.runner import dask_worker
 from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
+from perfdash.runner.slot import InterpreterChanged
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
 NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm", "worker": "tcp://farm:2"})
@@ -143,6 +144,14 @@ def test_a_worker_without_a_core_withdraws_its_slot_until_one_is_free(worker, mo
     assert dask_worker.is_released()
     dask_worker._idle()
     assert worker == [0, 1], "once"
+
+
+def test_a_worker_whose_interpreter_changes_ends_the_run(worker, monkeypatch):
+    def changed(slot, log):
+        raise InterpreterChanged("python changed", ["torch: 2.15 | 2.16"])
+
+    monkeypatch.setattr(dask_worker, "_slot", lambda options: SimpleNamespace(stop=None))
+    assert json.loads(dask_worker._serve("", changed)) == {"unlike": ["torch: 2.15 | 2.16"]}
 
 
 def test_a_worker_whose_scheduler_does_not_answer_tries_again(worker, monkeypatch):

@@ -63,6 +63,11 @@ def test_each_fault_says_what_to_do():
     assert faults["compiler"].level == "error"
 
 
+def test_slower_cores_are_named():
+    finding = levels(slower_cores="16-31")["core kinds"]
+    assert (finding.level, "16-31" in finding.what, "--cores" in finding.do) == ("note", True, True)
+
+
 def test_torch_and_torchvision_that_do_not_match():
     hello = {
         "torch": "2.15.0+cpu",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.records import Case
+from perfdash.records import Case, Result, Status
 from perfdash.runner import run as runs
 from perfdash.runner.plan import cut
 from perfdash.runner.run_journal import RunJournal, read_info
@@ -21,11 +22,15 @@ class Measured:
     """A session that measures nothing, and leaves what a real one does at its end."""
 
     begun = True
+    sessions: ClassVar = []
 
-    def __init__(self, planned, costs, policy, executor, journal, info, *_, **__):
+    def __init__(self, planned, costs, policy, executor, journal, info, *_, **more):
         self.journal, self.info, self.results = journal, info, []
+        self.planned, self.null_like = planned, more.get("null_like")
+        self.executor = executor
 
     def run(self):
+        Measured.sessions.append(self)
         self.info.noise["null"] = {"start": [1.0], "end": [1.0]}
         self.journal.write_state(self.info, "done")
 
@@ -34,6 +39,7 @@ class Measured:
 def open_run(tmp_path, monkeypatch):
     """A strict run with a case of one thread and one of two."""
     monkeypatch.setattr(runs, "Session", Measured)
+    monkeypatch.setattr(Measured, "sessions", [])
     monkeypatch.setattr(runs, "load_warning", lambda: None)
     monkeypatch.setattr(runs.orphans, "end_strays", lambda: None)
     monkeypatch.setattr(runs, "slots_of", lambda settings: [tuple(range(settings.threads))])
@@ -77,3 +83,39 @@ def test_a_run_that_was_interrupted_before_it_began_can_be_resumed(open_run, mon
     monkeypatch.setattr(runs, "open_executor", open_executor)
     runs.measure(open_run, None, print)
     assert read_info(open_run.journal.folder).state == "interrupted"
+
+
+@pytest.fixture
+def resume(open_run, monkeypatch):
+    """Resume the strict run, both of whose cases are measured, with a null like this."""
+
+    def resume(null, **noise):
+        results = [Result(planned.case, "t", 1.0, Status.PASS) for planned in open_run.plan.cases]
+        for result in results:
+            open_run.journal.append(result)
+        open_run.info.noise = {"null": null, **noise}
+        open_run.journal.close()
+        monkeypatch.setattr(runs, "plan_as_begun", lambda folder, settings: (open_run.plan, {}))
+        monkeypatch.setattr(runs, "check_machine", lambda settings, cases: None)
+        monkeypatch.setattr(runs, "open_executor", lambda settings, slots, *_: nullcontext(slots))
+        resumed = runs.resumed_run(open_run.journal.folder, open_run.info, open_run.settings, set(), print)
+        runs.measure(resumed, None, print)
+        return Measured.sessions[-1]
+
+    return resume
+
+
+def test_a_strict_run_that_lacks_only_its_last_null_measures_that(resume, open_run):
+    session = resume({"start": [1.0]})
+    assert session.planned == []
+    assert session.null_like == open_run.plan.cases[-1]
+    assert session.executor == [(0, 1)], "the slots of the last case"
+    assert refusal(open_run.info) is None
+
+
+@pytest.mark.parametrize(
+    ("null", "noise"), [({"start": [1.0], "end": [1.0]}, {}), ({"start": [1.0]}, {"refused": "at the end"})]
+)
+def test_a_run_whose_noise_was_judged_measures_no_null_again(resume, null, noise):
+    session = resume(null, **noise)
+    assert (session.null_like, session.executor) == (None, ())

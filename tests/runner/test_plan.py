@@ -5,8 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
-from perfdash.runner.plan import cut, differences, forecast, make_plan, parse_shard, plan_from_json
+from perfdash.records import Result, Status
+from perfdash.runner.plan import (
+    cut,
+    differences,
+    forecast,
+    make_plan,
+    parse_shard,
+    plan_from_json,
+    refuse_edited_model,
+)
 from perfdash.settings import RunSettings
+from perfdash.worker import own_files
 from tests.runner.planned import CASES, COSTS, case
 
 
@@ -68,6 +78,21 @@ def test_a_models_own_file_is_known_by_what_it_holds(tmp_path):
     assert moved.fingerprint == plan.fingerprint
     file.write_text("two")
     assert "source" in differences(old, plan.to_json())[0]
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_a_module_beside_a_model_that_was_edited_since_is_refused(tmp_path, change):
+    (tmp_path / "net.py").write_text("import layers\n")
+    layers = tmp_path / "layers.py"
+    layers.write_text("size = 3\n")
+    mine = replace(case("mine"), target=f"{tmp_path}/net.py:make")
+    digests = {name: own_files.digest_now(tmp_path / name) for name in ("net.py", "layers.py")}
+    results = [Result(planned.case, "t", 1.0, Status.PASS, structure={"model_files": digests})
+               for planned in (mine, case("of another plan"))]  # fmt: skip
+    refuse_edited_model(results, [mine], "night")
+    layers.write_text("size = 4\n") if change == "edited" else layers.unlink()
+    with pytest.raises(UsageError, match=rf"Cannot resume night: .* before {layers} was edited"):
+        refuse_edited_model(results, [mine], "night")
 
 
 def test_secrets_are_not_kept():

@@ -57,6 +57,22 @@ def test_a_note_of_the_slot_is_in_the_record():
     assert assemble(PLANNED, answer, "steady", "m.log").notes == ["no header"]
 
 
+def test_numbers_of_two_models_are_not_kept():
+    """A model file that is saved between the two processes of its case."""
+
+    def process(**files):
+        script = events()
+        next(event for event in script if event["event"] == "loaded")["own_files"] = files
+        return ProcessOutcome(script, status=0)
+
+    result, _ = run(process(net="old"), process(net="new"))
+    assert (result.status, result.error.type, result.failed_phase) == ("infra_error", "EditedModel", "load")
+    assert "net was edited during the run" in result.error.message
+    assert (result.eager_ms, result.backend_ms, result.speedup) == (None, None, None)
+    assert not is_worth_a_retry(result, neighbours=True)
+    assert run(process(net="old"), process(net="old", more="x"))[0].status is Status.PASS
+
+
 def test_pooled_and_own_spread():
     assert run(ProcessOutcome(events(), status=0), beside=replicated())[0].speedup.basis == "pooled"
     result = replicated()

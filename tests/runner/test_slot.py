@@ -249,6 +249,48 @@ def test_many_processes_do_not_keep_many_parents(parents, tmp_path):
     assert [parent.closed for parent in parents.started] == [False, False, False, True, True, True]
 
 
+@pytest.fixture
+def commits(parents, monkeypatch):
+    """The commits of torch that the slot's fork parents find, in turn; each parent forks once."""
+    commits = []
+
+    def start(launch, locks, stop, notebook=None):
+        hello = {"torch": "2.15", "torch_git_version": commits.pop(0), "packages": {}}
+        parents.started.append(Parent(launch, parents.eager, hello=hello))
+        return parents.started[-1]
+
+    monkeypatch.setattr(slots, "ForkParent", start)
+    monkeypatch.setattr(slots, "_FORKS", 1)
+    return commits
+
+
+def test_an_interpreter_that_changes_ends_the_run(parents, commits, tmp_path):
+    commits += ["abc"] * 3 + ["def"] * 3
+    parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
+    with pytest.raises(MachineError, match=r"python changed .*\n  torch_git_version: abc \| def\n"):
+        parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
+    assert parents.started[-1].closed
+    for order in (Order(planned("eager")), Order(planned("eager", env={"X": "1"}))):
+        with pytest.raises(MachineError, match=r"abc \| def"):
+            parents.measure(order, tmp_path / "log", print)
+    assert [parent.forks for parent in parents.started] == [1, 1, 1, 0, 0, 0]
+
+
+def test_other_packages_that_a_variable_asks_for_are_no_change(parents, commits, tmp_path):
+    commits += ["abc", "def", "abc"]
+    for env in ({}, {"PYTHONPATH": "/other"}, {}):
+        parents.measure(Order(planned("eager", env=env), 1), tmp_path / "log", print)
+    assert commits == []
+
+
+def test_a_slot_that_was_renewed_may_measure_another_build(parents, commits, tmp_path):
+    commits += ["abc", "def"]
+    for _ in range(2):
+        answer = parents.measure(Order(planned("eager"), 1), tmp_path / "log", print)
+        assert answer.outcomes[0].find("done")
+        parents.renew()
+
+
 def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
     monkeypatch.setattr(slots, "every_slot", lambda threads: [(1_000_001,), (1_000_002,)])
     held = Locks.take(core_names([1_000_001]))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from perfdash.records import Case, Job
+from perfdash.records import Case, Job, Status
 from tests.lazy import lazy
 
 torch = lazy("torch")
 modules = lazy("tests.worker.modules")
 eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
+failures = lazy("perfdash.worker.failures")
 
 
 def made(dtype, baseline=None):
@@ -56,6 +58,50 @@ def test_inputs_that_a_model_has_changed_come_back():
     assert eager.inputs[0].abs().sum() > 0, "each side has its own"
     own.restore()
     assert torch.equal(own.inputs[0], before)
+
+
+class Cache:
+    """A cache of keys that a call replaces by longer ones, as transformers' DynamicCache does."""
+
+    def __init__(self, length):
+        self.layers = [SimpleNamespace(keys=torch.randn(1, length, 2) if length else None)]
+
+    def grow(self):
+        (layer,) = self.layers
+        new = torch.randn(1, 1, 2)
+        layer.keys = new if layer.keys is None else torch.cat([layer.keys, new], dim=1)
+
+
+def side_of(inputs):
+    job = Job(Case("s", "m"), "python", "")
+    return eager_and_compiled.eager_side(torch.nn.Identity(), inputs, job, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("length", "calls", "change"),
+    [(64, 1, r"\(1, 64, 2\) -> \(1, 65, 2\)"), (0, 2, r"\(1, 1, 2\) -> \(1, 2, 2\)")],
+)
+def test_inputs_that_grow_with_every_call_are_not_measured(length, calls, change):
+    side = side_of({"x": torch.randn(3), "past_key_values": Cache(length)})
+    for _ in range(calls):
+        side.restore()
+        side.inputs["past_key_values"].grow()
+    path = r"inputs\['past_key_values'\].layers\[0\].keys"
+    with pytest.raises(failures.Unmeasurable, match=rf"({path}: {change}).*--scenario generation") as caught:
+        side.restore()
+    assert caught.value.status is Status.SKIPPED
+
+
+def test_what_the_first_call_keeps_in_an_input_stays_and_the_rest_comes_back():
+    graph = SimpleNamespace(degrees=None, edges=torch.ones(2, 3))
+    side = side_of((graph,))
+    (own,) = side.inputs
+    for _ in range(3):
+        own.degrees = torch.full((5,), 7.0)
+        own.edges.zero_()
+        side.restore()
+        assert own.edges.sum() == 6
+        assert own.degrees.sum() == 35
 
 
 def test_data_are_cast_as_the_inputs_are():

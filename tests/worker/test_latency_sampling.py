@@ -186,7 +186,8 @@ def test_it_goes_on_until_there_are_enough_clean_pairs():
 
 
 def test_who_else_was_at_work_is_recorded(monkeypatch):
-    ticks, waited = iter([(10, 1000), (13, 1100)]), iter([{1: 0.0, 2: 5.0}, {1: 1e-9, 2: 1e9, 3: 1e12}])
+    ticks = iter([{0: (10, 1000)}, {0: (13, 1100)}])
+    waited = iter([{1: 0.0, 2: 5.0}, {1: 1e-9, 2: 1e9, 3: 1e12}])
     monkeypatch.setattr(linux, "stolen_ticks", lambda cores: next(ticks))
     monkeypatch.setattr(linux, "waited_s", lambda: next(waited))
     sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
@@ -196,10 +197,34 @@ def test_who_else_was_at_work_is_recorded(monkeypatch):
     assert pairs["waiting"] == 0.0
 
 
+def test_steal_is_that_of_the_worst_core_also_where_this_thread_is_pinned_to_another(monkeypatch):
+    """A pinned thread may run on one core, and the threads beside it on others."""
+    asked, times = [], iter(range(2))
+
+    def stolen_ticks(cores):
+        asked.append(set(cores))
+        later = next(times)
+        every = {1: (0, 100 * later), 2: (4 * later, 100 * later), 3: (1 * later, 100 * later), 4: (0, 0)}
+        return {core: every[core] for core in cores if core in every}
+
+    monkeypatch.setattr(linux, "stolen_ticks", stolen_ticks)
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    pairs = latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0, [1, 2, 3, 4])
+    assert asked == [{1, 2, 3, 4}] * 2
+    assert pairs["steal"] == 0.04
+
+
+def test_steal_is_unknown_where_the_kernel_does_not_tell(monkeypatch):
+    monkeypatch.setattr(linux, "stolen_ticks", lambda cores: {})
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    assert latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)["steal"] is None
+
+
 def test_what_the_kernel_tells_of_waiting():
-    stolen, total = linux.stolen_ticks(os.sched_getaffinity(0))
-    assert 0 <= stolen <= total
-    assert linux.stolen_ticks([10**6]) == (0, 0)
+    ticks = linux.stolen_ticks(os.sched_getaffinity(0))
+    assert set(ticks) == os.sched_getaffinity(0)
+    assert all(0 <= stolen <= total for stolen, total in ticks.values())
+    assert linux.stolen_ticks([10**6]) == {}
     waited = linux.waited_s()
     assert threading.get_native_id() in waited
     assert all(seconds >= 0 for seconds in waited.values())

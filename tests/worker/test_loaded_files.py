@@ -6,11 +6,11 @@ import functools
 import json
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from perfdash.worker import loaded_files
+from perfdash.worker import loaded_files, registry
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,18 @@ def test_a_digest_follows_the_content_of_a_module_not_its_time(monkeypatch, tmp_
     assert loaded_files.digests(None) == second
     assert "libc.so.6" in second
     assert "standard library of Python" in second
+
+
+def test_what_the_user_wrote_is_the_model_and_the_back_end(tmp_path):
+    backend = tmp_path / "mine.py"
+    backend.write_text("def prepare(module, inputs, job): ...\n")
+    loader = SimpleNamespace(files=lambda job: {"net.py": "x = 1\n"})
+    executed = registry.backend(str(backend))
+    before = loaded_files.of_user(loader, SimpleNamespace(backend=str(backend)))
+    assert list(before) == ["net.py", str(backend)]
+    backend.write_text("edited\n")
+    assert loaded_files.of_user(loader, SimpleNamespace(backend=executed.__file__)) == before
+    assert loaded_files.of_user(SimpleNamespace(), SimpleNamespace(backend="inductor")) == {}
 
 
 def test_a_file_is_read_once(monkeypatch, tmp_path):

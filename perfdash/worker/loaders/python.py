@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict
 
 from perfdash.records import Job
+from perfdash.worker import own_files
 
 PRELOAD: tuple[str, ...] = ()
 _MOST_CHARS = 4 << 20  # of sources that are handed over
@@ -29,6 +30,7 @@ def load(job: Job) -> tuple[Any, Any]:
     file, _, function = job.target.rpartition(":")
     path = Path(file)
     module = _executed(path)
+    files(job)  # an edit of the modules beside it from here on is not what runs
     if not callable(getattr(module, function, None)):
         near = difflib.get_close_matches(
             function, [n for n in vars(module) if callable(vars(module)[n])], n=3
@@ -49,13 +51,16 @@ def _executed(path: Path) -> Any:
         raise LookupError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    own_files.execute(module, path)
     _modules[path.absolute()] = module
     return module
 
 
 def files(job: Job) -> dict[str, str]:
-    """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
+    """The sources that the model is made of: its file and the modules beside it that it imported, by path.
+
+    Each is as it was executed, or as it was when this function first found it.
+    """
     folder = _folder(job)
     texts: dict[str, str] = {}
     for module in list(sys.modules.values()):
@@ -64,8 +69,8 @@ def files(job: Job) -> dict[str, str]:
         if path is None or path.suffix != ".py" or not is_own(job, str(path)):
             continue
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = own_files.source(path)
+        except (OSError, SyntaxError, ValueError):
             continue
         if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
             texts[str(path.relative_to(folder))] = text
@@ -73,9 +78,10 @@ def files(job: Job) -> dict[str, str]:
 
 
 def is_own(job: Job, file: str) -> bool:
-    """Whether a file lies beside that of the model, and belongs to no installed package."""
+    """Whether a file lies beside that of the model, belongs to no installed package and is not generated."""
     path = Path(file)
-    return _folder(job) in path.parents and not _is_installed(path)
+    is_generated = Path(job.scratch) in path.parents
+    return _folder(job) in path.parents and not is_generated and not _is_installed(path)
 
 
 def _folder(job: Job) -> Path:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,10 +19,8 @@ print(python.load(job(sys.argv[1]))[0])
 """
 
 
-def job(file):
-    from types import SimpleNamespace
-
-    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
+def job(file, scratch=""):
+    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1), scratch=str(scratch))
 
 
 @pytest.fixture
@@ -69,6 +68,35 @@ def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path):
     assert python.files(job(model)) == {
         "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("imports")
+def test_code_that_compiling_generates_is_no_file_of_the_model(tmp_path):
+    """A model in /tmp has the folder of its own case below it."""
+    from perfdash.worker.loaders import python
+
+    model, scratch = tmp_path / "model_beside_its_scratch.py", tmp_path / "perfdash-x"
+    scratch.mkdir()
+    (scratch / "generated.py").write_text("")
+    model.write_text("def make(batch_size):\n    return 'net', ()\n")
+    own = job(model, scratch)
+    python.load(own)
+    sys.modules["generated"] = SimpleNamespace(__file__=str(scratch / "generated.py"))
+    assert list(python.files(own)) == [model.name]
+
+
+@pytest.mark.usefixtures("imports")
+def test_the_source_of_a_model_is_what_was_executed(tmp_path):
+    from perfdash.worker.loaders import python
+
+    model, beside = tmp_path / "model_that_is_edited.py", tmp_path / "beside_a_model_that_is_edited.py"
+    beside.write_text("size = 3\n")
+    model.write_text(f"from {beside.stem} import size\n\n\ndef make(batch_size):\n    return size, ()\n")
+    sources = {path.name: path.read_text() for path in (beside, model)}
+    assert python.load(job(model)) == (3, ())
+    for path in (beside, model):
+        path.write_text("size = 4\n")
+    assert python.files(job(model)) == sources
 
 
 @pytest.mark.usefixtures("imports")
