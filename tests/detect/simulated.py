@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
+import sqlalchemy as sa
 
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.files import now
-from perfdash.history import alert_store
+from perfdash.history import alert_store, schema
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
@@ -79,6 +80,23 @@ def of_setting(night: Imported, threads: int) -> Imported:
     name = f"{night.run.name}_{threads}"
     started = night.run.started.replace("T01:00", f"T01:{threads:02}")
     return Imported(replace(night.run, name=name, started=started, uid=name), rows)
+
+
+def add_runs_beside(store: Store, number: int) -> None:
+    """Adds so many runs of other cases to each night; their results are left out, to save time."""
+    with store.write() as connection:
+        for row in connection.execute(sa.select(schema.runs)).all():
+            columns = {name: value for name, value in row._mapping.items() if name != "id"}
+            others = [
+                {
+                    **columns,
+                    "key": f"{row.key[:50]}-{place}",
+                    "name": f"{row.name}_{place}",
+                    "started": row.started.replace("T01:00", f"T02:{place:02}"),
+                }
+                for place in range(number)
+            ]
+            connection.execute(sa.insert(schema.runs), others)
 
 
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.history import alert_store, schema
+from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
-from tests.detect.simulated import farm, judge_nights, slower
+from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower
 from tests.stores import made_store
 
 
@@ -18,22 +17,6 @@ def quick(tmp_path):
         yield opened
 
 
-def measure_others(store, runs_a_night):
-    """So many runs of other cases beside each night's run; their results are left out, to save time."""
-    with store.write() as connection:
-        for row in connection.execute(sa.select(schema.runs)).all():
-            beside = [
-                {
-                    **{name: value for name, value in row._mapping.items() if name != "id"},
-                    "key": f"{row.key[:50]}-{number}",
-                    "name": f"{row.name}_{number}",
-                    "started": row.started.replace("T01:00", f"T02:{number:02}"),
-                }
-                for number in range(runs_a_night)
-            ]
-            connection.execute(sa.insert(schema.runs), beside)
-
-
 def test_an_old_alert_is_dated_by_nights_of_twelve_runs_as_by_nights_of_one(quick):
     runs = farm(98, 3, change=slower("model01", 26, 1.15))
     judge_nights(quick, runs[:28], 26)
@@ -41,7 +24,7 @@ def test_an_old_alert_is_dated_by_nights_of_twelve_runs_as_by_nights_of_one(quic
     with quick.read() as connection:
         alerts = alert_store.load(connection, states=alert_store.SHOWN)
         of_one = gather(connection, alerts)
-    measure_others(quick, 11)
+    add_runs_beside(quick, 11)
     with quick.read() as connection:
         of_twelve = gather(connection, alerts)
     assert [item.before for item in of_one] == [26]
