@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Looks for the commit behind each confirmed regression that was not bisected yet, with BISECT=yes: the worst
-# first, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished is resumed by the next night on
-# this machine, or by hand.
+# Looks for the commit behind each confirmed regression that was not bisected yet, with BISECT=yes: the worst of
+# tonight first, then older ones, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished is
+# resumed by the next night on this machine, or by hand; what failed, by hand only.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
 rm -f "$PERFDASH_NIGHTLY/bisected" # what ci/nightly.sh has to tell once more, if anything
@@ -49,9 +49,15 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   if [ -n "$repo" ]; then builds+=(--repo "$repo"); fi
   if [ -n "$TORCH_INDEX" ] && [[ "$recipe" != git ]]; then builds+=(--wheels "$TORCH_INDEX"); fi
   code=2
+  failed="$OUT/bisections/failed-$alert" # to_bisect.py reads which these are
+  mkdir -p "$OUT/bisections"
+  rm -f "$failed"
   if [ -n "$unfinished" ]; then
+    if ! flock --nonblock "$unfinished/.lock" true; then
+      say "Alert $alert: $unfinished is running"
+      continue
+    fi
     say "Alert $alert: resuming $unfinished"
-    mkdir -p "$OUT/bisections"
     if [ "${unfinished%/*}" != "$OUT/bisections" ]; then
       flock --nonblock "$unfinished/.lock" mv "$unfinished" "$OUT/bisections/" || true # in use: it refuses
     fi
@@ -61,6 +67,7 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   if [ "$code" = 2 ]; then
     bisect --alert "$alert" --recipe "$recipe" --python "$(measured_python)" ${suite:+--suite "$suite"}
   fi
+  case "$code" in 2 | 3) touch "$failed" ;; esac
   if [ "$code" = 124 ]; then
     say "Alert $alert: BISECT_HOURS=$BISECT_HOURS are over; the next night resumes it, or the command above"
     code=0

@@ -1,8 +1,9 @@
 """Which alerts a nightly bisects, `to_bisect.py regressions.json MOST SUITES FOLDERS...`: confirmed, of one
-model, not bisected yet; the worst first.
+model, not bisected yet; the worst of tonight first, then older ones.
 
 Prints a line an alert, its fields separated by tabs: its number, its suite's file, where it comes from one of
-the user's own, and the folder of its bisection below FOLDERS that was not finished.
+the user's own, and the folder of its bisection below FOLDERS that was not finished. A file `failed-NUMBER` in
+one of FOLDERS says that the bisection of an alert failed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +19,54 @@ from typing import Any
 _LATENCIES = ("eager_ms", "backend_ms")
 _METRICS = (*_LATENCIES, "compilation_cpu_s", "backend_peak_bytes", "graph_breaks")
 _ALIKE = 0.7
+# Confirmed tonight; since an earlier night; back after it was fixed.
+_STATES = ("confirmed", "open", "reopened")
 
 
-def chosen(alerts: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """At most so many, one a model."""
+def chosen(alerts: list[dict[str, Any]], most: int, folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
+    """At most so many: what was confirmed tonight or begun, the worst first, one a model; then older ones.
+
+    Of the older ones the newest comes first, and none between two nights of which an alert is bisected: most
+    alerts between the same nights have one cause. One whose bisection failed is left to people.
+    """
+    first, waiting = [], []
+    for alert in alerts:
+        if _is_bisected(alert) or not _can_be_bisected(alert):
+            continue
+        if alert["state"] != "open":
+            first.append(alert)
+        elif not any((folder / f"failed-{alert['id']}").exists() for folder in folders):
+            (first if unfinished(alert, folders) else waiting).append(alert)
+    bisected = sorted(_one_a_model(first), key=lambda alert: -_size(alert))[:most]
+    nights = {_nights(alert) for alert in [*filter(_is_bisected, alerts), *bisected]}
+    for alert in sorted(_one_a_model(waiting), key=lambda alert: -alert["id"]):
+        if len(bisected) < most and _nights(alert) not in nights:
+            bisected.append(alert)
+            nights.add(_nights(alert))
+    return bisected
+
+
+def _can_be_bisected(alert: dict[str, Any]) -> bool:
+    is_known = alert["kind"] == "status" or alert["metric"] in _METRICS
+    return bool(alert["direction"] == "worse" and alert["state"] in _STATES and alert["case"] and is_known)
+
+
+def _is_bisected(alert: dict[str, Any]) -> bool:
+    bisected = alert["details"].get("bisected") or {}
+    return bool(bisected) and bool(bisected.get("finished", True))
+
+
+def _nights(alert: dict[str, Any]) -> tuple[object, ...]:
+    """The days around a change, and whether it is a failure: those have causes of their own."""
+    days = ((alert.get(name) or {}).get("started", str(alert["id"]))[:10] for name in ("good", "bad"))
+    return alert["kind"] == "status", *days
+
+
+def _one_a_model(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     by_case: dict[str, list[dict[str, Any]]] = {}
     for alert in alerts:
-        if (
-            alert["direction"] == "worse" and alert["state"] == "confirmed" and alert["case"]
-            and not _is_bisected(alert["details"].get("bisected") or {})
-            and (alert["kind"] == "status" or alert["metric"] in _METRICS)
-        ):  # fmt: skip
-            by_case.setdefault(json.dumps(alert["case"], sort_keys=True), []).append(alert)
-    worst = sorted(map(_one_of, by_case.values()), key=lambda alert: -_size(alert))
-    return worst[:most]
-
-
-def _is_bisected(bisected: dict[str, Any]) -> bool:
-    return bool(bisected) and bisected.get("finished", True)
+        by_case.setdefault(json.dumps(alert["case"], sort_keys=True), []).append(alert)
+    return [_one_of(of_case) for of_case in by_case.values()]
 
 
 def _one_of(alerts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -56,12 +88,13 @@ def _size(alert: dict[str, Any]) -> float:
     return abs(alert["change"]) if alert["change"] is not None else 9.0
 
 
-def unfinished(alert: dict[str, Any], folders: list[str]) -> str:
+def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
     """The newest bisection that was begun for this alert and model; of a finished one the alert knows."""
     begun = []
-    for path in [path for folder in folders for path in Path(folder).glob("*/journal.jsonl")]:
+    for path in [path for folder in folders for path in folder.glob("*/journal.jsonl")]:
         try:
-            event = json.loads(path.open().readline())
+            with path.open() as journal:
+                event = json.loads(journal.readline())
         except (OSError, ValueError):
             continue
         model = (event.get("case") or {}).get("model")
@@ -71,10 +104,11 @@ def unfinished(alert: dict[str, Any], folders: list[str]) -> str:
 
 
 def main() -> None:
-    file, most, suites, *folders = sys.argv[1:]
+    file, most, suites, *names = sys.argv[1:]
+    folders = [Path(name) for name in names]
     files = [path for path in suites.split(",") if path.endswith(".toml")]
     own = {tomllib.loads(Path(path).read_text())["name"]: path for path in files}
-    for alert in chosen(json.loads(Path(file).read_text()), int(most)):
+    for alert in chosen(json.loads(Path(file).read_text()), int(most), folders):
         # A dash, since the shell that reads the line joins tabs.
         suite = own.get(alert["case"]["suite"]) or "-"
         print(alert["id"], suite, unfinished(alert, folders) or "-", sep="\t")

@@ -244,6 +244,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from itertools import pairwise
 
     from perfdash.detect.change_dates import lasting_changes
+    from perfdash.detect.nights import latest_days
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.methods import changes
     from perfdash.metrics import JUDGED
@@ -251,9 +252,8 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
 
     with store.read() as connection:
         last = find_run(connection, run or "last")
-        runs = list_runs(
-            connection, testbed_id=last.testbed_id, until=last.started, latest=nights, with_excluded=False
-        )
+        earlier = list_runs(connection, testbed_id=last.testbed_id, until=last.started, with_excluded=False)
+        runs = latest_days(earlier, nights)
         lasting = list(lasting_changes(panel(connection, runs, JUDGED)))
         cases = cases_by_id(connection, (dated.case_id for dated in lasting if dated.case_id))
     if as_json:
@@ -270,7 +270,8 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
         ]
         typer.echo(dumps(plain, indent=1))
         return
-    typer.echo(f"{last.host_class}: {len(runs)} nights up to {last.started[:10]}")
+    days = len({run.started[:10] for run in runs})
+    typer.echo(f"{last.host_class}: {days} nights up to {last.started[:10]}")
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
             typer.echo(f"From {after.started[:10]} on by another method ({', '.join(other)}): not compared")

@@ -15,6 +15,7 @@ from scipy import special
 
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
+from perfdash.detect.nights import first_latest_day
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
@@ -25,8 +26,7 @@ from perfdash.stats.common_dates import IMPOSSIBLE, NIGHTS_BEFORE, date_logs, da
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.nightly_test import FLOOR
 
-# Nights in which a change is dated.
-DATED_IN = 400
+_DATED_IN = 800  # days with runs in which a change is dated
 _BASELINE = 20  # nights in the level before a change, at most
 _OTHERS = 100  # cases that show the levels of several machines, at most
 REAL = [state for state in STATES if state not in NOT_REAL]
@@ -181,7 +181,8 @@ def evidence_of(
         return AlertEvidence(alert, case, good, bad, seen, dates=_between(good, bad))
     of_case = of_method(of_case, bad.method)
     metric = alert.metric
-    before = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
+    known = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
+    before = known or _BASELINE  # which were longer ago than is read, or pruned
     nights = sum(_time(run) >= _time(bad) for run in of_case.runs)
     dates = _dates(_at_one_level(past, of_case, alert, bad, steps), alert, metric, bad) or _between(good, bad)
     speedup = _speedups(of_case, alert, good, seen)
@@ -238,11 +239,14 @@ def _panel(
     """The metrics of some alerts' cases over a testbed's nights, read once for all alerts.
 
     The newest nights are read first, and of each case only as many as date its alerts: most alerts are young,
-    and nights are many. Where several machines measured them, other cases are read too, which show the
-    machines' levels. `runs`: those of the alerts, by their ids.
+    and nights are many. Where several machines measured them, other runs and cases are read too, which show
+    the machines' levels. `runs`: those of the alerts, by their ids.
     """
-    of_testbed = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
-    others = some_cases(connection, of_testbed[-_AT_ONCE:]) if has_several_machines(of_testbed) else []
+    first_day = first_latest_day(connection, testbed_id, _DATED_IN)
+    others: list[int] = []
+    if _hosts(connection, testbed_id, first_day) > 1:
+        newest = list_runs(connection, testbed_id=testbed_id, latest=_AT_ONCE, with_excluded=False)
+        others = some_cases(connection, newest)
     undated = {
         (alert.case_id or 0, alert.metric or "", _time(bad))
         for alert in alerts
@@ -250,12 +254,16 @@ def _panel(
     }
     nights_before: Counter[tuple[int, str, tuple[str, int]]] = Counter()
     parts: list[Panel] = []
-    for end in range(len(of_testbed), 0, -_AT_ONCE):
-        if not undated:
+    end: RunLine | None = None
+    while undated:
+        case_ids = sorted({case_id for case_id, _, _ in undated})
+        some = _runs_of_cases(connection, testbed_id, case_ids, first_day, end)
+        if not some:
             break
-        case_ids = sorted({*others, *(case_id for case_id, _, _ in undated)})
-        some = of_testbed[max(0, end - _AT_ONCE) : end]
-        part = panel(connection, some, [*JUDGED, "speedup"], case_ids=case_ids)
+        if others:
+            some = _runs_between(connection, testbed_id, some[0], end)
+        end = some[0]
+        part = panel(connection, some, [*JUDGED, "speedup"], case_ids=sorted({*others, *case_ids}))
         parts.insert(0, part)
         metrics = {metric for _, metric, _ in undated}
         is_known = {metric: np.isfinite(metric_logs(part, metric)) for metric in metrics}
@@ -268,6 +276,43 @@ def _panel(
                 nights_before[series] += int(before.sum())
         undated = {series for series in undated if nights_before[series] < NIGHTS_BEFORE}
     return _joined(parts)
+
+
+def _hosts(connection: sa.Connection, testbed_id: int, since: str) -> int:
+    """The number of machines that measured a testbed's runs from the day `since` on."""
+    runs = schema.runs
+    query = sa.select(sa.func.count(runs.c.host_id.distinct())).where(
+        runs.c.testbed_id == testbed_id, runs.c.started >= since, runs.c.excluded.is_(None)
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def _runs_of_cases(
+    connection: sa.Connection, testbed_id: int, case_ids: Sequence[int], since: str, end: RunLine | None
+) -> list[RunLine]:
+    """The newest _AT_ONCE runs of a testbed before the run `end` that measured any of some cases."""
+    runs, results = schema.runs, schema.results
+    measured = sa.select(results.c.id).where(results.c.run_id == runs.c.id, results.c.case_id.in_(case_ids))
+    query = sa.select(runs.c.id).where(
+        runs.c.testbed_id == testbed_id,
+        runs.c.started >= since,
+        runs.c.excluded.is_(None),
+        measured.exists(),
+    )
+    if end is not None:
+        is_earlier = sa.and_(runs.c.started == end.started, runs.c.id < end.id)
+        query = query.where(sa.or_(runs.c.started < end.started, is_earlier))
+    newest = query.order_by(runs.c.started.desc(), runs.c.id.desc()).limit(_AT_ONCE)
+    return list_runs(connection, ids=connection.execute(newest).scalars().all())
+
+
+def _runs_between(
+    connection: sa.Connection, testbed_id: int, first: RunLine, end: RunLine | None
+) -> list[RunLine]:
+    """The runs of a testbed from `first` on and before `end`."""
+    until = end.started if end else None
+    runs = list_runs(connection, testbed_id=testbed_id, since=first.started, until=until, with_excluded=False)
+    return [run for run in runs if _time(first) <= _time(run) and (end is None or _time(run) < _time(end))]
 
 
 def some_cases(connection: sa.Connection, runs: Sequence[RunLine]) -> list[int]:
@@ -298,11 +343,11 @@ def _joined(parts: Sequence[Panel]) -> Panel:
 
 
 def _measured(past: Panel, case_id: int | None) -> Panel | None:
-    """The panel of one case, over the latest DATED_IN nights that measured it."""
+    """The panel of one case, over the nights that measured it."""
     if case_id not in past.case_ids:
         return None
     row = past.case_ids.index(case_id)
-    return _part(past, [row], np.flatnonzero(past.statuses[row] != "")[-DATED_IN:].tolist())
+    return _part(past, [row], np.flatnonzero(past.statuses[row] != "").tolist())
 
 
 def _part(panel: Panel, rows: Sequence[int], nights: Sequence[int]) -> Panel:

@@ -64,7 +64,6 @@ _MODE_RETURNS = 2  # times that a fixed change came back after which its series 
 _SPELLS = 10  # times that a change was fixed whose nights are kept
 _NOISY = ("metric", "drift")  # the kinds of changes of which a test of noise may be uncertain
 _LEVELS = ("good_run_id", "bad_run_id", "before", "after", "change", "p", "details")  # of an alert
-REFUTED = "dismissed by a re-measurement"  # the note of such an event
 _JUMPS = "the series jumps between two levels: only a re-measurement makes an alert of it"
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
 
@@ -153,6 +152,8 @@ def advance(
             ]
             if reappeared and _is_same_change(alert, findings[reappeared[0]]):
                 matched.update(reappeared)
+                if is_refuted(alert, panel.runs[findings[reappeared[0]].bad], tonight):
+                    continue
                 changed.append(_returned(alert, findings[reappeared[0]], panel, at))
             continue
         levels = alert_levels(alert, panel, net, machines or {})
@@ -411,6 +412,15 @@ def dismissed(alert: Alert, at: str) -> Alert:
         fixed_run = spells[-1][1] if spells else alert.seen_run_id
         return replace(_fixed_again(alert, fixed_run, at), seen_run_id=alert.seen_run_id)
     return replace(alert, state=DISMISSED, changed=at) if alert.state in (SUSPECTED, NEW) else alert
+
+
+def is_refuted(alert: Alert, bad: RunLine, tonight: RunLine) -> bool:
+    """Whether a re-measurement refuted an alert's change that begins with the run `bad` and is seen tonight.
+
+    It holds where the nights up to the re-measured one are judged again, not for later ones.
+    """
+    refuted = alert.details.get("refuted")
+    return bool(refuted and bad.started >= refuted["since"] and tonight.started <= refuted["night"])
 
 
 def acknowledged(alert: Alert, at: str) -> Alert:

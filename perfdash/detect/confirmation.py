@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.detect.alert_states import REFUTED, confirmed, dismissed, new_alert
+from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import changed_in_build, other_build
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
 from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
@@ -175,10 +175,13 @@ def alert_after(
             alert, details={**alert.details, **_remeasured(numbers)}
         ), "confirmed by a re-measurement"
     if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
-        alert, note = dismissed(same[0], at), REFUTED
-        if alert.state == FIXED:  # as it was before its change seemed to return
-            return alert, note
-        return replace(alert, details={**alert.details, **_remeasured(numbers)}), note
+        alert, tonight = dismissed(same[0], at), panel.runs[-1]
+        first = {same[0].bad_run_id, panel.runs[finding.bad].id}
+        since = min(run.started for run in panel.runs if run.id in first)
+        details = {**alert.details, "refuted": {"since": since, "night": tonight.started}}
+        if alert.state != FIXED:  # otherwise it is as it was before its change seemed to return
+            details |= _remeasured(numbers)
+        return replace(alert, details=details), "dismissed by a re-measurement"
     return None
 
 

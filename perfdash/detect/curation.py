@@ -48,6 +48,7 @@ from perfdash.history.alert_store import (
 )
 from perfdash.history.ingest import forget_replaced, replaced_since_judged
 from perfdash.history.queries import (
+    Panel,
     RunLine,
     cases_by_id,
     list_runs,
@@ -235,13 +236,11 @@ def _rolled_back(
     states = [event.state for event, _ in events]
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
-    if not earlier:
-        withdrawn_state = {
-            "until": until,
-            "state": alert.state,
-            "acknowledged": is_acknowledged,
-            "refuted": bool(events) and events[-1][0].note == alert_states.REFUTED,
-        }
+    refuted = alert.details.get("refuted") if alert.state == DISMISSED else None
+    if refuted or not earlier:
+        # What nights after the re-measured one raised has a number of its own.
+        until = min(until, refuted["night"]) if refuted else until
+        withdrawn_state = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
         details = {**alert.details, "withdrawn": withdrawn_state}
         return replace(alert, state=DISMISSED, changed=at, seen_run_id=None, details=details)
     event, run_id = earlier[-1]
@@ -368,17 +367,22 @@ def withdrawn_alerts(connection: sa.Connection, run: RunLine) -> list[Alert]:
     ]
 
 
-def raised_again(alert: Alert, withdrawn_before: Sequence[Alert]) -> Alert:
-    """A new alert under the number of the one that was withdrawn for judging again, if there was one."""
+def raised_again(alert: Alert, withdrawn_before: Sequence[Alert], night: Panel) -> Alert:
+    """A new alert under the number of the one that was withdrawn for judging again, if there was one.
+
+    `night`: its last run raised the alert. What a re-measurement refuted stays withdrawn.
+    """
     for old in withdrawn_before:
         if old.series == alert.series and old.direction == alert.direction:
             withdrawn = old.details["withdrawn"]
             kept = {name: old.details[name] for name in _KEPT if name in old.details}
             state = alert.state
-            if withdrawn["acknowledged"]:
-                state = ACKNOWLEDGED
-            elif withdrawn.get("refuted") and alert.bad_run_id == old.bad_run_id:
+            bad = next(run for run in night.runs if run.id == alert.bad_run_id)
+            if alert_states.is_refuted(old, bad, night.runs[-1]):
                 state = DISMISSED
+                kept |= {name: old.details[name] for name in ("refuted", "withdrawn")}
+            elif withdrawn["acknowledged"]:
+                state = ACKNOWLEDGED
             elif "remeasured" in kept and withdrawn["state"] != DISMISSED:
                 state = CONFIRMED
             details = {**alert.details, **kept}

@@ -333,7 +333,7 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
     for alert, note in alert_states.advance(night, alerts, judged.findings, at, net, machines):
         if alert.id is None:
-            alert = raised_again(alert, withdrawn)
+            alert = raised_again(alert, withdrawn, night)
         alert = alert_states.dated(alert, night, net, machines)
         alert_store.save(connection, with_recent_levels(alert, night, net), note)
 

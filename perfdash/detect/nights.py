@@ -25,9 +25,9 @@ from perfdash.history.results import RunRow
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, with a run for each
 NIGHTS_BACK = 120  # days with runs that are read
-MOST_SERIES = 6  # nightly series of one testbed
+_MOST_OLDER_SERIES = 6  # of one testbed, up to which series are added that the last night did not measure
 _NEAR = 15  # runs on either side, whose counts decide whether a run is partial
-_LATELY = timedelta(days=40)
+_LATELY, _ONE_DAY = timedelta(days=40), timedelta(days=1)
 _AGES = (("night", 0), ("week", 7), ("month", 30))
 _TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week before", 30: "a month before"}
 
@@ -176,14 +176,16 @@ def without_partial(runs: Sequence[RunLine], counts_by_run: Mapping[int, CaseCou
 
 
 def newest_of_each_series(runs: Sequence[RunLine], counts_by_run: Mapping[int, CaseCounts]) -> list[RunLine]:
-    """The newest night of each series that is still measured, the newest first."""
+    """The newest night of each series that is still measured, the newest first.
+
+    All series of the last night, which may begin on the day before, and of those before it a few.
+    """
     heads: list[RunLine] = []
     for run in reversed(runs):
-        if heads and _day(heads[0]) - _day(run) > _LATELY:
+        age = _day(heads[0]) - _day(run) if heads else timedelta()
+        if age > _LATELY or (age > _ONE_DAY and len(heads) >= _MOST_OLDER_SERIES):
             break
-        if len(heads) < MOST_SERIES and not any(
-            comparable_counts(counts_by_run[run.id], counts_by_run[head.id]) for head in heads
-        ):
+        if not any(comparable_counts(counts_by_run[run.id], counts_by_run[head.id]) for head in heads):
             heads.append(run)
     return heads
 

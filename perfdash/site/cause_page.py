@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import REAL, AlertEvidence, some_cases
 from perfdash.detect.causes import Cause, causes
 from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
+from perfdash.detect.nights import first_latest_day
 from perfdash.explain.case_sides import explain_cause, sentence_of_cause
 from perfdash.explain.code_difference import code_difference
 from perfdash.explain.explanation_text import figures, shown_figure
@@ -181,9 +182,8 @@ def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, P
                 metrics.add(str(member.alert.metric))
     panels = {}
     for bed, numbers in case_ids.items():
-        runs = list_runs(connection, testbed_id=bed, latest=4 * NIGHTS, with_excluded=False)
-        first = sorted({run.started[:10] for run in runs})[-NIGHTS:][:1]
-        recent = [run for run in runs if first and run.started[:10] >= first[0]]
+        first_day = first_latest_day(connection, bed, NIGHTS)
+        recent = list_runs(connection, testbed_id=bed, since=first_day, with_excluded=False)
         if not recent:
             continue
         several = has_several_machines(recent)
@@ -210,7 +210,7 @@ def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
         if of_bed is None or member.alert.case_id not in of_bed.case_ids:
             continue
         row = of_bed.case_ids.index(member.alert.case_id)
-        values = _relative(logs[member.alert.testbed_id][row], of_bed.runs, cause.bad)
+        values = _relative(logs[member.alert.testbed_id][row], of_bed.runs, cause.bad, member.alert.before)
         if values:
             by_day.append(values)
     days = sorted({day for values in by_day for day in values})
@@ -225,17 +225,24 @@ def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
     return CauseLines(title, [float(day * _DAY) for day in days], lines, median)
 
 
-def _relative(logs: np.ndarray, runs: Sequence[RunLine], bad: RunLine) -> dict[int, float]:
-    """A series by day, relative to the median of its nights before the change."""
+def _relative(
+    logs: np.ndarray, runs: Sequence[RunLine], bad: RunLine, level_before: float | None
+) -> dict[int, float]:
+    """A series by day, relative to the median of its nights before the change.
+
+    `level_before`: by the alert, where the change is older than these nights.
+    """
     before = [
         value
         for value, run in zip(logs.tolist(), runs, strict=True)
         if math.isfinite(value) and run.started < bad.started
     ]
-    known = before or [value for value in logs.tolist() if math.isfinite(value)]
-    if not known:
+    if before:
+        level = float(np.median(before[-_BEFORE:]))
+    elif level_before:
+        level = math.log(level_before)
+    else:
         return {}
-    level = float(np.median(known[-_BEFORE:]))
     return {
         int(epoch(run.started) // _DAY): math.exp(value - level)
         for value, run in zip(logs.tolist(), runs, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 
@@ -247,14 +248,17 @@ def begun(folder, number, model="m"):
     (folder / "journal.jsonl").write_text(json.dumps(event) + "\n{}\n")
 
 
-@pytest.mark.parametrize("where", ["runs/bisections", "runs/nightly/build-6/out/bisections"])
-def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, where):
+@pytest.mark.parametrize(
+    ("where", "state"),
+    [("runs/bisections", "open"), ("runs/nightly/build-6/out/bisections", "confirmed")],
+)
+def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, where, state):
     """Under Jenkins it lies with the build that began it."""
     begun(stage.home / where / "2026-11-20_x", 1)
     begun(stage.home / where / "2026-11-21_x", 1)
     begun(stage.home / where / "2026-11-22_x", 1, model="another")
     begun(stage.home / where / "2026-11-23_x", 2)
-    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state=state)]))
     own = stage.home / "runs" / "nightly" / "build-7" / "out"
     more = {"OUT": str(own), "PERFDASH_NIGHTLY": str(own.parent / "found-cpu")} if "build" in where else {}
     more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
@@ -270,6 +274,21 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     stage.fails("bisect", 2)
     subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert [call.split()[1] for call in stage.calls("bisect")] == ["--resume", "--alert"]
+    # Nor does a night repeat what failed in an earlier one.
+    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
+    assert len(stage.calls("bisect")) == (0 if state == "open" else 2)
+
+
+def test_a_bisection_that_is_running_is_left_alone(stage):
+    folder = stage.home / "runs" / "bisections" / "2026-11-20_x"
+    begun(folder, 1)
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state="open")]))
+    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), "BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = stage.script("bisect", **more)
+    assert (done.returncode, stage.calls("bisect")) == (0, [])
+    assert f"Alert 1: {folder} is running" in done.stdout + done.stderr
 
 
 def test_dry_run_measures_nothing(stage):

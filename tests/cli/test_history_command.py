@@ -13,7 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from perfdash.history.store import open_store
 from tests.cli.run_folders import RUN, write_run
+from tests.detect.simulated import add_runs_beside
 from tests.report.results import a_night
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -48,6 +50,14 @@ def test_regressions_from_first_to_last(command, unjudged):
     over = command("regressions", "--over", "100", "--json")
     (change,) = json.loads(over.out)
     assert change["change"] == pytest.approx(0.15, abs=0.02)
+
+
+def test_change_points_are_of_so_many_nights_however_many_runs_a_night_has(command, unjudged):
+    with open_store(str(unjudged / "runs" / "history.db")) as store:
+        add_runs_beside(store, 2)
+    (change,) = json.loads(command("regressions", "--over", "20", "--json").out)
+    assert change["bad"]["run"] == "2026-01-28T01-00-00Z_farm"
+    assert ": 20 nights up to 2026-01-30" in command("regressions", "--over", "20").out
 
 
 def test_history_listed_shown_exported_pruned_and_merged(command, farmed):

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
+import sqlalchemy as sa
 
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.files import now
-from perfdash.history import alert_store
+from perfdash.history import alert_store, schema
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
@@ -89,6 +90,23 @@ def by_hand(night: Imported, hour: int, models: Sequence[str]) -> Imported:
     return replace(
         night, run=replace(night.run, name=name, uid=name, expected=len(rows), **started), rows=rows
     )
+
+
+def add_runs_beside(store: Store, number: int) -> None:
+    """Adds so many runs of other cases to each night; their results are left out, to save time."""
+    with store.write() as connection:
+        for row in connection.execute(sa.select(schema.runs)).all():
+            columns = {name: value for name, value in row._mapping.items() if name != "id"}
+            others = [
+                {
+                    **columns,
+                    "key": f"{row.key[:50]}-{place}",
+                    "name": f"{row.name}_{place}",
+                    "started": row.started.replace("T01:00", f"T02:{place:02}"),
+                }
+                for place in range(number)
+            ]
+            connection.execute(sa.insert(schema.runs), others)
 
 
 def begin(store: Store, runs: Sequence[Imported], rules: Sequence[SeriesRule] = ()) -> None:

@@ -232,7 +232,7 @@ def test_what_becomes_of_alerts(night):
     before = {"details": {"remeasured": {"pairs": 8}}, "change": 0.3}
     returned = replace(suspected, details={**suspected.details, "returns": 1, "fixed_states": [before]})
     again, _ = alert_after(finding, DISMISSED, seen, [returned], judged.panel, "now")
-    assert (again.state, again.change, again.details) == ("fixed", 0.3, before["details"])
+    assert (again.state, again.change, again.details["remeasured"]) == ("fixed", 0.3, {"pairs": 8})
     older = replace(mine, state=kept.OPEN)
     assert alert_after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, (
         "nights have confirmed it"

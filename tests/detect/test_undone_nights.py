@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect import alert_states, confirmation, curation, nightly_judging
+from perfdash.detect import confirmation, curation, nightly_judging
 from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.files import now
 from perfdash.history import alert_store
@@ -260,20 +260,70 @@ def test_a_merged_history_was_not_judged_on_the_testbeds_of_the_other(quick, tmp
         assert replaced_since_judged(connection) == {}
 
 
-@pytest.mark.parametrize("exclude", [False, True], ids=["resumed", "excluded"])
-def test_what_a_re_measurement_refuted_stays_so_when_an_earlier_night_changes(quick, exclude):
+def refute(store):
+    """What `perfdash confirm` stores of the last run's suspected change once it has refuted it."""
+    (suspected,) = (each for each in alerts(store) if each.state in (alert_store.SUSPECTED, alert_store.NEW))
+    with store.write() as connection:
+        judged = judge_run(connection, list_runs(connection)[-1])
+        (finding,) = (
+            found
+            for found in judged.findings
+            if (found.kind, found.case_id, found.metric) == suspected.series
+        )
+        alert, note = confirmation.alert_after(
+            finding, confirmation.DISMISSED, {"pairs": 8}, [suspected], judged.panel, now()
+        )
+        alert_store.save(connection, alert, note)
+    return alert
+
+
+def judged_again(store, resumed):
+    """The states of all alerts after a night was excluded, then restored, then resumed."""
+    name = resumed.run.name
+    for act in (
+        lambda: curation.exclude(store, name, "the fan was broken"),
+        lambda: curation.restore(store, name),
+        lambda: take_in(store, [resumed]),
+    ):
+        act()
+        judge_new(store)
+        yield [(alert.id, alert.state) for alert in alerts(store)]
+
+
+def test_what_a_re_measurement_refuted_stays_so_however_often_an_earlier_night_changes(quick):
     runs = farm(28, 6, change=slower("model03", 27, 1.15, until=28))
     judge_nights(quick, runs, 26)
-    (suspected,) = alerts(quick)
-    with quick.write() as connection:
-        refuted, note = alert_states.dismissed(suspected, now()), alert_states.REFUTED
-        alert_store.save(connection, replace(refuted, details={**refuted.details, "remeasured": {}}), note)
-    if exclude:
-        curation.exclude(quick, runs[26].run.name, "the fan was broken")
-    else:
-        take_in(quick, [measured_again(runs[26], {"model05": "crash"})])
-    judge_new(quick)
-    assert [alert.state for alert in alerts(quick) if alert.id == suspected.id] == [alert_store.DISMISSED]
+    before = [(refute(quick).id, alert_store.DISMISSED)]
+    resumed = measured_again(runs[26], {"model05": "crash"})
+    excluded, restored, corrected = judged_again(quick, resumed)
+    assert (excluded, restored) == (before, before)
+    assert corrected[0] == before[0]
+
+
+@pytest.mark.parametrize("suspected_on", [25, 26], ids=["two nights before", "the night before"])
+@pytest.mark.parametrize("again", [26, 27], ids=["between", "the last night"])
+def test_what_was_refuted_on_a_later_night_stays_so_when_that_is_judged_again(quick, suspected_on, again):
+    runs = farm(28, 6, change=slower("model03", suspected_on, 1.05))
+    judge_nights(quick, runs, 24)
+    before = [(refute(quick).id, alert_store.DISMISSED)]
+    resumed = measured_again(runs[again], {"model04": "infra_error"})
+    for states in judged_again(quick, resumed):
+        assert states == before
+
+
+def test_a_refuted_return_of_a_fixed_change_stays_fixed_when_its_night_is_judged_again(quick):
+    is_slow = {*range(14, 18), 22}
+    runs = farm(
+        23,
+        6,
+        change=lambda night, *case: slower("model03", 0 if night in is_slow else 99, 1.15)(night, *case),
+    )
+    judge_nights(quick, runs, 14)
+    before = refute(quick)
+    assert before.state == alert_store.FIXED
+    resumed = measured_again(runs[22], {"model04": "infra_error"})
+    for states in judged_again(quick, resumed):
+        assert states == [(before.id, alert_store.FIXED)]
 
 
 def test_a_removed_night_that_had_moved_to_another_testbed_takes_its_alerts_back(quick):

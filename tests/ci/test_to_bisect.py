@@ -1,0 +1,71 @@
+"""Which alerts a nightly bisects, and in what order."""
+
+from __future__ import annotations
+
+import runpy
+
+import pytest
+
+from tests.ci.nights import NIGHTLY
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    return runpy.run_path(str(NIGHTLY.parent / "nightly" / "to_bisect.py"))["chosen"]
+
+
+def night(day):
+    return {"started": f"2026-11-{day:02}T01:00:00Z"}
+
+
+def alert(number, state, model, *, good=20, bad=21, change=0.2, **more):
+    return {
+        "id": number, "state": state, "direction": "worse", "kind": "metric", "metric": "backend_ms",
+        "change": change, "case": {"suite": "timm", "model": model}, "details": {},
+        "good": night(good), "bad": night(bad), **more,
+    }  # fmt: skip
+
+
+DONE = {"details": {"bisected": {"word": "found", "finished": True}}}
+BEGUN = {"details": {"bisected": {"word": "not finished", "finished": False}}}
+
+
+def numbers(alerts):
+    return [alert["id"] for alert in alerts]
+
+
+def test_older_regressions_follow_those_of_the_night_the_newest_first(chosen):
+    alerts = [
+        alert(1, "open", "a", good=1, bad=2, change=0.9),
+        alert(2, "open", "b", good=10, bad=11),
+        alert(3, "confirmed", "c"),
+        alert(4, "reopened", "d", change=0.3),
+        alert(5, "acknowledged", "e", good=3, bad=4),
+        alert(6, "new", "f", good=3, bad=4),
+    ]
+    assert numbers(chosen(alerts, 3)) == [4, 3, 2]
+    assert numbers(chosen(alerts, 9)) == [4, 3, 2, 1]
+
+
+def test_of_older_regressions_of_the_same_nights_one_is_bisected(chosen):
+    many = [alert(number, "open", f"m{number}", good=10, bad=11) for number in range(1, 41)]
+    assert numbers(chosen(many, 3)) == [40]
+    assert numbers(chosen([*many, alert(41, "open", "z", good=10, bad=11, **DONE)], 3)) == []
+    assert numbers(chosen([*many, alert(41, "confirmed", "z", good=10, bad=11)], 3)) == [41]
+    failure = alert(42, "open", "y", good=10, bad=11, kind="status", metric=None, change=None)
+    assert numbers(chosen([*many, failure], 3)) == [42, 40]
+
+
+def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repeated(chosen, tmp_path):
+    alerts = [
+        alert(1, "open", "a", good=1, bad=2, **BEGUN),
+        alert(2, "open", "b", good=3, bad=4),
+        alert(3, "open", "c", good=5, bad=6),
+        alert(4, "confirmed", "d"),
+    ]
+    folder = tmp_path / "2026-11-20_x"
+    folder.mkdir()
+    (folder / "journal.jsonl").write_text('{"event": "begun", "alert": 1, "case": {"model": "a"}}\n')
+    (tmp_path / "failed-3").touch()
+    (tmp_path / "failed-4").touch()
+    assert numbers(chosen(alerts, 3, [tmp_path])) == [1, 4, 2]
