@@ -87,7 +87,9 @@ LONGEST = (
     "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
     "tests/worker/models/", "tests/test_wheel.py", "tests/test_notebook.py", "tests/test_python_api.py",
     "tests/worker/backends/", "tests/truth/", "tests/cli/", "tests/worker/test_compiler_caches.py",
-    "tests/worker/test_case_structure.py", "tests/explain/", "tests/ci/",
+    "tests/worker/test_gates_of_gradients.py", "tests/worker/test_case_structure.py",
+    "tests/runner/test_launcher.py", "tests/worker/test_instances.py", "tests/bisection/environments/",
+    "tests/explain/", "tests/ci/",
 )  # fmt: skip
 
 

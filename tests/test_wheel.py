@@ -24,12 +24,11 @@ def test_wheel(tmp_path):
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    constraints = CHECKOUT / "ci" / "constraints.txt"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     # Not compiled: most modules of the dependencies are never imported here.
-    install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", constraints, wheel]
-    subprocess.run(install, check=True)
+    subprocess.run([*pip, "--no-compile", "-c", CHECKOUT / "ci" / "constraints.txt", wheel], check=True)
 
     away = tmp_path / "away"
     away.mkdir()

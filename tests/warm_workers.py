@@ -26,6 +26,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,6 +183,7 @@ def serve(listening: socket.socket) -> None:
         for kind in registry.KINDS:
             for name in registry.names(kind):
                 registry.find(kind, name)
+    _read_metadata_once()
     gc.collect()
     gc.freeze()
     gc.freeze = gc.unfreeze = lambda: None
@@ -207,6 +209,22 @@ def serve(listening: socket.socket) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(str(pid).encode())
+
+
+def _read_metadata_once() -> None:
+    """Each worker tells which packages there are: the metadata of those here are parsed before the fork."""
+    known: dict[str, Any] = {}
+    read = metadata.Distribution.metadata.fget  # type: ignore[attr-defined]
+
+    def remembered(distribution: metadata.Distribution) -> Any:
+        place = str(getattr(distribution, "_path", id(distribution)))
+        if place not in known:
+            known[place] = read(distribution)
+        return known[place]
+
+    metadata.Distribution.metadata = property(remembered)  # type: ignore[assignment,misc]
+    for distribution in metadata.distributions():
+        assert distribution.metadata is not None
 
 
 def _run_script(call: dict[str, Any], connection: socket.socket, *streams: int) -> None:

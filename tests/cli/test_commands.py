@@ -207,11 +207,14 @@ def test_a_slip_in_ones_own_model_is_reported_before_anything_is_measured(comman
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads(command, tmp_path):
     (tmp_path / "mine.py").write_text(MODEL)
-    arguments = ["--model", "mine.py:wide", "--threads", "2", "--dtype", "float32,bfloat16,amp"]
-    ran = command("run", *arguments, "--processes", "2", "--timeout", "120")
-    assert ran.code == 0, ran.err
-    results = list(read_results(ran.folder))
-    assert [r.case.dtype for r in results] == ["float32", "bfloat16", "amp"]
+    arguments = ["run", "--model", "mine.py:wide", "--threads", "2", "--timeout", "120", "--out"]
+    three = command(*arguments, "three", "--backend", "aot-eager", "--dtype", "float32,bfloat16,amp")
+    one = command(*arguments, "one", "--processes", "2")  # inductor
+    assert (three.code, one.code) == (0, 0), three.err + one.err
+    results = [
+        result for name in ("three", "one") for result in read_results(next((tmp_path / name).glob("*_*")))
+    ]
+    assert [r.case.dtype for r in results] == ["float32", "bfloat16", "amp", "float32"]
     for result in results:
         assert result.status.value == "pass", result.accuracy
         assert len(result.conditions["core"]) == result.conditions["torch_threads"] == 2

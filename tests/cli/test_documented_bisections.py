@@ -43,6 +43,7 @@ HEADERS = [
     for line in path.read_text().splitlines()
     if line.startswith("# perfdash bisect")
 ]
+DOCUMENT_OF = {line: document for document, line in EXAMPLES + HEADERS}
 # What stands for something of the user's, and what this world has there.
 STANDS_FOR = {
     "1a2b3c4": "{inner}",
@@ -181,10 +182,8 @@ def _words(line: str, home: Path, names: dict[str, str]) -> tuple[Path, list[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("document", "line"), [*EXAMPLES, *HEADERS], ids=[line for _, line in EXAMPLES + HEADERS]
-)
-def test_each_example_works(called, world, monkeypatch, tmp_path, document, line):
+@pytest.mark.parametrize("line", DOCUMENT_OF)
+def test_each_example_works(called, world, monkeypatch, tmp_path, line):
     home, commits = world
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr("perfdash.bisection.workbench.CaseMeasurer", StandInMeasurer)
@@ -208,7 +207,7 @@ def test_each_example_works(called, world, monkeypatch, tmp_path, document, line
         assert begun.code == 0, begun.err
     monkeypatch.chdir(folder)
     ran = called(*words, env=env)
-    assert ran.code == 0, f"{document}: {line}\n{ran.err}"
+    assert ran.code == 0, f"{DOCUMENT_OF[line]}: {line}\n{ran.err}"
     if "--dry-run" in words or "log" in words or "mark" in words:
         return
     assert "with a culprit" in ran.out or "found" in ran.out, ran.out

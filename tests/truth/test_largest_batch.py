@@ -16,7 +16,7 @@ SAMPLE_MIB = 16
 def largest(home, gib, backend="eager"):
     ran = perfdash(
         "run", "--model", f"{HERE / 'truth' / 'training_models.py'}:grows", "--scenario", "training",
-        "--backend", backend, "--batch-size", "8", "--memory-limit", str(gib), "--find-batch-size", "--json",
+        "--backend", backend, "--batch-size", "32", "--memory-limit", str(gib), "--find-batch-size", "--json",
         cwd=home, warm=True,
     )  # fmt: skip
     assert ran.code == 0, ran.err

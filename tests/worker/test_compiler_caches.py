@@ -1,8 +1,10 @@
 """Precompiled headers: lent whole, and what a case leaves half-written stays its own."""
 
 import os
+import shutil
 import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,32 +101,6 @@ def test_the_driver_stub_of_triton_is_lent_and_the_drivers_own_cache_is_not(tmp_
 
 
 @pytest.mark.slow
-def test_lent_tests_of_vector_instructions_are_not_compiled_again(tmp_path, command_server):
-    """Two real processes: the second has the same instructions and calls no compiler for them."""
-    script = """
-import sys
-from torch._inductor import cpp_builder, cpu_vec_isa
-from perfdash.worker import compiler_caches
-scratch, lent = sys.argv[1:]
-compiler_caches.use_in(scratch, lent)
-built = []
-build = cpp_builder.CppBuilder.build
-cpp_builder.CppBuilder.build = lambda self: (built.append(1), build(self))
-isa = str(cpu_vec_isa.pick_vec_isa())
-compiler_caches.share_vector_tests(lent)
-print(isa, len(built), sep="|")
-"""
-    answers = []
-    for name in ("one", "two"):
-        said = command_server.workers.run_script(script, str(tmp_path / name), str(tmp_path / "lent"))
-        answers.append(said.strip().split("|"))
-    (isa, first), (again, second) = answers
-    assert isa == again
-    assert int(first) >= 1
-    assert int(second) == 0
-
-
-@pytest.mark.slow
 def test_vector_instructions_are_tested_before_compiling_is_timed(tmp_path, command_server):
     """Also where nothing is lent, as under a torch that leaves no mark of a test that passed."""
     script = """
@@ -132,32 +108,13 @@ import sys
 from torch._inductor import cpu_vec_isa
 from perfdash.records import Case, Job
 from perfdash.worker import capabilities, compiler_caches
+cpu_vec_isa.VecISA.check_build = lambda self, code: True  # whether they are asked for is the point
 compiler_caches.use_in(sys.argv[1], None)
 assert not cpu_vec_isa.valid_vec_isa_list.cache_info().currsize
 capabilities.prepare_backend(Job(case=Case("s", "m"), loader="", target="", scratch=sys.argv[1]))
 print(cpu_vec_isa.valid_vec_isa_list.cache_info().currsize)
 """
     assert command_server.workers.run_script(script, str(tmp_path)).strip() == "1"
-
-
-@pytest.mark.slow
-def test_made_headers_are_used(tmp_path, command_server):
-    """A real compile, twice: g++ accepts what the first has left for the second."""
-    script = """
-import sys, torch
-from perfdash.worker import compiler_caches
-scratch, target = sys.argv[1:]
-compiler_caches.use_in(scratch, target)
-print(compiler_caches.make_headers(scratch, target))
-"""
-    target = tmp_path / "target"
-    target.mkdir()
-    for name in ("one", "two"):
-        said = command_server.workers.run_script(script, str(tmp_path / name), str(target))
-        assert said.strip() == "True"
-    (made,) = [name for name in os.listdir(target) if name.endswith(".gch")]
-    assert os.path.samefile(tmp_path / "two" / "headers" / made, target / made)
-    assert (target / made).read_bytes()[:3] == b"gpc", "g++'s mark of a whole precompiled header"
 
 
 # What is kept for the next run
@@ -257,55 +214,14 @@ def test_another_compiler_has_a_folder_of_its_own(tmp_path, cache, monkeypatch):
     assert compiler_caches.kept_folder() is None
 
 
-@pytest.mark.slow
-def test_the_next_run_compiles_neither_headers_nor_vector_tests(tmp_path, command_server):
-    """Two real processes, as the first slot of two runs starts them."""
-    script = """
-import os, sys
-from torch._inductor import cpp_builder
-from perfdash.records import Case, Job
-from perfdash.worker import capabilities
-scratch, machine_cache = sys.argv[1:]
-built = []
-build = cpp_builder.CppBuilder.build
-def counted(self):
-    built.append(str(self.get_target_file_path()))
-    return build(self)
-cpp_builder.CppBuilder.build = counted
-job = Job(case=Case("s", "m"), loader="", target="", scratch=scratch, machine_cache=machine_cache)
-capabilities.isa(job, lambda name, **values: print(values["vector_isa"], values["whole"], sep="|", end="|"))
-print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
-"""
-    answers = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / f"shared of {name}").mkdir()
-        said = command_server.workers.run_script(
-            script, str(tmp_path / name), str(tmp_path / f"shared of {name}"),
-            env={"PERFDASH_CACHE": str(tmp_path / "cache")},
-        )  # fmt: skip
-        answers.append(said.strip().split("|"))
-    (isa, whole, headers, built), (isa_again, whole_again, headers_again, built_again) = answers
-    assert (isa, whole) == (isa_again, whole_again)
-    assert whole == "True"
-    assert (headers, headers_again) == ("1", "0")
-    assert int(built_again) < int(built)
-    assert all_files(tmp_path / "shared of one") == all_files(tmp_path / "shared of two")
+# Real processes: the first slot of a run makes what the next run and all cases are lent
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "config"), [("inductor", "{'cpp_wrapper': True}"), ("aot-inductor", "{}")], ids=str
-)
-def test_a_case_of_another_kind_compiles_no_headers_either(tmp_path, command_server, backend, config):
-    """Two real processes: the slot's, which makes them, and that of another model's case."""
-    script = """
+FIRST = """
 import os, sys
-import torch
 from torch._inductor import cpp_builder
 from perfdash.records import Case, Job
 from perfdash.worker import capabilities, compiler_caches, registry
-scratch, machine_cache, backend, config, is_slot = sys.argv[1:]
+scratch, machine_cache, backend, config = sys.argv[1:]
 built = []
 build = cpp_builder.CppBuilder.build
 def counted(self):
@@ -316,27 +232,101 @@ job = Job(
     case=Case("s", "m", backend=backend), loader="", target="", scratch=scratch,
     machine_cache=machine_cache, inductor_config=eval(config),
 )
-if is_slot:
-    capabilities.isa(job, lambda name, **values: print(values["whole"], end="|"))
-else:
-    compiler_caches.use_in(scratch, machine_cache)
-    capabilities.prepare_backend(job)
-    model, inputs = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), torch.ones(4, 8)
-    with torch.no_grad():
-        registry.backend(backend).prepare(model, (inputs,), job)(inputs)
+"""
+SLOT = f"""{FIRST}
+capabilities.isa(job, lambda name, **values: print(values["vector_isa"], values["whole"], sep="|", end="|"))
 print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
 """
-    (tmp_path / "shared").mkdir()
-    answers = []
-    for name, is_slot in (("slot", "slot"), ("case", "")):
-        (tmp_path / name).mkdir()
-        said = command_server.workers.run_script(
-            script, str(tmp_path / name), str(tmp_path / "shared"), backend, config, is_slot,
-            env={"PERFDASH_CACHE": str(tmp_path / "cache")},
-        )  # fmt: skip
-        answers.append(said.strip().split("|"))
-    (whole, made, _), (made_by_case, built_by_case) = answers
+CASE = f"""{FIRST}
+import torch
+compiler_caches.use_in(scratch, machine_cache)
+capabilities.prepare_backend(job)
+model, inputs = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), torch.ones(4, 8)
+with torch.no_grad():
+    registry.backend(backend).prepare(model, (inputs,), job)(inputs)
+print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
+"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """What a process of `script` said, with folders of its own and a cache from run to run."""
+
+    folder: Path
+    said: list[str]
+
+    @classmethod
+    def run(cls, script, folder, shared, cache, command_server, *job):
+        for path in (folder, shared):
+            path.mkdir(exist_ok=True)
+        words = [str(folder), str(shared), *(job or ("inductor", "{}"))]
+        env = {"PERFDASH_CACHE": str(cache)}
+        return cls(folder, command_server.workers.run_script(script, *words, env=env).strip().split("|"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, command_server):
+    """The first slot of the first run, beside the folders `shared` and `cache`."""
+    home = tmp_path_factory.mktemp("first")
+    return Process.run(SLOT, home / "slot", home / "shared", home / "cache", command_server)
+
+
+@pytest.fixture
+def cache_of_first(first, tmp_path):
+    """A copy of what the first run kept, to be added to."""
+    shutil.copytree(first.folder.parent / "cache", tmp_path / "cache", copy_function=os.link)
+    return tmp_path / "cache"
+
+
+@pytest.mark.slow
+def test_the_next_run_compiles_neither_headers_nor_vector_tests(
+    first, tmp_path, cache_of_first, command_server
+):
+    again = Process.run(SLOT, tmp_path / "two", tmp_path / "shared", cache_of_first, command_server)
+    isa, whole, headers, built = first.said
+    assert again.said[:3] == [isa, whole, "0"]
+    assert (whole, headers) == ("True", "1")
+    assert int(again.said[3]) < int(built)
+    assert all_files(tmp_path / "shared") == all_files(first.folder.parent / "shared")
+
+
+@pytest.mark.slow
+def test_lent_headers_and_tests_of_vector_instructions_are_used(first, tmp_path, command_server):
+    """Of a real compile: g++ accepts them, and is called neither for a header nor for the instructions."""
+    script = """
+import sys
+from torch._inductor import cpp_builder, cpu_vec_isa
+from perfdash.worker import compiler_caches
+scratch, lent = sys.argv[1:]
+compiler_caches.use_in(scratch, lent)
+built = []
+build = cpp_builder.CppBuilder.build
+cpp_builder.CppBuilder.build = lambda self: (built.append(str(self.get_target_file_path())), build(self))
+isa = str(cpu_vec_isa.pick_vec_isa())
+tested = len(built)
+made = compiler_caches.make_headers(scratch, lent)
+print(isa, tested, made, sum(path.endswith(".gch") for path in built), sep="|")
+"""
+    lent = first.folder.parent / "shared"
+    said = command_server.workers.run_script(script, str(tmp_path / "two"), str(lent))
+    assert said.strip().split("|") == [first.said[0], "0", "True", "0"]
+    (header,) = [name for name in os.listdir(lent) if name.endswith(".gch")]
+    assert os.path.samefile(tmp_path / "two" / "headers" / header, lent / header)
+    assert (lent / header).read_bytes()[:3] == b"gpc", "g++'s mark of a whole precompiled header"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "job", [("inductor", "{'cpp_wrapper': True}"), ("aot-inductor", "{}")], ids=lambda job: job[0]
+)
+def test_a_case_of_another_kind_compiles_no_headers_either(job, tmp_path, cache_of_first, command_server):
+    """Two processes: the slot's, which makes them, and that of another model's case."""
+    shared = tmp_path / "shared"
+    slot = Process.run(SLOT, tmp_path / "slot", shared, cache_of_first, command_server, *job)
+    case = Process.run(CASE, tmp_path / "case", shared, cache_of_first, command_server, *job)
+    _, whole, made, _ = slot.said
     assert whole == "True"
     assert int(made) >= 1
+    made_by_case, built_by_case = case.said
     assert made_by_case == "0"
     assert int(built_by_case) > 0
