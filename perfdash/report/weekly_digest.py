@@ -75,7 +75,8 @@ def _first_reports(connection: sa.Connection, alerts: Sequence[Alert]) -> dict[i
 
 def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]) -> bool:
     """Whether no run before `since` showed a cause; by the date of its change where that run was pruned."""
-    times = [reported_at[member.alert] for member in cause.members if member.alert in reported_at]
+    numbers = {member.alert for member in cause.members}
+    times = [time for number, time in reported_at.items() if number in numbers]
     times = times or ([cause.bad.started] if cause.bad else [])
     return not times or min(times) >= since
 
