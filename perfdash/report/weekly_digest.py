@@ -75,8 +75,7 @@ def _first_reports(connection: sa.Connection, alerts: Sequence[Alert]) -> dict[i
 
 def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]) -> bool:
     """Whether no run before `since` showed a cause; by the date of its change where that run was pruned."""
-    numbers = {member.alert for member in cause.members}
-    times = [time for number, time in reported_at.items() if number in numbers]
+    times = [reported_at[number] for member in cause.members if (number := member.alert or 0) in reported_at]
     times = times or ([cause.bad.started] if cause.bad else [])
     return not times or min(times) >= since
 
