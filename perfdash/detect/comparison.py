@@ -165,7 +165,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class Means:
-    """Geometric means of a metric over the cases that pass on both sides.
+    """Geometric means of a metric over the cases that pass a check on both sides.
 
     Cases in which dynamo reached its recompile limit, or whose outputs were not checked, are left out. Each
     is (mean, low, high) with the 95 % interval of Student's t over the models' logs; `ratio` uses log ratios,

@@ -78,9 +78,9 @@ def _run_title(run: RunRow) -> str:
 
 
 def _means(all_means: Sequence[Means]) -> str:
-    """A table of geometric means over the cases that pass on both sides."""
+    """A table of geometric means over the cases that pass on both sides, and were checked."""
     if not all_means:
-        return "No case passes on both sides"
+        return "No means: no case has checked numbers on both sides"
     table = PrettyTable(["geometric mean", "cases", "old", "new", "new / old", "95 %"])
     table.align = "r"
     table.align["geometric mean"] = "l"

@@ -71,15 +71,16 @@ def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[Aler
     """The open alerts of a run's night, judged against earlier nights. Raises PerfdashError."""
     name = imported.run.name
     with open_store(history, create=False) as store:
-        nights = judge_new(store, rules=judging_rules(), warn=warn)
+        judge_new(store, rules=judging_rules(), warn=warn)
         with store.read() as connection:
             run = line_of(connection, imported)
             if run is None:
                 raise UsageError(f"{_REGRESSION}: the history {store.shown} has no run {name!r}")
-            if any(judged.unlike for judged in nights if judged.run.id == run.id):
-                warn(f"{_REGRESSION}: not checked: this run has too few of the cases of the runs before it")
-            if caution := of_history(connection, imported).caution:
-                warn(f"{_REGRESSION}: not checked: {caution}")
+            night = of_history(connection, imported)
+            if unchecked := night.untold or night.caution:
+                warn(f"{_REGRESSION}: not checked: {unchecked}")
+            if night.untold:  # the report shows no alerts of it either
+                return []
             alerts = [alert for alert in alerts_of_night(connection, run, imported) if alert.state in SHOWN]
             return by_urgency(gather_in_causes(connection, alerts))
 

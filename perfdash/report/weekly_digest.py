@@ -11,8 +11,7 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.findings import WORSE
 from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
 from perfdash.history import alert_store, schema
-from perfdash.history.alert_store import Alert
-from perfdash.history.queries import RunLine, list_runs
+from perfdash.history.queries import RunLine, in_chunks, list_runs
 from perfdash.metrics import title_of
 from perfdash.owners import Owners
 from perfdash.report.alert_text import model_of
@@ -43,16 +42,18 @@ def weekly_digest(
     address.
     """
     owners = owners or Owners()
-    # By the hour: a night that ends after the digest of its day is in the next one, and in no other.
-    since, today = f"{now - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}", now.date()
+    # By the second: a night that ends after the digest of its day is in the next one, and in no other.
+    earlier, since, until = (f"{now - timedelta(days=age):%Y-%m-%dT%H:%M:%SZ}" for age in (2 * days, days, 0))
+    times, today = (earlier, since, until), now.date()
     is_open = alert_store.load(connection, states=alert_store.SHOWN)
     causes = reported(gather(connection, is_open), -1, machines=machines_of_testbeds(connection))
     causes = [cause for cause in causes if not cause.acknowledged]
-    reported_at = _first_reports(connection, is_open)
+    born = {alert.id or 0: int(alert.details.get("born_run_id") or -1) for alert in is_open}
+    reported_at = _shown_at(connection, born, times)
     came = [cause for cause in causes if _came_since(cause, since, reported_at)]
     older = [cause for cause in causes if cause not in came]
     older.sort(key=lambda cause: cause.bad.started if cause.bad else "")
-    fixed = _fixed(connection, since)
+    fixed = _fixed(connection, times)
     lines = _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners) for cause in older])
@@ -66,11 +67,30 @@ def weekly_digest(
     )
 
 
-def _first_reports(connection: sa.Connection, alerts: Sequence[Alert]) -> dict[int, str]:
-    """When the run ended that first showed each alert, by its number; often days after the change."""
-    born = {alert.id: int(alert.details.get("born_run_id") or -1) for alert in alerts}
-    runs = _runs(connection, born.values())
-    return {number: _end(runs[run]) for number, run in born.items() if number and run in runs}
+def _shown_at(
+    connection: sa.Connection, run_of: Mapping[int, int], times: tuple[str, str, str]
+) -> dict[int, str]:
+    """When the history knew what a run of each alert shows, by the alert's number.
+
+    `run_of`: the number of the run; `times`: of the digest before the last one, of the last one, and of this.
+    That is the end of the run, or later where it was merged, imported or judged after the last digest. One
+    that is older than two digests, from an archive, counts by its end.
+    """
+    runs = _runs(connection, run_of.values())
+    events = schema.alert_events
+    told: dict[int, list[str]] = {}
+    for chunk in in_chunks(list(run_of)):
+        query = sa.select(events.c.alert_id, events.c.run_id, events.c.at).where(events.c.alert_id.in_(chunk))
+        for number, run, at in connection.execute(query):
+            if run == run_of[number]:
+                told.setdefault(number, []).append(at)
+    earlier, _, until = times
+    shown = {number: runs[run].ended or runs[run].started for number, run in run_of.items() if run in runs}
+    for number, end in shown.items():
+        known = max(end, min(told.get(number, [end])))
+        if earlier <= end and known <= until:
+            shown[number] = known
+    return shown
 
 
 def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]) -> bool:
@@ -80,21 +100,20 @@ def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]
     return not times or min(times) >= since
 
 
-def _fixed(connection: sa.Connection, since: str) -> list[ReportedCause]:
-    """The regressions and failures that runs since then showed to be over, as causes: those of each day."""
+def _fixed(connection: sa.Connection, times: tuple[str, str, str]) -> list[ReportedCause]:
+    """The regressions and failures that the last days showed to be over, as causes: those of each day."""
     alerts = [
         alert
         for alert in alert_store.load(connection, states=[alert_store.FIXED])
         if alert.direction == WORSE
     ]
-    by_run = {alert.id: int(alert.details.get("fixed_run_id") or -1) for alert in alerts}
-    runs = _runs(connection, by_run.values())
-    recent = [
-        alert for alert in alerts if (run := runs.get(by_run[alert.id])) is not None and _end(run) >= since
-    ]
+    run_of = {alert.id or 0: int(alert.details.get("fixed_run_id") or -1) for alert in alerts}
+    shown_at = _shown_at(connection, run_of, times)
+    recent = [alert for alert in alerts if shown_at.get(alert.id or 0, "") >= times[1]]
+    runs = _runs(connection, (run_of[alert.id or 0] for alert in recent))
     by_day: dict[str, list[RunChange]] = {}
     for item in gather(connection, recent):
-        run = runs[by_run[item.alert.id]]
+        run = runs[run_of[item.alert.id or 0]]
         by_day.setdefault(run.started[:10], []).append(of_alert(item, run.id))
     return sort_causes(cause for changes in by_day.values() for cause in of_changes(changes))
 
@@ -103,10 +122,6 @@ def _runs(connection: sa.Connection, ids: Iterable[int]) -> dict[int, RunLine]:
     """The runs of these numbers that were not pruned, by number."""
     wanted = sorted(set(ids))
     return {run.id: run for run in list_runs(connection, ids=wanted)} if wanted else {}
-
-
-def _end(run: RunLine) -> str:
-    return run.ended or run.started
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

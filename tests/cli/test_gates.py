@@ -127,6 +127,23 @@ def test_both_gates_fail_a_night_that_left_out_a_failing_model(tmp_path):
                         "--fail-on regression: 1: timm/model01 bs 1: status"]  # fmt: skip
 
 
+def test_neither_gate_fails_a_run_by_hand_for_what_a_night_showed(tmp_path):
+    def statuses(night, model):
+        return "crash" if model == "model01" and night in (4, 5) else "pass"
+
+    nights = farm(7, models=6, statuses=statuses)
+    last = replace(nights[-1], rows=tuple(row for row in nights[-1].rows if row.case.model == "model01"))
+    history = str(tmp_path / "h.db")
+    with open_store(history) as store:
+        take_in(store, [*nights[:-1], last])
+    messages = []
+    assert gates.alert_gate(gates.alerts_of_run(history, last, messages.append), messages.append) == 0
+    with open_store(history) as store, store.read() as connection:
+        assert gates.night_gate(of_history(connection, last), messages.append) == 0
+    assert len(set(messages)) == 1, messages
+    assert "not checked: it has too few of the cases of the runs before it" in messages[0]
+
+
 def test_a_run_that_was_renamed_in_the_history_has_its_alerts(tmp_path):
     nights = farm(
         4, models=3, statuses=lambda night, model: "crash" if (night, model) == (3, "model01") else "pass"

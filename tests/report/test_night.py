@@ -555,6 +555,27 @@ def test_a_change_came_in_the_week_of_the_night_that_first_showed_it(tmp_path):
     assert ["Open for longer:" in week.lines for week in weeks] == [False, False, False, True, True]
 
 
+@pytest.mark.parametrize(("day", "is_listed"), [(9, True), (24, False)], ids=["merged later", "an archive"])
+def test_a_night_that_the_history_got_after_the_digest_is_in_the_next_one(tmp_path, day, is_listed):
+    """The night of the 9th ended at 5 o'clock; `day`: when the history got it, at 9 o'clock."""
+    nights = farm(10, 4)
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        with store.write() as connection:
+            ids = [line.id for line in list_runs(connection)]
+            at = f"2026-01-{day:02}T09:00:00Z"
+            for case, state, run in ((1, alert_store.OPEN, "born"), (2, alert_store.FIXED, "fixed")):
+                alert = alert_store.Alert(
+                    "status", 1, case, "status", state, 1, ids[7], ids[8], ids[8], at, at,
+                    details={"before": "pass", "after": "crash", f"{run}_run_id": ids[8]},
+                )  # fmt: skip
+                alert_store.save(connection, alert)
+        with store.read() as connection:
+            weeks = [weekly_digest(connection, datetime(2026, 1, day, 8)) for day in (16, 23, 30)]
+    assert ["Came:" in week.lines for week in weeks] == [is_listed, False, False]
+    assert ["Fixed:" in week.lines for week in weeks] == [is_listed, False, False]
+
+
 def lost(night, model):
     return "infra_error" if night == 6 or (night, model) == (5, "model01") else "pass"
 

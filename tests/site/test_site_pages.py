@@ -473,7 +473,7 @@ def test_numbers_of_other_programs(store, site):
     assert "benchmark-json" in model
     assert "--batch-size" not in model
     assert "could be drawn" not in model
-    assert "No case passes on both nights" in page(folder, "beds/*/compare.html").text
+    assert "No means: no case has checked numbers on both nights" in page(folder, "beds/*/compare.html").text
 
 
 def test_an_imported_dashboard_shows_what_it_published(store, site):
@@ -554,7 +554,7 @@ def test_runs_of_two_kinds_are_compared_each_with_its_own(store, site):
     text = page(folder, "beds/*/compare.html").text
     assert "2026-01-08_bfloat16 against the night before" in text
     assert "2026-01-08_float32 against the night before" in text
-    assert "No case passes on both nights" not in text
+    assert "No means: no case has checked numbers on both nights" not in text
     assert "Not measured" not in page(folder, "beds/*/models/*swin*float32*.html").text
 
 
