@@ -387,9 +387,10 @@ class Session:
         """Take a slot out of service that fails where others measure, and say so."""
         if not self.executor.has_fixed_slots:
             return
-        if result.status is not Status.INFRA_ERROR:
-            self._failures.measured(slot)
-        elif self._failures.add(slot, index, result.case.model):
+        if not is_worth_a_retry(result, self.executor.slots > 1):
+            if result.status is not Status.INFRA_ERROR:  # else an edited model: no fault of the slot
+                self._failures.measured(slot)
+        elif self._failures.add(slot, index, result):
             message = result.error.message.splitlines()[0][:160] if result.error else ""
             session = self.info.sessions[-1]
             where = session["slots"][slot]
