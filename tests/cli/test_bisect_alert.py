@@ -21,7 +21,7 @@ from perfdash.history.store import open_store
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
 from perfdash.topology import PhysicalCore
-from perfdash.worker.loaded_files import digest_of_text
+from perfdash.worker.own_files import digest_of_text
 from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.history.made import with_worker
 from tests.repositories import Repository
