@@ -250,9 +250,14 @@ def recorded_files(results: Iterable[Result], cases: Iterable[Planned]) -> dict[
 
 
 def refuse_edited_model(results: Iterable[Result], cases: Iterable[Planned], run: str) -> None:
-    """Raise UsageError where a file of the user's model is not what results of a run were measured with."""
-    files = recorded_files(results, cases)
-    edited = [path for path, digest in files.items() if own_files.digest_now(Path(path)) != digest]
+    """Raise UsageError where a file of the user's model is not what results of a run were measured with.
+
+    A file that is gone is no edit: a model may write a module and import it. That the model's own file is
+    there has been seen when the run was planned.
+    """
+    files = {Path(path): digest for path, digest in recorded_files(results, cases).items()}
+    there = {path: digest for path, digest in files.items() if path.exists()}
+    edited = [str(path) for path, digest in there.items() if own_files.digest_now(path) != digest]
     if edited:
         raise UsageError(
             f"Cannot resume {run}: its results were measured before {', '.join(edited)} was edited, and a "
