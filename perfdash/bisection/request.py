@@ -208,11 +208,16 @@ def planned_case(settings: RunSettings) -> Planned:
 
 
 def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if the model's files are not those of the night, where flags[MODEL_FILES] has them."""
+    """Raise UsageError if the model's files are not those of the night, where flags[MODEL_FILES] has them.
+
+    A file that is gone is no other file: a model may write a module and import it.
+    """
     from perfdash.runner.plan import edited_files
 
-    if edited := edited_files(planned, flags.get(MODEL_FILES) or {}):
-        file, _, function = planned.target.rpartition(":")
+    file, _, function = planned.target.rpartition(":")
+    recorded = flags.get(MODEL_FILES) or {}
+    there = {name: digest for name, digest in recorded.items() if (Path(file).parent / name).exists()}
+    if edited := edited_files(planned, there):
         option = "--suite" if flags["suite"] else "--model"
         own = flags["suite"] or f"{file}:{function}"
         raise UsageError(

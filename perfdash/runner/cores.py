@@ -102,13 +102,18 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
 
     One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
     the slots spread evenly over the nodes and from the last core down. Without `asked` they are cores of
-    the fastest kind. `auto` leaves the first physical core to the kernel and to perfdash itself where
-    there are two or more, and takes no more slots than the container's CPU quota keeps busy. Raises
-    UsageError where there are not enough.
+    the fastest kind where that has room. `auto` leaves the first physical core to the kernel and to
+    perfdash itself where there are two or more, and takes no more slots than the container's CPU quota
+    keeps busy. Raises UsageError where there are not enough.
     """
     if jobs == 1:
         return [choose_cores(threads, asked)]
-    here = _of_one_kind(threads) if asked is None else list(parse_cores(asked))
+    if asked is not None:
+        here = list(parse_cores(asked))
+    elif jobs == "auto":
+        here = _of_one_kind(threads, spares_first=True)
+    else:
+        here = _of_one_kind(int(jobs) * threads)
     allowed = available_cores()
     missing = [core for core in here if core not in allowed]
     if missing:
@@ -142,10 +147,16 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     return slots
 
 
-def _of_one_kind(threads: int) -> list[int]:
-    """The cores of the fastest kind (topology.fastest_kind), or all where `threads` have no room on these."""
+def _of_one_kind(threads: int, spares_first: bool = False) -> list[int]:
+    """The cores of the fastest kind (topology.fastest_kind), or all where `threads` have no room on these.
+
+    Each needs a physical core. `spares_first`: the first one is for others, unless there is but one.
+    """
     fast = topology.fastest_kind(available_cores())
-    return fast if len(fast) >= threads else available_cores()
+    room = len(sibling_groups(fast))
+    if spares_first and room > 1:
+        room -= 1
+    return fast if room >= threads else available_cores()
 
 
 def every_slot(threads: int) -> list[tuple[int, ...]]:
@@ -161,9 +172,9 @@ def every_slot(threads: int) -> list[tuple[int, ...]]:
 def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
     """`threads` cores: the first of those asked for, else the last ones, one per physical core first.
 
-    The last of the fastest kind, because core 0 does most of the kernel's housekeeping. They lie within one
-    NUMA node if one has so many. Raises UsageError when there are not enough, or when a core asked for is
-    not available here.
+    The last, because core 0 does most of the kernel's housekeeping, and of the fastest kind where that has
+    room. They lie within one NUMA node if one has so many. Raises UsageError when there are not enough, or
+    when a core asked for is not available here.
     """
     here = available_cores()
     if asked is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the executors' slots import this module
 
 NULL_PROCESSES = 2  # one under each of the parents that time cases
 NULL_SAMPLING = Sampling(precision=0.005, min_pairs=40, min_s=0.3, budget_s=0.8)
-_MOST_THROTTLED = 0.01  # of the time of the slots, that the container's CPU quota may take
+_MOST_THROTTLED = 0.01  # of the time of the slots' threads, that the container's CPU quota may take
 # With all slots busy the null may be off by this much; else fewer are.
 NULL_BOUND = NULL_EXPECTED
 
@@ -109,7 +109,8 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
         count = executor.slots
         throttled_s, start = cpu_quota.throttled_s(), time.monotonic()
         outcomes = executor.null(like, NULL_PROCESSES)
-        throttled = (cpu_quota.throttled_s() - throttled_s) / (count * (time.monotonic() - start))
+        threads_s = count * like.case.threads * (time.monotonic() - start)
+        throttled = (cpu_quota.throttled_s() - throttled_s) / threads_s
         entry: dict[str, Any] = {
             "slots": count,
             "null": [ratio for slot in outcomes for ratio in null_ratios(slot)],

@@ -235,19 +235,29 @@ def _usual(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def refuse_edited_model(results: Iterable[Result], cases: Iterable[Planned], run: str) -> None:
-    """Raise UsageError where a file of the user's model is not what results of a run were measured with.
+def recorded_files(results: Iterable[Result], cases: Iterable[Planned]) -> dict[str, str]:
+    """Digests of the files of the user's models that results were measured with, by path.
 
     The modules beside a model's file are known of the results alone: a plan names only the file itself.
     """
     by_case = {planned.case: planned for planned in cases if planned.loader == "python"}
-    files = {
-        Path(by_case[result.case].target.rpartition(":")[0]).parent / name: digest
+    return {
+        str(Path(by_case[result.case].target.rpartition(":")[0]).parent / name): digest
         for result in results
         if result.case in by_case
         for name, digest in result.structure.get("model_files", {}).items()
     }
-    edited = [str(path) for path, digest in files.items() if own_files.digest_now(path) != digest]
+
+
+def refuse_edited_model(results: Iterable[Result], cases: Iterable[Planned], run: str) -> None:
+    """Raise UsageError where a file of the user's model is not what results of a run were measured with.
+
+    A file that is gone is no edit: a model may write a module and import it. That the model's own file is
+    there has been seen when the run was planned.
+    """
+    files = {Path(path): digest for path, digest in recorded_files(results, cases).items()}
+    there = {path: digest for path, digest in files.items() if path.exists()}
+    edited = [str(path) for path, digest in there.items() if own_files.digest_now(path) != digest]
     if edited:
         raise UsageError(
             f"Cannot resume {run}: its results were measured before {', '.join(edited)} was edited, and a "

@@ -35,7 +35,14 @@ from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.night_budget import as_left_out, within_hours
 from perfdash.runner.notebook_model import NotebookModel
-from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json, refuse_edited_model
+from perfdash.runner.plan import (
+    Plan,
+    differences,
+    make_plan,
+    plan_from_json,
+    recorded_files,
+    refuse_edited_model,
+)
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, has_password, resolve
@@ -337,6 +344,7 @@ def _measure_part(
                 planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results,
                 earlier=lambda info: earlier_nights(settings, info, plan, watcher.say),
                 null_like=run.null_like,
+                executed=recorded_files(run.results, plan.cases),
             )  # fmt: skip
             session.run()
     except KeyboardInterrupt:

@@ -155,6 +155,7 @@ class SlotFailures:
 
     A slot is out of service after infra_errors of two models in a row, if another slot has measured a case
     since the first of them. While all slots fail, the machine is to blame, and none is out of service.
+    A process that was killed blames no slot, and has not measured either.
     """
 
     def __init__(self) -> None:
@@ -163,10 +164,12 @@ class SlotFailures:
         self._others_measured: set[int] = set()  # slots of `_models`: another one measured a case since
         self._failed_on: dict[int, set[int]] = {}  # the slots on which a case failed, by its index
 
-    def add(self, slot: int, index: int, model: str) -> bool:
-        """Add an infra_error of a case; whether the slot is out of service from now on."""
+    def add(self, slot: int, index: int, result: Result) -> bool:
+        """Add a failure that the machine caused; whether the slot is out of service from now on."""
         self._failed_on.setdefault(index, set()).add(slot)
-        self._models.setdefault(slot, set()).add(model)
+        if result.status is not Status.INFRA_ERROR:  # a process was killed
+            return False
+        self._models.setdefault(slot, set()).add(result.case.model)
         if self._fails(slot) and slot in self._others_measured:
             self.out_of_service.add(slot)
         return slot in self.out_of_service

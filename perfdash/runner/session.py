@@ -86,11 +86,13 @@ class Session:
         done: Sequence[Result] = (),
         earlier: Earlier = lambda info: {},
         null_like: Planned | None = None,
+        executed: Mapping[str, str] | None = None,
     ) -> None:
         """`planned` are the cases that are left, `costs` their seconds; `done` was measured before.
 
         `earlier` tells the processes of earlier nights, once the machine is known. `null_like`: a case that
         was measured before, where no case is left and the noise of the run is still to be judged.
+        `executed`: digests of the user's own files that `done` was measured with, by path.
         """
         self.planned = list(planned)
         self.costs = list(costs)
@@ -111,7 +113,7 @@ class Session:
         self._attempts = self._attempts_before()
         self._failures = schedule.SlotFailures()
         self._complained = False
-        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
+        self._executed = dict(executed or {})
         # Cases that are measured again, or are to be, since other programs spoilt their samples.
         self._disturbed = {
             index
@@ -387,9 +389,10 @@ class Session:
         """Take a slot out of service that fails where others measure, and say so."""
         if not self.executor.has_fixed_slots:
             return
-        if result.status is not Status.INFRA_ERROR:
-            self._failures.measured(slot)
-        elif self._failures.add(slot, index, result.case.model):
+        if not is_worth_a_retry(result, self.executor.slots > 1):
+            if result.status is not Status.INFRA_ERROR:  # else an edited model: no fault of the slot
+                self._failures.measured(slot)
+        elif self._failures.add(slot, index, result):
             message = result.error.message.splitlines()[0][:160] if result.error else ""
             session = self.info.sessions[-1]
             where = session["slots"][slot]

@@ -21,7 +21,7 @@ from perfdash.history.store import open_store
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
 from perfdash.topology import PhysicalCore
-from perfdash.worker.loaded_files import digest_of_text
+from perfdash.worker.own_files import digest_of_text
 from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.history.made import with_worker
 from tests.repositories import Repository
@@ -204,7 +204,7 @@ def test_a_file_that_the_night_names_by_a_relative_path_must_be_the_measured_one
 ):
     """Another file of this name, or an edited one, is measured only where the user names it."""
     monkeypatch.chdir(tmp_path)
-    files = {"net.py": digest_of_text(MODEL)}
+    files = {"net.py": digest_of_text(MODEL), "generated.py": "gone since"}
     with pytest.raises(UsageError, match=r"not there now.*change to the folder that the night began in"):
         measured(tmp_path, case, ran, files)
     (tmp_path / "mine.toml").write_text(SUITE)

@@ -22,7 +22,7 @@ class Lines(list):
     def case_done(self, number, total, result, left_s): ...
 
 
-def session(folder, planned, executor=None, done=(), journal=None, costs=None, **policy):
+def session(folder, planned, executor=None, done=(), journal=None, costs=None, executed=None, **policy):
     """A session of these cases without pauses; its journal is made in the folder."""
     journal = journal or RunJournal.create(folder)
     total = len(planned) + len(done)
@@ -37,6 +37,7 @@ def session(folder, planned, executor=None, done=(), journal=None, costs=None, *
         Lines(),
         {},
         done,
+        executed=executed or {},
     )
 
 

@@ -5,8 +5,12 @@ from functools import partial
 import pytest
 
 from perfdash.records import Status
-from tests.runner.planned import Played, case
+from perfdash.runner.messages import ProcessOutcome
+from tests.runner.planned import Played, case, events
 from tests.runner.sessions import INFRA, configured, session
+
+KILLED = ProcessOutcome([], status=9)
+OUT_OF_MEMORY = ProcessOutcome([], status=9, oom_killed="kernel")
 
 
 @pytest.fixture
@@ -26,6 +30,18 @@ class Broken(Played):
         if slot in self.broken:
             self.answers.insert(0, self.answers.pop())
             self.answers[0].value.outcomes[:] = [INFRA]
+
+
+class Constant(Played):
+    """An executor each of whose slots has one outcome for every case; they answer in turn."""
+
+    def __init__(self, *outcomes):
+        super().__init__(len(outcomes))
+        self.outcomes = outcomes
+
+    def start(self, slot, order, log):
+        super().start(slot, order, log)
+        self.answers[-1].value.outcomes[:] = [self.outcomes[slot]]
 
 
 def slots_of(run, model):
@@ -83,6 +99,36 @@ def test_a_trouble_of_the_machine_that_passes_puts_no_slot_out_of_service(start)
     run.run()
     assert {result.status for result in run.results} == {Status.PASS}
     assert "out_of_service" not in run.info.sessions[-1]
+
+
+def edited(digest):
+    script = events()
+    next(event for event in script if event["event"] == "loaded")["own_files"] = {"f.py": digest}
+    return ProcessOutcome(script, status=0)
+
+
+def test_an_edited_model_puts_no_slot_out_of_service(start):
+    run = start([case(name) for name in "abcdef"], Constant(edited("old"), edited("new")))
+    run.run()
+    assert [result.error and result.error.type for result in run.results] == [None, "EditedModel"] * 3
+    assert "out_of_service" not in run.info.sessions[-1]
+
+
+@pytest.mark.parametrize("killed", [KILLED, OUT_OF_MEMORY])
+def test_a_slot_whose_processes_are_killed_has_not_measured(start, killed):
+    """All slots fail: the machine is to blame, and none of them."""
+    run = start([case(name) for name in "abcdef"], Constant(INFRA, killed))
+    run.run()
+    assert {result.status for result in run.results} <= {Status.INFRA_ERROR, Status.CRASH, Status.EAGER_OOM}
+    assert "out_of_service" not in run.info.sessions[-1]
+
+
+@pytest.mark.parametrize("killed", [KILLED, OUT_OF_MEMORY])
+def test_a_case_whose_process_was_killed_is_retried_on_another_slot(start, killed):
+    run = start([case("a"), case("b")], Played(slots=2, script={"a": [killed, killed]}))
+    run.run()
+    assert set(slots_of(run, "a")[:2]) == {0, 1}
+    assert {result.status for result in run.results} == {Status.PASS}
 
 
 def test_slots_of_a_cluster_stay_in_service(start):

@@ -1,5 +1,7 @@
 """The null: which ratios are within bounds, and how many slots it leaves."""
 
+from dataclasses import replace
+
 import pytest
 
 from perfdash.records import RunInfo
@@ -35,6 +37,20 @@ def test_strict_allows_no_ratio_that_a_run_would_be_warned_of():
     assert noise.within_strict_bounds([1.0] * 19 + [1.04])
     assert not noise.within_strict_bounds([1.0] * 19 + [1.4])
     assert not noise.within_strict_bounds([])
+
+
+@pytest.mark.parametrize(("threads", "is_throttled"), [(1, True), (4, False)])
+def test_the_throttled_share_is_of_each_threads_time(monkeypatch, threads, is_throttled):
+    """The control group adds up what it kept each thread from."""
+    quotas, times = iter([0.0, 0.24, 0.24, 0.24]), iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr(noise.cpu_quota, "throttled_s", lambda: next(quotas))
+    monkeypatch.setattr(noise.time, "monotonic", lambda: next(times))
+    info, executor = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), Played(slots=2)
+    like = case("a")
+    like = replace(like, case=replace(like.case, threads=threads))
+    noise.null_at_start(executor, like, info, lambda text: None)
+    assert info.noise["slots"][0].get("throttled") == (0.012 if is_throttled else None)
+    assert executor.slots == (1 if is_throttled else 2)
 
 
 def test_jobs_are_reduced_where_a_quota_throttles_them(monkeypatch):

@@ -27,10 +27,14 @@ class Measured:
     def __init__(self, planned, costs, policy, executor, journal, info, *_, **more):
         self.journal, self.info, self.results = journal, info, []
         self.planned, self.null_like = planned, more.get("null_like")
-        self.executor = executor
+        self.executor, self.executed = executor, more["executed"]
 
     def run(self):
         Measured.sessions.append(self)
+        structure = {"model_files": {"f.py": "digest", "layers.py": "another"}}
+        self.results = [
+            Result(planned.case, "t", 1.0, Status.PASS, structure=structure) for planned in self.planned
+        ]
         self.info.noise["null"] = {"start": [1.0], "end": [1.0]}
         self.journal.write_state(self.info, "done")
 
@@ -74,6 +78,14 @@ def test_a_run_whose_second_part_never_began_is_not_done(open_run, monkeypatch, 
     assert (info.state, open_run.interrupted) == (state, state == "interrupted")
     assert "ended before its noise was measured" in refusal(info)
     assert [session["state"] for session in info.sessions] == ["done", state]
+
+
+def test_a_part_knows_with_which_model_the_parts_before_it_were_measured(open_run, monkeypatch):
+    """Else an edit of the model between the two is not noticed."""
+    monkeypatch.setattr(runs, "open_executor", lambda *_: nullcontext())
+    runs.measure(open_run, None, print)
+    executed = [session.executed for session in Measured.sessions]
+    assert executed == [{}, {"f.py": "digest", "layers.py": "another"}]
 
 
 def test_a_run_that_was_interrupted_before_it_began_can_be_resumed(open_run, monkeypatch):

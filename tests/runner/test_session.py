@@ -261,6 +261,15 @@ def test_a_case_of_an_edited_model_is_not_among_those_before_the_edit(start):
     assert (run.results[2].error.type, run.results[2].attempts) == ("EditedModel", [])
 
 
+def test_a_case_of_a_model_that_was_edited_since_the_session_before_is_not_among_its_cases(start):
+    edited = events()
+    next(event for event in edited if event["event"] == "loaded")["own_files"] = {"f.py": "new"}
+    script = {"a": [ProcessOutcome(edited, status=0)]}
+    run = start([case("a")], Played(script=script), executed={"f.py": "old"}, processes=1)
+    run.run()
+    assert [result.error and result.error.type for result in run.results] == ["EditedModel"]
+
+
 def test_a_full_disk_is_waited_for(start, monkeypatch):
     run = start([case("a")])
     append, refusals = run.journal.append, [1, 2]
