@@ -56,6 +56,33 @@ def test_of_older_regressions_of_the_same_nights_one_is_bisected(chosen):
     assert numbers(chosen([*many, failure], 3)) == [42, 40]
 
 
+def test_a_bisected_change_of_a_model_hides_no_other_change_of_it(chosen):
+    alerts = [
+        alert(9, "open", "m01", good=1, bad=2, **DONE),
+        alert(10, "open", "m03", good=1, bad=2, metric="eager_ms"),
+        alert(90, "open", "m03", good=10, bad=11),
+    ]
+    assert numbers(chosen(alerts, 3)) == [90]
+    assert numbers(chosen(alerts[1:], 3)) == [90], "one a model, its newest"
+
+
+def test_two_metrics_of_one_older_change_are_one_bisection(chosen):
+    alerts = [
+        alert(1, "open", "a", good=1, bad=2, metric="eager_ms"),
+        alert(2, "open", "a", good=1, bad=2),
+        alert(3, "open", "b", good=1, bad=2),
+    ]
+    assert numbers(chosen(alerts[:2], 3)) == [1]
+    assert numbers(chosen(alerts, 3)) == [3]
+
+
+def test_of_the_nights_of_a_failed_bisection_no_other_is_begun(chosen, tmp_path):
+    many = [alert(number, "open", f"m{number}", good=10, bad=11) for number in range(1, 41)]
+    (tmp_path / "failed-40").touch()
+    assert numbers(chosen(many, 3, [tmp_path])) == []
+    assert numbers(chosen([*many, alert(41, "confirmed", "z", good=10, bad=11)], 3, [tmp_path])) == [41]
+
+
 def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repeated(chosen, tmp_path):
     alerts = [
         alert(1, "open", "a", good=1, bad=2, **BEGUN),
