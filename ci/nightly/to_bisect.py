@@ -1,5 +1,8 @@
-"""Which alerts a nightly bisects, `to_bisect.py regressions.json MOST SUITES FOLDERS...`: confirmed, of one
-model, not bisected yet; the worst of tonight first, then older ones.
+"""Which alerts a nightly bisects: confirmed, of one model, not bisected yet; the worst of tonight first, then
+older ones. `to_bisect.py regressions.json history.json RUNS MOST SUITES FOLDERS...`
+
+RUNS are the folders of the night's runs, history.json lists the runs of the history: alerts of other testbeds
+than tonight's are left to the nightlies that measure these.
 
 Prints a line an alert, its fields separated by tabs: its number, its suite's file, where it comes from one of
 the user's own, and the folder of its bisection below FOLDERS that was not finished. A file `failed-NUMBER` in
@@ -11,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,10 @@ _ALIKE = 0.7
 _STATES = ("confirmed", "open", "reopened")
 
 
-def chosen(alerts: list[dict[str, Any]], most: int, folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
-    """At most so many: what was confirmed tonight or begun, the worst first, one a model; then older ones.
+def chosen(
+    alerts: list[dict[str, Any]], most: int, testbeds: Collection[int], folders: Sequence[Path] = ()
+) -> list[dict[str, Any]]:
+    """At most so many of some testbeds: tonight's or begun, the worst first, one a model; then older ones.
 
     Of the older ones the newest comes first, and none between two nights of which an alert is bisected or its
     bisection failed: most alerts between the same nights have one cause. What failed is left to people.
@@ -33,7 +38,7 @@ def chosen(alerts: list[dict[str, Any]], most: int, folders: Sequence[Path] = ()
     for alert in alerts:
         if _is_bisected(alert) or _has_failed(alert, folders):
             taken.add(_nights(alert))
-        elif _can_be_bisected(alert):
+        elif alert["testbed_id"] in testbeds and _can_be_bisected(alert):
             is_first = alert["state"] != "open" or unfinished(alert, folders)
             (first if is_first else waiting).append(alert)
     bisected = sorted(_one_a_model(first), key=lambda alert: -_size(alert))[:most]
@@ -110,11 +115,14 @@ def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
 
 
 def main() -> None:
-    file, most, suites, *names = sys.argv[1:]
+    file, history, runs, most, suites, *names = sys.argv[1:]
+    tonight = {Path(run).name for run in runs.split(",")}
+    listed = json.loads(Path(history).read_text())
+    testbeds = {run["testbed_id"] for run in listed if run["name"] in tonight}
     folders = [Path(name) for name in names]
     files = [path for path in suites.split(",") if path.endswith(".toml")]
     own = {tomllib.loads(Path(path).read_text())["name"]: path for path in files}
-    for alert in chosen(json.loads(Path(file).read_text()), int(most), folders):
+    for alert in chosen(json.loads(Path(file).read_text()), int(most), testbeds, folders):
         # A dash, since the shell that reads the line joins tabs.
         suite = own.get(alert["case"]["suite"]) or "-"
         print(alert["id"], suite, unfinished(alert, folders) or "-", sep="\t")
