@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for the commit behind each confirmed regression that was not bisected yet, with BISECT=yes: the worst of
-# tonight first, then older ones, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished is
+# Looks for the commit behind each confirmed regression of tonight's testbeds that was not bisected yet, with
+# BISECT=yes: the worst of tonight first, then older ones, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished is
 # resumed by the next night on this machine, or by hand; what failed, by hand only.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
@@ -22,9 +22,12 @@ if [ "$recipe" = git ] && [ -z "$repo" ]; then
 fi
 
 perfdash regressions --out "$OUT" --worse --json >"$PERFDASH_NIGHTLY/regressions.json"
+perfdash history runs --out "$OUT" --json >"$PERFDASH_NIGHTLY/.history.json"
 # Under Jenkins each night has an OUT of its own.
-"$venv/bin/python" ci/nightly/to_bisect.py "$PERFDASH_NIGHTLY/regressions.json" "$BISECT_MOST" "$SUITES" \
+"$venv/bin/python" ci/nightly/to_bisect.py "$PERFDASH_NIGHTLY/regressions.json" "$PERFDASH_NIGHTLY/.history.json" \
+  "$(told_runs | paste -sd,)" "$BISECT_MOST" "$SUITES" \
   "$OUT/bisections" "${PERFDASH_NIGHTLY%/*/*}"/*/out/bisections >"$PERFDASH_NIGHTLY/bisected"
+rm "$PERFDASH_NIGHTLY/.history.json"
 if [ ! -s "$PERFDASH_NIGHTLY/bisected" ]; then say "No confirmed regression waits for its culprit"; fi
 until="$(($(date +%s) + $(awk -v hours="$BISECT_HOURS" 'BEGIN { printf "%d", hours * 3600 }')))"
 worst=0

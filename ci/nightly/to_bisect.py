@@ -1,5 +1,8 @@
-"""Which alerts a nightly bisects, `to_bisect.py regressions.json MOST SUITES FOLDERS...`: confirmed, of one
-model, not bisected yet; the worst of tonight first, then older ones.
+"""Which alerts a nightly bisects: confirmed, of one model, not bisected yet; the worst of tonight first, then
+older ones. `to_bisect.py regressions.json history.json RUNS MOST SUITES FOLDERS...`
+
+RUNS are the folders of the night's runs, history.json lists the runs of the history: alerts of other testbeds
+than tonight's are left to the nightlies that measure these.
 
 Prints a line an alert, its fields separated by tabs: its number, its suite's file, where it comes from one of
 the user's own, and the folder of its bisection below FOLDERS that was not finished. A file `failed-NUMBER` in
@@ -11,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +26,29 @@ _ALIKE = 0.7
 _STATES = ("confirmed", "open", "reopened")
 
 
-def chosen(alerts: list[dict[str, Any]], most: int, folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
-    """At most so many: what was confirmed tonight or begun, the worst first, one a model; then older ones.
+def chosen(
+    alerts: list[dict[str, Any]], most: int, testbeds: Collection[int], folders: Sequence[Path] = ()
+) -> list[dict[str, Any]]:
+    """At most so many of some testbeds: tonight's or begun, the worst first, one a model; then older ones.
 
-    Of the older ones the newest comes first, and none between two nights of which an alert is bisected: most
-    alerts between the same nights have one cause. One whose bisection failed is left to people.
+    Of the older ones the newest comes first, and none between two nights of which an alert is bisected or its
+    bisection failed: most alerts between the same nights have one cause. What failed is left to people.
     """
-    first, waiting = [], []
+    first, waiting, taken = [], [], set()
     for alert in alerts:
-        if _is_bisected(alert) or not _can_be_bisected(alert):
-            continue
-        if alert["state"] != "open":
-            first.append(alert)
-        elif not any((folder / f"failed-{alert['id']}").exists() for folder in folders):
-            (first if unfinished(alert, folders) else waiting).append(alert)
+        if _is_bisected(alert) or _has_failed(alert, folders):
+            taken.add(_nights(alert))
+        elif alert["testbed_id"] in testbeds and _can_be_bisected(alert):
+            is_first = alert["state"] != "open" or unfinished(alert, folders)
+            (first if is_first else waiting).append(alert)
     bisected = sorted(_one_a_model(first), key=lambda alert: -_size(alert))[:most]
-    nights = {_nights(alert) for alert in [*filter(_is_bisected, alerts), *bisected]}
-    for alert in sorted(_one_a_model(waiting), key=lambda alert: -alert["id"]):
-        if len(bisected) < most and _nights(alert) not in nights:
-            bisected.append(alert)
-            nights.add(_nights(alert))
+    taken.update(map(_nights, bisected))
+    for newest in sorted(waiting, key=lambda alert: -alert["id"]):
+        case, nights = newest["case"], _nights(newest)
+        if len(bisected) < most and nights not in taken and all(alert["case"] != case for alert in bisected):
+            alike = [alert for alert in waiting if alert["case"] == case and _nights(alert) == nights]
+            bisected.append(_one_of(alike))
+            taken.add(nights)
     return bisected
 
 
@@ -54,6 +60,11 @@ def _can_be_bisected(alert: dict[str, Any]) -> bool:
 def _is_bisected(alert: dict[str, Any]) -> bool:
     bisected = alert["details"].get("bisected") or {}
     return bool(bisected) and bool(bisected.get("finished", True))
+
+
+def _has_failed(alert: dict[str, Any], folders: Sequence[Path]) -> bool:
+    """Whether an earlier night's bisection of this alert failed."""
+    return alert["state"] == "open" and any((folder / f"failed-{alert['id']}").exists() for folder in folders)
 
 
 def _nights(alert: dict[str, Any]) -> tuple[object, ...]:
@@ -104,11 +115,14 @@ def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
 
 
 def main() -> None:
-    file, most, suites, *names = sys.argv[1:]
+    file, history, runs, most, suites, *names = sys.argv[1:]
+    tonight = {Path(run).name for run in runs.split(",")}
+    listed = json.loads(Path(history).read_text())
+    testbeds = {run["testbed_id"] for run in listed if run["name"] in tonight}
     folders = [Path(name) for name in names]
     files = [path for path in suites.split(",") if path.endswith(".toml")]
     own = {tomllib.loads(Path(path).read_text())["name"]: path for path in files}
-    for alert in chosen(json.loads(Path(file).read_text()), int(most), folders):
+    for alert in chosen(json.loads(Path(file).read_text()), int(most), testbeds, folders):
         # A dash, since the shell that reads the line joins tabs.
         suite = own.get(alert["case"]["suite"]) or "-"
         print(alert["id"], suite, unfinished(alert, folders) or "-", sep="\t")

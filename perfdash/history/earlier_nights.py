@@ -42,16 +42,20 @@ class NightsOfCase:
 def measured_on(
     connection: sa.Connection, host: str, setting: Mapping[str, Any], runs_back: int = 400
 ) -> dict[Case, NightsOfCase]:
-    """What the latest runs of a host have measured of each case; skipped cases were not tried.
+    """What a host has measured of each case in its latest runs; skipped cases were not tried.
 
     Only runs with this setting (results.setting_of_options) count as nights: a case that another nightly of
     the host measures with other options still has to be measured with these.
     """
     runs, results, cases, testbeds = schema.runs, schema.results, schema.cases, schema.testbeds
+    hosts, of_results = schema.hosts, schema.result_hosts
+    alone_or_with_others = [
+        number for number, name in connection.execute(sa.select(hosts.c.id, hosts.c.name))
+        if host in name.split("+")
+    ]  # fmt: skip
     latest = (
         sa.select(runs.c.id)
-        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
-        .where(schema.hosts.c.name == host, runs.c.excluded.is_(None))
+        .where(runs.c.host_id.in_(alone_or_with_others), runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(runs_back)
     )
@@ -61,7 +65,9 @@ def measured_on(
         )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(cases, results.c.case_id == cases.c.id)
-        .where(results.c.run_id.in_(latest))
+        .outerjoin(of_results, of_results.c.result_id == results.c.id)
+        .join(hosts, sa.func.coalesce(of_results.c.host_id, runs.c.host_id) == hosts.c.id)
+        .where(hosts.c.name == host, results.c.run_id.in_(latest))
         .where(results.c.status.in_(_TRIED))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
     )

@@ -225,6 +225,7 @@ def to_plain(evidence: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict
     good, bad = evidence.between
     return {
         "id": alert.id,
+        "testbed_id": alert.testbed_id,
         "state": alert.state,
         "kind": alert.kind,
         "direction": _DIRECTION[alert.direction],

@@ -107,6 +107,7 @@ class AlertEventFields(Shape):
 
 class AlertFields(Shape):
     id: int
+    testbed_id: int
     state: str
     kind: str
     direction: str

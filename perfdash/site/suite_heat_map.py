@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from perfdash.report.site_links import model_page
 from perfdash.site.testbed_history import TestbedHistory, as_logs, failed
 from perfdash.stats.intervals import Array
-from perfdash.stats.machine_levels import numbers_of_machines
 from perfdash.stats.noise_level import noise_level
 
 COLUMNS = 90  # nights of the heat map
@@ -64,12 +63,12 @@ def heat_lines(
         logs = as_logs(history.values["speedup"][at], passed)
         measure, column = "speedup against the row's median", "speedup"
     crosses = failed(history.statuses[at])
-    alike = _alike(history, column, nights)
+    alike = _alike(history, column, rows, nights)
     spreads = _spreads(logs, alike)
     lines = []
     for place, number in enumerate(numbers):
         case, values = history.cases[number], logs[place]
-        middles = _medians(values, alike)
+        middles = _medians(values, alike[place])
         label = f"{case.model} ({case.batch_size})" if several else case.model
         ratios = [
             float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
@@ -82,9 +81,15 @@ def heat_lines(
     return lines, measure
 
 
-def _alike(history: TestbedHistory, column: str, nights: Sequence[int]) -> NDArray[np.intp]:
-    """A number for each night; nights of one number have one method and machine, and may be compared."""
-    machines = numbers_of_machines([history.recent[night].host for night in nights])
+def _alike(
+    history: TestbedHistory, column: str, rows: Sequence[int], nights: Sequence[int]
+) -> NDArray[np.intp]:
+    """A number for each night of each row; nights of a row with one number may be compared.
+
+    They have one method and machine.
+    """
+    machines = np.array([history.machines_of(row, nights) for row in rows], dtype=np.intp)
+    machines = machines.reshape(len(rows), len(nights))
     alike: NDArray[np.intp] = history.codes_of(column, nights) * (machines.max(initial=0) + 1) + machines
     return alike
 
@@ -98,9 +103,9 @@ def _spreads(logs: Array, alike: NDArray[np.intp]) -> Array:
     if min(logs.shape) == 0:  # of a suite that is long gone there is no night left
         return np.full(len(logs), _LEAST_SPREAD)
     steps = np.full(logs.shape, np.nan)
-    for number in np.unique(alike).tolist():
-        for place, values in enumerate(logs):
-            known = np.flatnonzero(np.isfinite(values) & (alike == number))
+    for place, values in enumerate(logs):
+        for number in np.unique(alike[place]).tolist():
+            known = np.flatnonzero(np.isfinite(values) & (alike[place] == number))
             steps[place, known[1:]] = np.diff(values[known]) / math.sqrt(2)
     return np.nan_to_num(noise_level(steps, floor=_LEAST_SPREAD).sd, nan=_LEAST_SPREAD)
 

@@ -25,8 +25,9 @@ from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import DISTURBED, PASSING, Case, Status
 from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
+from perfdash.stats.machine_levels import numbers_of_machines
 
-FORMAT = 8  # of what is kept: another number makes all of it anew
+FORMAT = 9  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.
@@ -113,7 +114,8 @@ class TestbedHistory:
 
     Nights from `daily` on are drawn one by one.
 
-    values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
+    values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none; hosts: the
+    machine of each result, "" for none;
     passed: that the numbers are of what they should be; counted: that they also count in means. `row` finds
     a case by the store's number.
     """
@@ -126,6 +128,7 @@ class TestbedHistory:
     row: dict[int, int]
     values: dict[str, Singles]
     statuses: NDArray[np.object_]
+    hosts: NDArray[np.object_]
     passed: Flags
     counted: Flags
     weeks: Weeks
@@ -146,6 +149,13 @@ class TestbedHistory:
     def codes_of(self, name: str, nights: Sequence[int]) -> NDArray[np.int32]:
         """The method_codes of some of the recent nights."""
         return self.method_codes[name][self._older :][nights]
+
+    def machines_of(self, row: int, nights: Sequence[int]) -> NDArray[np.intp]:
+        """A number for the machine of each of a case's results on some of the recent nights."""
+        hosts = self.hosts[row, nights]
+        machines = np.zeros(len(nights), dtype=np.intp)
+        machines[hosts != ""] = numbers_of_machines(hosts[hosts != ""])
+        return machines
 
     def breaks(self, name: str, row: int, weeks: Sequence[int], nights: Sequence[int]) -> dict[int, str]:
         """The weeks and nights of a case at which the method changes, with its name."""
@@ -248,12 +258,13 @@ def read_history(
     )
     case_of = {case_digest(case)[:16].encode(): (number, case) for number, case in reader.cases().items()}
     numbers = [case_of[text] for text in digests.tolist()]
-    statuses = np.full((len(digests), len(recent)), "", dtype=object)
+    statuses, hosts = (np.full((len(digests), len(recent)), "", dtype=object) for _ in range(2))
     passed, counted = (np.zeros(statuses.shape, dtype=bool) for _ in range(2))
     values = {name: np.full(statuses.shape, np.nan, dtype=np.float32) for name in READ}
     for place, night in enumerate(by_night):
         rows = np.searchsorted(digests, night["cases"])
         statuses[rows, place] = night["words"].astype(object)[night["statuses"]]
+        hosts[rows, place] = night["hosts"].astype(object)[night["machines"]]
         passed[rows, place] = night["passed"]
         counted[rows, place] = night["counted"]
         for name, column in zip(READ, night["values"], strict=True):
@@ -267,6 +278,7 @@ def read_history(
         {number: place for place, (number, _) in enumerate(numbers)},
         values,
         statuses,
+        hosts,
         passed,
         counted,
         _weeks(digests, older, by_week, newest),
@@ -350,7 +362,8 @@ class _HistoryReader:
     def nights(self, runs: Sequence[RunLine]) -> Iterator[Arrays]:
         """Read the arrays of each run, from the cache where possible.
 
-        They are the sorted digests of its cases, values (READ x cases), statuses, passed and counted.
+        They are the sorted digests of its cases, values (READ x cases), statuses, machines, passed and
+        counted.
         """
         for start in range(0, len(runs), _AT_ONCE):
             chunk = runs[start : start + _AT_ONCE]
@@ -390,6 +403,7 @@ class _HistoryReader:
         for night in range(len(whole.runs)):
             measured = order[whole.statuses[order, night] != ""]
             words, places = np.unique(whole.statuses[measured, night].astype(str), return_inverse=True)
+            hosts, machines = np.unique(whole.machines[measured, night].astype(str), return_inverse=True)
             nights.append(
                 {
                     "cases": names[measured],
@@ -398,6 +412,8 @@ class _HistoryReader:
                     ),
                     "words": words,
                     "statuses": places.astype(np.int16),
+                    "hosts": hosts,
+                    "machines": machines.astype(np.int16),
                     "passed": passed[measured, night],
                     "counted": counted[measured, night],
                 }

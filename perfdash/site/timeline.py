@@ -24,7 +24,6 @@ from perfdash.site.site_folder import ArrayCache
 from perfdash.site.testbed_history import FORMAT, TestbedHistory, as_logs, epoch
 from perfdash.stats.changepoints import ChangePoint, change_points, weak_changes
 from perfdash.stats.intervals import Array
-from perfdash.stats.machine_levels import numbers_of_machines
 
 _TORCH = "torch: "
 # Where torch is another one on more nights than this fraction, that is how it is measured: no event.
@@ -63,7 +62,7 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
     row = history.row[number]
     passed = history.passed[row, nights]
     runs = [history.recent[night] for night in nights]
-    machines = numbers_of_machines([run.host for run in runs])
+    machines = history.machines_of(row, nights)
     events = []
     for name, metric in JUDGED.items():
         values = np.exp(as_logs(history.values[name][row, nights], passed))

@@ -66,6 +66,8 @@ if name == "merge-shards":
     merged = {{"state": state, "plan": {{}}, "merged_from": shards, "sessions": sessions}}
     put(out + "/run.json", json.dumps(merged))
     print("Saved in", out)
+if name == "history" and "runs" in words:
+    print(get(home + "/history.json", '[{{"name": "run1", "testbed_id": 1}}]'))
 if name == "regressions" and "--json" in words:
     print(get(home + "/alerts.json", "[]"))
 print(name, "did its work", file=sys.stderr)

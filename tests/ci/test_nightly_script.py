@@ -196,8 +196,8 @@ def test_of_what_is_measured_several_times_the_last_is_reported(stage):
 
 def alert(number, metric, change, **more):
     case = {"suite": "own", "model": "m", "device": "cpu"}
-    return {"id": number, "direction": "worse", "state": "confirmed", "kind": "metric", "metric": metric,
-            "change": change, "case": case, "details": {}, **more}  # fmt: skip
+    return {"id": number, "testbed_id": 1, "direction": "worse", "state": "confirmed", "kind": "metric",
+            "metric": metric, "change": change, "case": case, "details": {}, **more}  # fmt: skip
 
 
 def test_a_stage_that_fails_without_a_word_has_a_reason(stage):
@@ -220,6 +220,7 @@ def test_what_is_bisected(stage):
         alert(6, "eager_ms", 0.9, case={**other, "model": "new"}, state="new"),
         alert(7, "eager_ms", 0.9, case={**other, "model": "half"},
               details={"bisected": {"word": "not finished", "finished": False}}),
+        alert(10, "eager_ms", 0.9, case={**other, "model": "elsewhere"}, testbed_id=2),
         alert(8, "eager_ms", 0.9, case={**other, "model": "known"}, details={"bisected": {"word": "found"}}),
         alert(9, None, None, case={**other, "model": "broke"}, kind="status"),
     ]  # fmt: skip
@@ -248,6 +249,13 @@ def begun(folder, number, model="m"):
     (folder / "journal.jsonl").write_text(json.dumps(event) + "\n{}\n")
 
 
+def night_of_run1(stage, folder):
+    """The path of a folder, as that of a night that measured run1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run").write_text(f"{stage.home}/runs/run1\n")
+    return str(folder)
+
+
 @pytest.mark.parametrize(
     ("where", "state"),
     [("runs/bisections", "open"), ("runs/nightly/build-6/out/bisections", "confirmed")],
@@ -260,9 +268,11 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     begun(stage.home / where / "2026-11-23_x", 2)
     (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state=state)]))
     own = stage.home / "runs" / "nightly" / "build-7" / "out"
-    more = {"OUT": str(own), "PERFDASH_NIGHTLY": str(own.parent / "found-cpu")} if "build" in where else {}
-    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
-    more |= {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    more = {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    if "build" in where:
+        more |= {"OUT": str(own), "PERFDASH_NIGHTLY": night_of_run1(stage, own.parent / "found-cpu")}
+    else:
+        more |= {"PERFDASH_NIGHTLY": night_of_run1(stage, stage.home / "night")}
     words = [NIGHTLY.parent / "nightly" / "bisect.sh"]
     done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -283,10 +293,10 @@ def test_a_bisection_that_is_running_is_left_alone(stage):
     folder = stage.home / "runs" / "bisections" / "2026-11-20_x"
     begun(folder, 1)
     (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state="open")]))
-    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), "BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    night = night_of_run1(stage, stage.home / "night")
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = stage.script("bisect", **more)
+        done = stage.script("bisect", PERFDASH_NIGHTLY=night, BISECT="yes", BISECT_RECIPE="nightly")
     assert (done.returncode, stage.calls("bisect")) == (0, [])
     assert f"Alert 1: {folder} is running" in done.stdout + done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 
 import pytest
@@ -11,7 +12,9 @@ from tests.ci.nights import NIGHTLY
 
 @pytest.fixture(scope="module")
 def chosen():
-    return runpy.run_path(str(NIGHTLY.parent / "nightly" / "to_bisect.py"))["chosen"]
+    """`chosen` on a night of testbed 1."""
+    function = runpy.run_path(str(NIGHTLY.parent / "nightly" / "to_bisect.py"))["chosen"]
+    return lambda alerts, most, folders=(): function(alerts, most, {1}, folders)
 
 
 def night(day):
@@ -20,14 +23,22 @@ def night(day):
 
 def alert(number, state, model, *, good=20, bad=21, change=0.2, **more):
     return {
-        "id": number, "state": state, "direction": "worse", "kind": "metric", "metric": "backend_ms",
-        "change": change, "case": {"suite": "timm", "model": model}, "details": {},
+        "id": number, "testbed_id": 1, "state": state, "direction": "worse", "kind": "metric",
+        "metric": "backend_ms", "change": change, "case": {"suite": "timm", "model": model}, "details": {},
         "good": night(good), "bad": night(bad), **more,
     }  # fmt: skip
 
 
 DONE = {"details": {"bisected": {"word": "found", "finished": True}}}
 BEGUN = {"details": {"bisected": {"word": "not finished", "finished": False}}}
+
+
+def begin_here(folder, number, model):
+    """A bisection of an alert that was not finished, as its journal begins."""
+    folder.mkdir()
+    (folder / "journal.jsonl").write_text(
+        json.dumps({"event": "begun", "alert": number, "case": {"model": model}}) + "\n"
+    )
 
 
 def numbers(alerts):
@@ -56,6 +67,47 @@ def test_of_older_regressions_of_the_same_nights_one_is_bisected(chosen):
     assert numbers(chosen([*many, failure], 3)) == [42, 40]
 
 
+def test_a_bisected_change_of_a_model_hides_no_other_change_of_it(chosen):
+    alerts = [
+        alert(9, "open", "m01", good=1, bad=2, **DONE),
+        alert(10, "open", "m03", good=1, bad=2, metric="eager_ms"),
+        alert(90, "open", "m03", good=10, bad=11),
+    ]
+    assert numbers(chosen(alerts, 3)) == [90]
+    assert numbers(chosen(alerts[1:], 3)) == [90], "one a model, its newest"
+
+
+def test_two_metrics_of_one_older_change_are_one_bisection(chosen):
+    alerts = [
+        alert(1, "open", "a", good=1, bad=2, metric="eager_ms"),
+        alert(2, "open", "a", good=1, bad=2),
+        alert(3, "open", "b", good=1, bad=2),
+    ]
+    assert numbers(chosen(alerts[:2], 3)) == [1]
+    assert numbers(chosen(alerts, 3)) == [3]
+
+
+def test_of_the_nights_of_a_failed_bisection_no_other_is_begun(chosen, tmp_path):
+    many = [alert(number, "open", f"m{number}", good=10, bad=11) for number in range(1, 41)]
+    (tmp_path / "failed-40").touch()
+    assert numbers(chosen(many, 3, [tmp_path])) == []
+    assert numbers(chosen([*many, alert(41, "confirmed", "z", good=10, bad=11)], 3, [tmp_path])) == [41]
+
+
+def test_only_alerts_of_the_testbeds_of_tonight_are_bisected(chosen, tmp_path):
+    """A CPU agent and a GPU agent have one history."""
+    begin_here(tmp_path / "2026-11-20_x", 4, "d")
+    alerts = [
+        alert(1, "open", "a", good=1, bad=2, testbed_id=2),
+        alert(2, "confirmed", "b", testbed_id=2),
+        alert(3, "open", "c", good=3, bad=4),
+        alert(4, "open", "d", good=5, bad=6, testbed_id=2, **BEGUN),
+    ]
+    assert numbers(chosen(alerts, 3, [tmp_path])) == [3]
+    done = alert(5, "open", "e", good=3, bad=4, testbed_id=2, **DONE)
+    assert numbers(chosen([*alerts, done], 3)) == [], "on two machines it is one cause"
+
+
 def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repeated(chosen, tmp_path):
     alerts = [
         alert(1, "open", "a", good=1, bad=2, **BEGUN),
@@ -63,9 +115,7 @@ def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repea
         alert(3, "open", "c", good=5, bad=6),
         alert(4, "confirmed", "d"),
     ]
-    folder = tmp_path / "2026-11-20_x"
-    folder.mkdir()
-    (folder / "journal.jsonl").write_text('{"event": "begun", "alert": 1, "case": {"model": "a"}}\n')
+    begin_here(tmp_path / "2026-11-20_x", 1, "a")
     (tmp_path / "failed-3").touch()
     (tmp_path / "failed-4").touch()
     assert numbers(chosen(alerts, 3, [tmp_path])) == [1, 4, 2]

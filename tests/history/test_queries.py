@@ -96,6 +96,26 @@ def test_what_a_host_has_measured_of_a_case(store, status):
     assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0, failed)}
 
 
+def test_of_a_night_of_several_machines_a_host_has_measured_its_own_cases(store):
+    """The night was resumed on another host."""
+    on = {
+        "here": replace(row("here"), details={"conditions": {"host": "farm"}}),
+        "there": replace(row("there"), details={"conditions": {"host": "other"}}),
+    }
+    runs = [
+        run("2026-11-01", [on["here"], on["there"], row("skipped", "infra_error")], host="farm+other"),
+        run("2026-11-02", [row("here")], host="other"),
+    ]
+    take_in(store, runs)
+    with store.read() as connection:
+        measured = {host: measured_on(connection, host, {}) for host in ("farm", "other")}
+    nights = {
+        host: {case.model: nights.nights for case, nights in cases.items()}
+        for host, cases in measured.items()
+    }
+    assert nights == {"farm": {"here": 1}, "other": {"there": 1, "here": 1}}
+
+
 def test_the_nights_on_which_a_case_failed_because_of_the_machine(store):
     words = ["pass", "infra_error", "pass", "infra_error", "not_tonight", "infra_error"]
     take_in(

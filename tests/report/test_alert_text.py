@@ -40,6 +40,7 @@ def test_for_programs():
     plain = to_plain(SHOWN[0], [AlertEvent("t", "new", "run1", None)])
     assert plain["side"] == "compiled"
     assert plain["direction"] == "worse"
+    assert plain["testbed_id"] == SHOWN[0].alert.testbed_id
     assert plain["good"]["torch_git_version"] == "a" * 40
     assert plain["events"] == [{"at": "t", "state": "new", "run": "run1", "note": None, "started": None}]
     assert to_plain(SHOWN[1])["case"] is None

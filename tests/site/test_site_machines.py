@@ -47,6 +47,24 @@ def on_machines(machine_of, stepped=("model03",), factor=1.08, *, of_b=1.05, mod
     ]
 
 
+def in_shards(host_of, machine_of, stepped=("model03",), factor=1.08, *, of_b=1.04):
+    """Nights that several machines shared, by name `host_of(night)`; `machine_of(night, model)` measured."""
+
+    def change(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= of_b if machine_of(night, name) == "b" else 1.0
+        if name in stepped and night >= STEP:
+            values["backend_ms"] *= factor
+        return values
+
+    runs = []
+    for night, one in enumerate(farm(NIGHTS, 6, change=change, noise=0.005)):
+        details = [{"conditions": {"host": machine_of(night, row.case.model)}} for row in one.rows]
+        rows = [replace(row, details=more) for row, more in zip(one.rows, details, strict=True)]
+        runs.append(Imported(replace(one.run, host=host_of(night)), tuple(rows)))
+    return runs
+
+
 def marks(tmp_path, runs):
     """The lasting changes that the pages of the models mark: model, metric, night, change."""
     with made_store(tmp_path / "history.db") as store:
@@ -80,6 +98,23 @@ def test_names_that_change_every_night_are_one_machine(tmp_path):
     assert mark[:3] == ("model03", "backend_ms", STEP)
 
 
+def test_a_case_that_moves_to_another_machine_of_the_night_has_no_mark(tmp_path):
+    def machine_of(night, name):
+        return "b" if (night >= 30) == (name == "model01") else "a"
+
+    (mark,) = marks(tmp_path, in_shards(lambda night: "a+b", machine_of))
+    assert mark[:3] == ("model03", "backend_ms", STEP)
+
+
+def test_a_case_that_stays_on_its_machine_has_its_mark_whoever_else_measured_the_night(tmp_path):
+    def machine_of(night, name):
+        return "a" if name in ("model00", "model03") else f"m{night % 15}"
+
+    (mark,) = marks(tmp_path, in_shards(lambda night: f"a+m{night % 15}", machine_of))
+    assert mark[:3] == ("model03", "backend_ms", STEP)
+    assert float(mark[3].split("latency +")[1].split("%")[0]) == pytest.approx(8, abs=1)
+
+
 def heat(tmp_path, runs):
     """The rows of the heat map by model."""
     with made_store(tmp_path / "history.db") as store:
@@ -105,6 +140,16 @@ def test_machines_that_measure_in_turn_hide_no_change_in_the_heat_map(tmp_path):
     slower = lines["model03"]
     assert slower.ratios[STEP:] == pytest.approx([1 / 1.08] * (NIGHTS - STEP), abs=0.03)
     assert max(line.spread for line in lines.values()) < 0.01
+
+
+def test_the_machines_that_share_the_nights_are_apart_in_the_heat_map(tmp_path):
+    def machine_of(night, name):
+        return "ab"[(night + int(name[-1])) % 2]
+
+    lines = heat(tmp_path, in_shards(lambda night: "a+b", machine_of, (), of_b=1.2))
+    for line in lines.values():
+        assert line.ratios == pytest.approx([1.0] * NIGHTS, abs=0.03)
+        assert line.spread < 0.01
 
 
 def test_the_chart_of_a_cause_is_at_the_level_of_one_machine(tmp_path):
