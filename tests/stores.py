@@ -38,6 +38,13 @@ def made_store(path: Path) -> Store:
     return open_store(str(path))
 
 
+def as_revision_0010(store: Store) -> None:
+    """Take the tables that came since then from a store, so that it is migrated when it is opened again."""
+    with store.write() as connection:
+        connection.execute(sa.text("drop table result_hosts"))
+        connection.execute(sa.text("update perfdash_version set version_num = '0010'"))
+
+
 @pytest.fixture(scope="session")
 def postgres():
     """The address of a server without databases of ours."""

@@ -22,9 +22,12 @@ def environment_changes(old: RunRow, new: RunRow) -> list[str]:
 
 
 def machine_changes(old: RunRow, new: RunRow) -> list[str]:
-    """The differences between two runs' machines; first what moves numbers most."""
+    """The differences between two runs' machines; first what moves numbers most.
+
+    Of runs that several machines measured, the host differs if they have no machine in common.
+    """
     lines = []
-    if old.host != new.host:
+    if set(old.hosts).isdisjoint(new.hosts):
         lines.append(f"host: {old.host} | {new.host}")
     old_facts, new_facts = old.facts, new.facts
     names = sorted({*old_facts, *new_facts} - _NOT_A_VALUE)

@@ -79,10 +79,13 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     stored = _same_runs(connection, imported)
     old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and content in (old.content, pruned_content(old.content)):
-        if run.merged_from and not imported.copied:  # the same shards in a folder of another name
-            _rename(connection, old, imported)
-        return KNOWN
-    if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
+        # An earlier perfdash stored the shards of a merged run beside it.
+        is_whole = content == old.content and others and not any(_has_more(line, imported) for line in others)
+        if not is_whole:
+            if run.merged_from and not imported.copied:  # the same shards in a folder of another name
+                _rename(connection, old, imported)
+            return KNOWN
+    elif not foreign and any(_has_more(line, imported) for line in stored):
         return OLDER
     import_details = _without_mark(run.imported)
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
@@ -146,6 +149,15 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
+
+
+def _has_more(stored: sa.Row[Any], imported: Imported) -> bool:
+    """Whether a stored run has more results than the same run, a later end, or all its shards and others."""
+    run = imported.run
+    if (len(imported.rows), run.ended or "") < (stored.results, stored.ended or ""):
+        return True
+    shards = _Shards.of(imported.key, run.name, run.imported)
+    return shards.are_part_of(_Shards.of(stored.key, stored.name, stored.imported))
 
 
 def _names(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> tuple[str, dict[str, str]]:
@@ -264,9 +276,17 @@ class _Shards:
         return cls(frozenset(imported.get("merged_keys") or ()), frozenset(names))
 
     def has_common(self, other: _Shards) -> bool:
-        if self.keys and other.keys:
-            return not self.keys.isdisjoint(other.keys)
-        return not self.names.isdisjoint(other.names)
+        own, others = self._named_alike(other)
+        return not own.isdisjoint(others)
+
+    def are_part_of(self, other: _Shards) -> bool:
+        """Whether another run has all of them, and more."""
+        own, others = self._named_alike(other)
+        return own < others
+
+    def _named_alike(self, other: _Shards) -> tuple[frozenset[str], frozenset[str]]:
+        has_keys = self.keys and other.keys
+        return (self.keys, other.keys) if has_keys else (self.names, other.names)
 
 
 def _put_in_place_of(connection: sa.Connection, run_id: int, name: str, other: sa.Row[Any]) -> None:

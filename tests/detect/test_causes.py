@@ -87,6 +87,34 @@ def test_both_sides_of_a_model_are_one_cause_of_the_library(store):
     assert {member.alert.metric for member in cause.main} == {"backend_ms"}
 
 
+def test_other_shards_of_a_night_on_another_machine_are_no_change_of_the_machine(store):
+    """The slower models are on the machine that measures in every night."""
+
+    def host_of(night, name):
+        return "a" if int(name.removeprefix("model")) < 12 else "b" if night < 28 else "c"
+
+    def both(night, name, values):
+        return slower((1, 1, 28, 1.2), metric="eager_ms")(
+            night, name, slower((1, 1, 28, 1.2))(night, name, values)
+        )
+
+    nights = [
+        Imported(
+            replace(one.run, host="a+b" if night < 28 else "a+c"),
+            tuple(
+                replace(row, details={"conditions": {"host": host_of(night, row.case.model)}})
+                for row in one.rows
+            ),
+        )
+        for night, one in enumerate(farm(32, change=both))
+    ]
+    (cause,) = causes_of(store, nights)
+    assert models(cause) == [1]
+    assert cause.attribution == LIBRARY
+    for member in cause.members:
+        assert member.alert.details["changed"][0].startswith("torch:")
+
+
 @pytest.mark.parametrize("tool", [None, "pip"])
 def test_a_change_of_the_host_alone(store, tool):
     """Another pip is nothing that is measured."""

@@ -13,8 +13,9 @@ from perfdash.history import alert_store
 from perfdash.history.ingest import REPLACED, replaced_since_judged, take_in
 from perfdash.history.maintenance import merge, prune
 from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
 from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
-from tests.stores import made_store
+from tests.stores import as_revision_0010, made_store
 
 
 @pytest.fixture
@@ -311,18 +312,56 @@ def test_what_was_refuted_on_a_later_night_stays_so_when_that_is_judged_again(qu
         assert states == before
 
 
-def test_a_refuted_return_of_a_fixed_change_stays_fixed_when_its_night_is_judged_again(quick):
-    is_slow = {*range(14, 18), 22}
-    runs = farm(
-        23,
+def slow_on(slow_nights, nights):
+    return farm(
+        nights,
         6,
-        change=lambda night, *case: slower("model03", 0 if night in is_slow else 99, 1.15)(night, *case),
+        change=lambda night, *case: slower("model03", 0 if night in slow_nights else 99, 1.15)(night, *case),
     )
+
+
+def test_a_refuted_return_of_a_fixed_change_stays_fixed_when_its_night_is_judged_again(quick):
+    runs = slow_on({*range(14, 18), 22}, 23)
     judge_nights(quick, runs, 14)
     before = refute(quick)
     assert before.state == alert_store.FIXED
     resumed = measured_again(runs[22], {"model04": "infra_error"})
     for states in judged_again(quick, resumed):
+        assert states == [(before.id, alert_store.FIXED)]
+
+
+def upgraded_from_an_earlier_perfdash(store, path):
+    """Its alerts do not say up to which night a re-measurement refuted them, but for their events."""
+    with store.write() as connection:
+        for alert in alert_store.load(connection, states=alert_store.STATES):
+            details = {name: value for name, value in alert.details.items() if name != "refuted"}
+            if "withdrawn" in details:
+                details["withdrawn"] = {**details["withdrawn"], "refuted": True}
+            alert_store.save(connection, replace(alert, details=details))
+    as_revision_0010(store)
+    open_store(str(path)).close()
+
+
+@pytest.mark.parametrize("acts", [0, 1], ids=["before its night is judged again", "in between"])
+def test_what_an_earlier_perfdash_refuted_stays_so_after_the_upgrade(quick, tmp_path, acts):
+    runs = farm(28, 6, change=slower("model03", 26, 1.05))
+    judge_nights(quick, runs, 26)
+    refuted = refute(quick)
+    again = judged_again(quick, measured_again(runs[27], {"model04": "infra_error"}))
+    for _ in range(acts):
+        next(again)
+    upgraded_from_an_earlier_perfdash(quick, tmp_path / "history.db")
+    assert alerts(quick)[0].details["refuted"] == refuted.details["refuted"]
+    for states in again:
+        assert states == [(refuted.id, alert_store.DISMISSED)]
+
+
+def test_a_return_that_an_earlier_perfdash_refuted_stays_fixed_after_the_upgrade(quick, tmp_path):
+    runs = slow_on({*range(14, 18), 22}, 23)
+    judge_nights(quick, runs, 14)
+    before = refute(quick)
+    upgraded_from_an_earlier_perfdash(quick, tmp_path / "history.db")
+    for states in judged_again(quick, measured_again(runs[22], {"model04": "infra_error"})):
         assert states == [(before.id, alert_store.FIXED)]
 
 

@@ -16,6 +16,7 @@ from perfdash.history.results import from_run
 from perfdash.history.store import open_store
 from perfdash.records import Measurement, Result, RunInfo, Speedup, Status
 from tests.history.made import case, row, run
+from tests.stores import in_sqlite
 
 
 def count(store, table):
@@ -323,6 +324,47 @@ def test_a_merged_run_and_its_shards_are_one_night(store, first):
     with store.read() as connection:
         assert [(line.name, line.results) for line in list_runs(connection)] == [("whole", 3)]
     assert count(store, schema.results) == 3
+
+
+def stored_with_its_shards(store):
+    """A merged run, and two of its three shards beside it, as an earlier perfdash stored them."""
+    parts = shards("a", "b", "c")
+    rows = [row for part in parts for row in part.rows]
+    whole = named_by_uids(run("2026-11-20", rows, name="whole", ended="2026-11-20T06:00:00Z"), *parts)
+    take_in(store, [whole])
+    of_whole = sa.update(schema.runs).where(schema.runs.c.key == whole.key)
+    with store.write() as connection:  # as if it had been measured at another time
+        connection.execute(of_whole.values(ended="2026-11-19T00:00:00Z"))
+    take_in(store, parts[1:])
+    with store.write() as connection:
+        connection.execute(of_whole.values(ended=whole.run.ended))
+    return whole, parts
+
+
+def names_and_results(store):
+    with store.read() as connection:
+        return sorted((line.name, line.results) for line in list_runs(connection))
+
+
+@in_sqlite
+@pytest.mark.parametrize("results", [1, 5], ids=["as many results", "more results than the whole"])
+def test_a_shard_that_is_resumed_leaves_its_merged_run(store, results):
+    _, parts = stored_with_its_shards(store)
+    before = names_and_results(store)
+    assert [name for name, _ in before] == ["at-1_farmb", "at-1_farmc", "whole"]
+    rows = [row("b"), *(row(f"b{number}") for number in range(1, results))]
+    resumed = replace(parts[1], run=replace(parts[1].run, ended="2026-11-20T09:00:00Z"), rows=tuple(rows))
+    assert take_in(store, [resumed]) == [OLDER]
+    assert names_and_results(store) == before
+
+
+@in_sqlite
+def test_a_merged_run_that_is_imported_again_takes_the_place_of_its_shards(store):
+    whole, parts = stored_with_its_shards(store)
+    assert take_in(store, parts[1:]) == [KNOWN, KNOWN]
+    assert take_in(store, [whole]) == [REPLACED]
+    assert names_and_results(store) == [("whole", 3)]
+    assert take_in(store, [whole]) == [KNOWN]
 
 
 def test_a_night_with_a_shard_that_was_excluded_is_excluded(store):

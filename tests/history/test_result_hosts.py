@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pandas as pd
-import sqlalchemy as sa
 
 from perfdash.history.export import export
 from perfdash.history.ingest import take_in
@@ -13,7 +12,7 @@ from perfdash.history.maintenance import merge
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.store import open_store
 from tests.history.made import row, run
-from tests.stores import made_store
+from tests.stores import as_revision_0010, made_store
 
 
 def on(model, host):
@@ -74,9 +73,7 @@ def test_a_store_of_before_gets_the_machines_that_the_results_name(address):
     ]
     with open_store(address) as opened:
         take_in(opened, before)
-        with opened.write() as connection:
-            connection.execute(sa.text("drop table result_hosts"))
-            connection.execute(sa.text("update perfdash_version set version_num = '0010'"))
+        as_revision_0010(opened)
     with open_store(address) as migrated:
         with migrated.read() as connection:
             assert [line.host for line in list_runs(connection)] == ["n1", "n1+n2", "n1+n2", "unknown"]
