@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash import methods
-from perfdash.detect.environment_changes import gpu_facts
+from perfdash.detect.environment_changes import NOT_OF_A_BUILD, gpu_facts
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
@@ -92,6 +92,26 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in names
         if old.get(name) != new.get(name) and not (name in _MAY_BE_UNKNOWN and _unknown(name, old, new))
     ]
+
+
+def interpreter_changes(first: Mapping[str, Any], now: Mapping[str, Any], same_imports: bool) -> list[str]:
+    """What of a measured interpreter changed between two hellos, as of differences().
+
+    Added packages are no change, nor are pip and perfdash. Importing a package may add others to the path
+    (setuptools does): without `same_imports` packages that are gone are no change either.
+    """
+    compared = first.get("packages", {}).keys() - NOT_OF_A_BUILD
+    if not same_imports:
+        compared &= now.get("packages", {}).keys()
+
+    def of_compared(hello: Mapping[str, Any]) -> dict[str, Any]:
+        of_packages = {
+            kind: {name: value for name, value in (hello.get(kind) or {}).items() if name in compared}
+            for kind in ("packages", "commits")
+        }
+        return fingerprint({"worker": {**hello, **of_packages}})
+
+    return differences(of_compared(first), of_compared(now))
 
 
 def as_lines(differences: list[str]) -> str:

@@ -99,7 +99,8 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
-        self._first_hello: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}  # by _OF_INTERPRETER
+        # By the variables of _OF_INTERPRETER, then by the packages that a fork parent imports.
+        self._first_hellos: dict[tuple[tuple[str, str], ...], dict[tuple[str, ...], dict[str, Any]]] = {}
         self._machine_cache: TemporaryFolder | None = None
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
@@ -146,7 +147,7 @@ class Slot:
         Their interpreter may be another one: a bisection builds one commit after another in one folder.
         """
         self._end_parents()
-        self._first_hello.clear()
+        self._first_hellos.clear()
 
     def _end_parents(self) -> None:
         while self._parents:
@@ -466,11 +467,11 @@ class Slot:
         return parent
 
     def _refuse_changed_interpreter(self, parent: ForkParent) -> None:
+        imported = parent.launch.packages
         variables = tuple(item for item in parent.launch.env if item[0].startswith(_OF_INTERPRETER))
-        first = self._first_hello.setdefault(variables, parent.hello)
-        changes = compatibility.differences(
-            *(compatibility.fingerprint({"worker": hello}) for hello in (first, parent.hello))
-        )
+        hellos = self._first_hellos.setdefault(variables, {})
+        first = hellos.get(imported) or next(iter(hellos.values()), parent.hello)
+        changes = compatibility.interpreter_changes(first, parent.hello, same_imports=imported in hellos)
         if changes:
             raise InterpreterChanged(
                 f"{self._options.python} changed while it was measured (at the start | now):\n"
@@ -478,6 +479,7 @@ class Slot:
                 "Nothing was measured under the new one. Restore it and use --resume, or start a new run.",
                 changes,
             )
+        hellos.setdefault(imported, parent.hello)
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:
         env = dict(planned.env)
