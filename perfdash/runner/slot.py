@@ -141,17 +141,15 @@ class Slot:
         """What the running fork parent has said of its interpreter; empty without one."""
         return self._parents[0].hello if 0 in self._parents else {}
 
-    def renew(self) -> None:
+    def renew(self, another_build: bool = False) -> None:
         """Ends the fork parents: the next case is measured under ones started anew, at other addresses.
 
-        Their interpreter may be another one: a bisection builds one commit after another in one folder.
+        `another_build`: their interpreter may change (a bisection builds all commits in one folder).
         """
-        self._end_parents()
-        self._first_hellos.clear()
-
-    def _end_parents(self) -> None:
         while self._parents:
             self._parents.popitem()[1].close()
+        if another_build:
+            self._first_hellos.clear()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """Examine the host and the measured interpreter: {environment, probes, where, unloadable, notes}.
@@ -377,7 +375,7 @@ class Slot:
 
         They hold no context of their own, but handles of the driver's library may be stale after a fault.
         """
-        self._end_parents()
+        self.renew()
         if monitor := self._gpu_monitor():
             monitor.wait_until_free()
 

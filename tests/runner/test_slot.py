@@ -333,12 +333,14 @@ def test_other_packages_that_a_variable_asks_for_are_no_change(parents, hellos, 
     assert hellos == []
 
 
-def test_a_slot_that_was_renewed_may_measure_another_build(parents, hellos, tmp_path):
-    hellos += of_commits("abc", "def")
+def test_a_slot_may_measure_another_build_only_where_that_is_expected(parents, hellos, tmp_path):
+    hellos += of_commits("abc", "def", "abc")
     for _ in range(2):
         answer = parents.measure(Order(planned("eager"), 1), tmp_path / "log", print)
         assert answer.outcomes[0].find("done")
-        parents.renew()
+        parents.renew(another_build=len(hellos) == 2)
+    with pytest.raises(MachineError, match=r"def \| abc"):
+        parents.measure(Order(planned("eager"), 1), tmp_path / "log", print)
 
 
 def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
