@@ -18,7 +18,7 @@ from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
 from perfdash.runner.cores import slots_needed, slots_of
-from perfdash.runner.launcher import Launch, refuse_missing_torch
+from perfdash.runner.launcher import NOT_FROM_THE_SHELL, Launch, refuse_missing_torch
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from perfdash.worker import numa
@@ -34,7 +34,7 @@ _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
 # the scripts in ci/ install. They differ between hosts and between shells.
 _PLACES = re.compile(
     r"\w+_(DIR|DIRECTORY|PATH|HOME|OUT|TRACE)|PYTHONPATH|HF_\w+|NVIDIA_\w+|"
-    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|TORCH(_WITH|_INDEX|_REPO)?"
+    r"CUDA_VISIBLE_DEVICES|TORCH(_WITH|_INDEX|_REPO)?"
 )
 _MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
@@ -54,7 +54,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{
             f"variable {name}": value
             for name, value in environment.get("variables", {}).items()
-            if not _PLACES.fullmatch(name)
+            if name not in NOT_FROM_THE_SHELL and not _PLACES.fullmatch(name)
         },
     }
 

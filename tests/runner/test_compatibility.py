@@ -6,6 +6,7 @@ import pytest
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Result, Status
 from perfdash.runner import compatibility, host
+from perfdash.runner.launcher import Launch, environment
 from perfdash.settings import RunSettings
 from tests.runner.planned import PLANNED
 
@@ -63,6 +64,23 @@ def test_places_devices_and_what_ci_installs_are_no_difference(name):
     variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
     assert name in variables
     assert compatibility.differences(changed(), changed(variables=variables)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
+        "TORCH_WARM_POOL",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "OMP_NUM_THREADS",
+    ],
+)
+def test_what_no_worker_gets_from_the_shell_is_no_difference(name):
+    variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
+    assert name in variables
+    assert compatibility.differences(changed(), changed(variables=variables)) == []
+    workers = [environment(Launch("python", (0,), 1), shell).get(name) for shell in ({}, {name: "7"})]
+    assert workers[0] == workers[1]
 
 
 def test_the_same_version_of_another_commit():
