@@ -12,7 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash import methods
-from perfdash.detect.environment_changes import NOT_OF_A_BUILD, gpu_facts
+from perfdash.detect.environment_changes import (
+    CPU_CAPABILITY,
+    CPU_CAPABILITY_VARIABLE,
+    NOT_OF_A_BUILD,
+    gpu_facts,
+)
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
@@ -26,7 +31,7 @@ from perfdash.worker import numa
 # Facts of the host (host.facts) and of the measured interpreter (hello) that numbers depend on.
 _HOST = (
     "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
-    "compiler",
+    "compiler", CPU_CAPABILITY,
 )  # fmt: skip
 _GPU = ("name", "driver", "memory_bytes", "power_limit_w", "ecc", "most_sm_mhz")  # of gpus.facts
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
@@ -36,7 +41,8 @@ _PLACES = re.compile(
     r"\w+_(DIR|DIRECTORY|PATH|HOME|OUT|TRACE)|PYTHONPATH|HF_\w+|NVIDIA_\w+|"
     r"CUDA_VISIBLE_DEVICES|TORCH(_WITH|_INDEX|_REPO)?"
 )
-_MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
+_NOT_COMPARED = NOT_FROM_THE_SHELL | {CPU_CAPABILITY_VARIABLE}  # compared as a fact of the host
+_MAY_BE_UNKNOWN = ("vector_isa", CPU_CAPABILITY, *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
 
@@ -54,7 +60,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{
             f"variable {name}": value
             for name, value in environment.get("variables", {}).items()
-            if name not in NOT_FROM_THE_SHELL and not _PLACES.fullmatch(name)
+            if name not in _NOT_COMPARED and not _PLACES.fullmatch(name)
         },
     }
 
