@@ -12,6 +12,8 @@ from perfdash.records import COMMIT_IN_WHEEL
 NOT_OF_A_BUILD = {"perfdash", "pip"}
 # Facts that are compared part by part, and totals, which are no fact of the machine.
 _NOT_A_VALUE = {"variables", "gpu_facts", "published"}
+# The widest vector instructions of torch's own kernels. Older records have neither the fact nor its variable.
+CPU_CAPABILITY, CPU_CAPABILITY_VARIABLE = "aten_cpu_capability", "ATEN_CPU_CAPABILITY"
 # What of the machine moves numbers most comes first.
 _FIRST = ("host_class", "cpu", "microcode", "kernel", "governor", "turbo", "cpu_limit")
 
@@ -33,6 +35,8 @@ def machine_changes(old: RunRow, new: RunRow) -> list[str]:
     names = sorted({*old_facts, *new_facts} - _NOT_A_VALUE)
     for name in sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         values = old_facts.get(name), new_facts.get(name)
+        if name == CPU_CAPABILITY and None in values:
+            continue
         if values[0] != values[1] and not any(isinstance(value, list) for value in values):
             lines.append(f"{name}: {values[0]} | {values[1]}")
     old_gpu, new_gpu = gpu_facts(old_facts), gpu_facts(new_facts)
@@ -40,7 +44,7 @@ def machine_changes(old: RunRow, new: RunRow) -> list[str]:
         if name in new_gpu and old_gpu[name] != new_gpu[name]:
             lines.append(f"{name}: {old_gpu[name]} | {new_gpu[name]}")
     variables = [facts.get("variables") or {} for facts in (old_facts, new_facts)]
-    for name in sorted({*variables[0], *variables[1]}):
+    for name in sorted({*variables[0], *variables[1]} - {CPU_CAPABILITY_VARIABLE}):
         if variables[0].get(name) != variables[1].get(name):
             lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
     return lines

@@ -117,6 +117,7 @@ class PairedSlots:
             }
             for number, slot_cores in enumerate(cores)
         ]
+        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
         self._writing = threading.Lock()
 
     @property
@@ -215,9 +216,9 @@ class PairedSlots:
         finally:
             # What one fork parent does to all its processes would not average out over the pairs.
             slot.renew()
-        result = assemble(planned, answer, self._options[name].allocator, log.name)
-        line = {"pair": number + 1, "side": name, "result": to_json(result)}
         with self._writing:
+            result = assemble(planned, answer, self._options[name].allocator, log.name, self._executed)
+            line = {"pair": number + 1, "side": name, "result": to_json(result)}
             append_line(self._folder / FILE, dumps(line))
         return result
 
@@ -299,7 +300,7 @@ class AlternatingBuilds:
         except RunStopped as error:
             raise KeyboardInterrupt from error
         finally:
-            slot.renew()
+            slot.renew(another_build=True)
         result = assemble(planned, answer, self._options.allocator, log.name)
         result.conditions.update(torch)
         return result
@@ -316,7 +317,7 @@ class AlternatingBuilds:
         except RunStopped as error:
             raise KeyboardInterrupt from error
         finally:
-            slot.renew()
+            slot.renew(another_build=True)
         return dict((outcome.find("compiled") or {}).get("structure") or {})
 
     def introduce(self, planned: Planned, environment: Environment) -> dict[str, Any]:
@@ -327,7 +328,7 @@ class AlternatingBuilds:
         except RunStopped as error:
             raise KeyboardInterrupt from error
         finally:
-            slot.renew()
+            slot.renew(another_build=True)
 
     def _slot(self, environment: Environment) -> Slot:
         """The build's slot. It needs no lock of its own: one slot works at a time."""

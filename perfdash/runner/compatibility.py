@@ -12,13 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash import methods
-from perfdash.detect.environment_changes import gpu_facts
+from perfdash.detect.environment_changes import (
+    CPU_CAPABILITY,
+    CPU_CAPABILITY_VARIABLE,
+    NOT_OF_A_BUILD,
+    gpu_facts,
+)
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
 from perfdash.runner.cores import slots_needed, slots_of
-from perfdash.runner.launcher import Launch, refuse_missing_torch
+from perfdash.runner.launcher import NOT_FROM_THE_SHELL, Launch, refuse_missing_torch
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from perfdash.worker import numa
@@ -26,7 +31,7 @@ from perfdash.worker import numa
 # Facts of the host (host.facts) and of the measured interpreter (hello) that numbers depend on.
 _HOST = (
     "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
-    "compiler",
+    "compiler", CPU_CAPABILITY,
 )  # fmt: skip
 _GPU = ("name", "driver", "memory_bytes", "power_limit_w", "ecc", "most_sm_mhz")  # of gpus.facts
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
@@ -34,9 +39,10 @@ _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
 # the scripts in ci/ install. They differ between hosts and between shells.
 _PLACES = re.compile(
     r"\w+_(DIR|DIRECTORY|PATH|HOME|OUT|TRACE)|PYTHONPATH|HF_\w+|NVIDIA_\w+|"
-    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER)|TORCH(_WITH|_INDEX|_REPO)?"
+    r"CUDA_VISIBLE_DEVICES|TORCH(_WITH|_INDEX|_REPO)?"
 )
-_MAY_BE_UNKNOWN = ("vector_isa", *(f"gpu {name}" for name in _GPU))
+_NOT_COMPARED = NOT_FROM_THE_SHELL | {CPU_CAPABILITY_VARIABLE}  # compared as a fact of the host
+_MAY_BE_UNKNOWN = ("vector_isa", CPU_CAPABILITY, *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
 
@@ -54,7 +60,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{
             f"variable {name}": value
             for name, value in environment.get("variables", {}).items()
-            if not _PLACES.fullmatch(name)
+            if name not in _NOT_COMPARED and not _PLACES.fullmatch(name)
         },
     }
 
@@ -92,6 +98,26 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in names
         if old.get(name) != new.get(name) and not (name in _MAY_BE_UNKNOWN and _unknown(name, old, new))
     ]
+
+
+def interpreter_changes(first: Mapping[str, Any], now: Mapping[str, Any], same_imports: bool) -> list[str]:
+    """What of a measured interpreter changed between two hellos, as of differences().
+
+    Added packages are no change, nor are pip and perfdash. Importing a package may add others to the path
+    (setuptools does): without `same_imports` packages that are gone are no change either.
+    """
+    compared = first.get("packages", {}).keys() - NOT_OF_A_BUILD
+    if not same_imports:
+        compared &= now.get("packages", {}).keys()
+
+    def of_compared(hello: Mapping[str, Any]) -> dict[str, Any]:
+        of_packages = {
+            kind: {name: value for name, value in (hello.get(kind) or {}).items() if name in compared}
+            for kind in ("packages", "commits")
+        }
+        return fingerprint({"worker": {**hello, **of_packages}})
+
+    return differences(of_compared(first), of_compared(now))
 
 
 def as_lines(differences: list[str]) -> str:

@@ -194,6 +194,8 @@ class DaskExecutor:
             if "error" in reply:
                 kind, message = reply["error"]
                 raise UsageError(message) if kind == "UsageError" else MachineError(message)
+            if "unlike" in reply:
+                raise _unlike(reply["unlike"])
             replies.append(reply)
         self._workers()
         if not replies and self._coreless:
@@ -241,10 +243,7 @@ class DaskExecutor:
                 f"a Dask worker has perfdash {reply['version']}, here is {__version__}: install the same"
             )
         if "unlike" in reply:
-            raise MachineError(
-                "a Dask worker is unlike those that the run was begun on, and numbers are never mixed "
-                f"(run | worker):\n{compatibility.as_lines(reply['unlike'])}"
-            )
+            raise _unlike(reply["unlike"])
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
         if "no_core" in reply:  # the worker joined after introduce()
@@ -290,6 +289,13 @@ class DaskExecutor:
         if text:
             with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
                 file.write(text)
+
+
+def _unlike(changes: list[str]) -> MachineError:
+    return MachineError(
+        "a Dask worker is unlike those that the run was begun on, and numbers are never mixed "
+        f"(run | worker):\n{compatibility.as_lines(changes)}"
+    )
 
 
 def _failed(kind: str, message: str) -> Answer:

@@ -47,9 +47,10 @@ class _Open:
 
 
 def introduce(options: str, planned: str) -> str:
-    """Slot.introduce: JSON of {ok, version}, {no_core} or {error}."""
+    """Slot.introduce: JSON of {ok, version}, {no_core}, {error} or {unlike}."""
 
     def work(slot: Slot, log: Path) -> Any:
+        slot.renew(another_build=True)  # an earlier run may have left it, before an upgrade
         introduction = slot.introduce([planned_from_json(case) for case in json.loads(planned)])
         _Open.environment = introduction["environment"]
         return introduction
@@ -58,7 +59,7 @@ def introduce(options: str, planned: str) -> str:
 
 
 def null(options: str, planned: str, count: int) -> str:
-    """Slot.null: JSON of {ok} (an Answer), {no_core} or {error}."""
+    """Slot.null: JSON of {ok} (an Answer), {no_core}, {error} or {unlike}."""
 
     def work(slot: Slot, log: Path) -> Any:
         outcomes = slot.null(planned_from_json(json.loads(planned)), count, log)
@@ -186,6 +187,7 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
         except _Unlike as error:
             return json.dumps({"unlike": error.args[0]})
         except InterpreterChanged as error:
+            _close()
             return json.dumps({"unlike": error.changes})
         except _NoFreeCore as error:
             # Offer no slot from now on: Dask would give every case to this worker, which is always free.

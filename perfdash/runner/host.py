@@ -54,6 +54,7 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "compiler": compiler(),
+        "aten_cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
         "variables": relevant_variables(dict(os.environ)),
     }
 

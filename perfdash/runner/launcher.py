@@ -40,6 +40,16 @@ _NO_TORCH = 77  # exit code of an interpreter that finds no torch
 WATCHDOG_S = 5.0  # for the watchdog to end what is below it
 # They would override --tf32 in some libraries alone (worker/device.py refuses those of --env).
 _TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_REMOVED = ("PYTHONHOME", "VIRTUAL_ENV", *_TF32_OVERRIDES)
+_BY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_FIXED = {
+    "PYTHONUNBUFFERED": "1",
+    "TORCH_WARM_POOL": "0",  # a pool started at import would be shared by all forks
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not start CUDA
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML and runner/gpus.py count
+}
+NOT_FROM_THE_SHELL = frozenset({*_REMOVED, *_BY_THREADS, *_FIXED})  # what the shell sets reaches no worker
 _PIPE_BYTES = 1 << 20  # so that a model that prints does not wait for the runner
 
 
@@ -320,21 +330,11 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
 
     The hub of models is offline, and its token left out, unless HF_HUB_OFFLINE is 0.
     """
-    threads = str(launch.threads)
     online = {**inherited, **dict(launch.env)}.get("HF_HUB_OFFLINE") == "0"
     env = without_secrets(inherited, keep=HUB if online else None)
-    for key in ("PYTHONHOME", "VIRTUAL_ENV", *_TF32_OVERRIDES):
+    for key in _REMOVED:
         env.pop(key, None)
-    env.update(
-        OMP_NUM_THREADS=threads,
-        MKL_NUM_THREADS=threads,
-        OPENBLAS_NUM_THREADS=threads,
-        PYTHONUNBUFFERED="1",
-        TORCH_WARM_POOL="0",  # a pool started at import would be shared by all forks
-        TOKENIZERS_PARALLELISM="false",
-        PYTORCH_NVML_BASED_CUDA_CHECK="1",  # asking whether there is a GPU must not start CUDA
-        CUDA_DEVICE_ORDER="PCI_BUS_ID",  # as NVML and runner/gpus.py count
-    )
+    env.update(dict.fromkeys(_BY_THREADS, str(launch.threads)) | _FIXED)
     env.setdefault("HF_HUB_OFFLINE", "1")
     # torch 2.4 and 2.5 keep no code cache unless told; replicas load the compiled code from it.
     env.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")

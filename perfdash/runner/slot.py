@@ -99,7 +99,8 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
-        self._first_hello: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}  # by _OF_INTERPRETER
+        # By the variables of _OF_INTERPRETER, then by the packages that a fork parent imports.
+        self._first_hellos: dict[tuple[tuple[str, str], ...], dict[tuple[str, ...], dict[str, Any]]] = {}
         self._machine_cache: TemporaryFolder | None = None
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
@@ -140,17 +141,15 @@ class Slot:
         """What the running fork parent has said of its interpreter; empty without one."""
         return self._parents[0].hello if 0 in self._parents else {}
 
-    def renew(self) -> None:
+    def renew(self, another_build: bool = False) -> None:
         """Ends the fork parents: the next case is measured under ones started anew, at other addresses.
 
-        Their interpreter may be another one: a bisection builds one commit after another in one folder.
+        `another_build`: their interpreter may change (a bisection builds all commits in one folder).
         """
-        self._end_parents()
-        self._first_hello.clear()
-
-    def _end_parents(self) -> None:
         while self._parents:
             self._parents.popitem()[1].close()
+        if another_build:
+            self._first_hellos.clear()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """Examine the host and the measured interpreter: {environment, probes, where, unloadable, notes}.
@@ -376,7 +375,7 @@ class Slot:
 
         They hold no context of their own, but handles of the driver's library may be stale after a fault.
         """
-        self._end_parents()
+        self.renew()
         if monitor := self._gpu_monitor():
             monitor.wait_until_free()
 
@@ -466,11 +465,11 @@ class Slot:
         return parent
 
     def _refuse_changed_interpreter(self, parent: ForkParent) -> None:
+        imported = parent.launch.packages
         variables = tuple(item for item in parent.launch.env if item[0].startswith(_OF_INTERPRETER))
-        first = self._first_hello.setdefault(variables, parent.hello)
-        changes = compatibility.differences(
-            *(compatibility.fingerprint({"worker": hello}) for hello in (first, parent.hello))
-        )
+        hellos = self._first_hellos.setdefault(variables, {})
+        first = hellos.get(imported) or next(iter(hellos.values()), parent.hello)
+        changes = compatibility.interpreter_changes(first, parent.hello, same_imports=imported in hellos)
         if changes:
             raise InterpreterChanged(
                 f"{self._options.python} changed while it was measured (at the start | now):\n"
@@ -478,6 +477,7 @@ class Slot:
                 "Nothing was measured under the new one. Restore it and use --resume, or start a new run.",
                 changes,
             )
+        hellos.setdefault(imported, parent.hello)
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:
         env = dict(planned.env)

@@ -63,6 +63,17 @@ def on_gpu(**facts):
     return replace(row, environment={**row.environment, "gpu_facts": {**GPU, **facts}})
 
 
+def test_vector_instructions_that_an_older_perfdash_did_not_record_are_no_change():
+    def night(**facts):
+        return replace(run().run, environment={**run().run.environment, **facts})
+
+    narrow = {"aten_cpu_capability": "avx2", "variables": {"ATEN_CPU_CAPABILITY": "avx2"}}
+    assert machine_changes(night(), night(**narrow)) == []
+    assert machine_changes(night(aten_cpu_capability="default"), night(**narrow)) == [
+        "aten_cpu_capability: default | avx2"
+    ]
+
+
 def test_another_gpu_of_the_same_kind_is_no_change_of_the_machine():
     assert machine_changes(on_gpu(), on_gpu(uuid="GPU-b")) == []
 

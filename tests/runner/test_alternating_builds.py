@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.errors import MachineError
 from perfdash.records import Case
 from perfdash.runner import slot as slots
 from perfdash.runner.alternating_builds import (
@@ -14,6 +15,7 @@ from perfdash.runner.alternating_builds import (
     Environment,
     PairedSlots,
     held,
+    read_pairs,
     with_variables,
 )
 from perfdash.runner.cores import CoresTaken, Locks, core_names
@@ -53,6 +55,24 @@ def test_every_pair_has_fork_parents_of_its_own(tmp_path, monkeypatch):
     assert [slot for _, slot in acts] == [old, old, new, new, new, new, old, old]
 
 
+def test_a_side_that_executed_an_edited_model_has_no_numbers(tmp_path, monkeypatch):
+    digests = iter(["a", "a", "a", "b"])
+
+    def measure(slot, order, log, on_event):
+        loaded = {"event": "loaded", "own_files": {"f.py": next(digests)}}
+        script = [{**event, **loaded} if event["event"] == "loaded" else event for event in events()]
+        return Answer([ProcessOutcome(script, status=0)], "t", 1.0, 0.0, {"slot": 0})
+
+    monkeypatch.setattr(Slot, "measure", measure)
+    options = Options(python="python", threads=1)
+    pairs = []
+    slots = PairedSlots([(0,)], options, options, tmp_path)
+    slots.measure([PLANNED], lambda case, so_far: len(so_far) == 2, lambda case, so_far: pairs.extend(so_far))
+    kinds = [side.error.type if side.error else None for pair in pairs for side in (pair.new, pair.old)]
+    assert kinds == [None, None, None, "EditedModel"]
+    assert pairs[1].old.backend_ms is None
+
+
 def test_each_pair_of_slots_has_a_gpu_and_compile_cores_of_its_own(tmp_path):
     options = Options(python="python", threads=1)
     paired = PairedSlots(
@@ -78,13 +98,17 @@ EAGER = replace(PLANNED, case=Case("s", "m", backend="eager"), skip_reason=None)
 
 @pytest.fixture
 def pairs(tmp_path, monkeypatch):
-    """Measure so many pairs, of whose fork parents the first `good` work; returns the parents."""
+    """Measure so many pairs, of whose fork parents the first `good` work; returns the parents.
 
-    def measure(count, good=100):
+    `commits`: of torch, as the fork parents of each build find it in turn.
+    """
+
+    def measure(count, good=100, commits=None):
         started = []
 
         def start(launch, locks, stop, notebook=None):
-            started.append(Parent(launch, stopped=len(started) >= good))
+            hello = {"torch_git_version": commits[launch.python].pop(0)} if commits else None
+            started.append(Parent(launch, stopped=len(started) >= good, hello=hello))
             return started[-1]
 
         monkeypatch.setattr(slots, "ForkParent", start)
@@ -106,6 +130,26 @@ def pairs(tmp_path, monkeypatch):
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_an_interrupted_pair_leaves_no_fork_parent(pairs, good):
     assert len(pairs(3, good)) == good + 1
+
+
+def test_an_interpreter_that_changes_between_two_pairs_ends_them(pairs, tmp_path):
+    with pytest.raises(MachineError, match=r"new changed .*\n  torch_git_version: b \| c\n"):
+        pairs(3, commits={"old": ["a", "a"], "new": ["b", "c"]})
+    assert len(read_pairs(tmp_path)[EAGER.case]) == 1
+
+
+def test_a_bisection_builds_one_commit_after_another_in_one_folder(tmp_path, monkeypatch):
+    commits = ["a", "b", "c"]
+
+    def start(launch, locks, stop, notebook=None):
+        return Parent(launch, hello={"torch_git_version": commits.pop(0)})
+
+    monkeypatch.setattr(slots, "ForkParent", start)
+    with AlternatingBuilds((3_000_000 + os.getpid(),), Options(python="python", threads=1)) as builds:
+        folder, log = Environment("python"), tmp_path / "log"
+        measured = [builds.measure(EAGER, folder, log).conditions["torch_git_version"] for _ in range(2)]
+        builds.structure(EAGER, folder, log)
+    assert (measured, commits) == (["a", "b"], [])
 
 
 def test_sets_of_slots_with_cores_in_common_are_held_together(tmp_path):

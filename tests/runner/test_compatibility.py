@@ -6,6 +6,7 @@ import pytest
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Result, Status
 from perfdash.runner import compatibility, host
+from perfdash.runner.launcher import Launch, environment
 from perfdash.settings import RunSettings
 from tests.runner.planned import PLANNED
 
@@ -45,9 +46,8 @@ def test_what_differs_is_named():
 
 
 @pytest.mark.parametrize(
-    "name", ["TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE", "PYTORCH_ALLOC_CONF", "CXXFLAGS",
-             "ATEN_CPU_CAPABILITY"],
-)  # fmt: skip
+    "name", ["TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE", "PYTORCH_ALLOC_CONF", "CXXFLAGS"]
+)
 def test_a_setting_of_torch_or_the_compiler_is_a_difference(name):
     variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
     differences = compatibility.differences(changed(), changed(variables=variables))
@@ -65,6 +65,23 @@ def test_places_devices_and_what_ci_installs_are_no_difference(name):
     assert compatibility.differences(changed(), changed(variables=variables)) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
+        "TORCH_WARM_POOL",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "OMP_NUM_THREADS",
+    ],
+)
+def test_what_no_worker_gets_from_the_shell_is_no_difference(name):
+    variables = host.relevant_variables({**ENVIRONMENT["variables"], name: "1"})
+    assert name in variables
+    assert compatibility.differences(changed(), changed(variables=variables)) == []
+    workers = [environment(Launch("python", (0,), 1), shell).get(name) for shell in ({}, {name: "7"})]
+    assert workers[0] == workers[1]
+
+
 def test_the_same_version_of_another_commit():
     first, other = (
         changed(worker={**ENVIRONMENT["worker"], "commits": {"timm": commit}}) for commit in ("a", "b")
@@ -76,6 +93,25 @@ def test_the_same_version_of_another_commit():
 def test_what_nobody_has_found_out_is_no_difference():
     assert compatibility.differences(changed(vector_isa="avx512"), changed()) == []
     assert compatibility.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
+
+
+def test_the_vector_instructions_of_torch_s_own_kernels(monkeypatch):
+    """An older perfdash did not record the variable that chooses them."""
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    unset = host.facts()
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    narrow = host.facts()
+    older = {name: value for name, value in unset.items() if name != "aten_cpu_capability"}
+    differ = [
+        compatibility.differences(*map(compatibility.fingerprint, pair))
+        for pair in ((unset, narrow), (narrow, unset), (older, narrow), (older, unset))
+    ]
+    assert differ == [
+        ["aten_cpu_capability: default | avx2"],
+        ["aten_cpu_capability: avx2 | default"],
+        [],
+        [],
+    ]
 
 
 GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}

@@ -15,7 +15,8 @@ from perfdash.runner import dask_worker
 from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
-from perfdash.runner.slot import InterpreterChanged
+from perfdash.runner.slot import InterpreterChanged, Slot
+from tests.runner.planned import PLANNED
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
 NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm", "worker": "tcp://farm:2"})
@@ -146,12 +147,36 @@ def test_a_worker_without_a_core_withdraws_its_slot_until_one_is_free(worker, mo
     assert worker == [0, 1], "once"
 
 
-def test_a_worker_whose_interpreter_changes_ends_the_run(worker, monkeypatch):
+def test_a_worker_whose_interpreter_changes_ends_the_run_and_its_slot(worker, monkeypatch):
+    """The slot would refuse the interpreter of the next run, too."""
+
     def changed(slot, log):
         raise InterpreterChanged("python changed", ["torch: 2.15 | 2.16"])
 
-    monkeypatch.setattr(dask_worker, "_slot", lambda options: SimpleNamespace(stop=None))
+    slot = SimpleNamespace(stop=None, ended=[])
+    slot.__exit__ = lambda: slot.ended.append(True)
+    monkeypatch.setattr(dask_worker._Open, "slot", slot)
     assert json.loads(dask_worker._serve("", changed)) == {"unlike": ["torch: 2.15 | 2.16"]}
+    assert slot.ended == [True]
+    assert dask_worker.is_released()
+
+
+def test_a_further_run_may_measure_another_interpreter_in_the_slot_of_the_last(worker, monkeypatch):
+    slot = Slot((0,), OPTIONS)
+    slot._first_hellos[()] = {(): {"torch": "2.15"}}
+    monkeypatch.setattr(
+        slot, "introduce", lambda planned: {"environment": {"known": list(slot._first_hellos)}}
+    )
+    monkeypatch.setattr(dask_worker, "_slot", lambda options: slot)
+    monkeypatch.setattr(dask_worker._Open, "environment", None)
+    assert json.loads(dask_worker.introduce("", "[]"))["ok"] == {"environment": {"known": []}}
+
+
+@pytest.mark.parametrize("ask", [lambda run: run.introduce([]), lambda run: run.null(PLANNED, 1)])
+def test_an_interpreter_that_changed_before_the_first_case_is_named(executor, ask):
+    run = executor({"tcp://farm:1": json.dumps({"unlike": ["torch: 2.15 | 2.16"]})})
+    with pytest.raises(MachineError, match=r"\(run \| worker\):\n  torch: 2\.15 \| 2\.16"):
+        ask(run)
 
 
 def test_a_worker_whose_scheduler_does_not_answer_tries_again(worker, monkeypatch):

@@ -250,22 +250,26 @@ def test_many_processes_do_not_keep_many_parents(parents, tmp_path):
 
 
 @pytest.fixture
-def commits(parents, monkeypatch):
-    """The commits of torch that the slot's fork parents find, in turn; each parent forks once."""
-    commits = []
+def hellos(parents, monkeypatch):
+    """What the slot's fork parents say of their interpreter, in turn; each parent forks once."""
+    hellos = []
 
     def start(launch, locks, stop, notebook=None):
-        hello = {"torch": "2.15", "torch_git_version": commits.pop(0), "packages": {}}
+        hello = {"torch": "2.15", "torch_git_version": "abc", "packages": {}, **hellos.pop(0)}
         parents.started.append(Parent(launch, parents.eager, hello=hello))
         return parents.started[-1]
 
     monkeypatch.setattr(slots, "ForkParent", start)
     monkeypatch.setattr(slots, "_FORKS", 1)
-    return commits
+    return hellos
 
 
-def test_an_interpreter_that_changes_ends_the_run(parents, commits, tmp_path):
-    commits += ["abc"] * 3 + ["def"] * 3
+def of_commits(*commits):
+    return [{"torch_git_version": commit} for commit in commits]
+
+
+def test_an_interpreter_that_changes_ends_the_run(parents, hellos, tmp_path):
+    hellos += of_commits(*["abc"] * 3, *["def"] * 3)
     parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
     with pytest.raises(MachineError, match=r"python changed .*\n  torch_git_version: abc \| def\n"):
         parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
@@ -276,19 +280,67 @@ def test_an_interpreter_that_changes_ends_the_run(parents, commits, tmp_path):
     assert [parent.forks for parent in parents.started] == [1, 1, 1, 0, 0, 0]
 
 
-def test_other_packages_that_a_variable_asks_for_are_no_change(parents, commits, tmp_path):
-    commits += ["abc", "def", "abc"]
+TIMM, TRANSFORMERS = planned("eager", loader="timm"), planned("eager", loader="transformers")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ({"numpy": "2.1", "pip": "24.0", "perfdash": "1"}, {"numpy": "2.1", "pip": "25.0"}),
+        ({"numpy": "2.1"}, {"numpy": "2.1", "rich": "14"}),
+    ],
+    ids=["pip", "one more"],
+)
+def test_pip_and_added_packages_are_no_change(parents, hellos, tmp_path, first, later):
+    hellos += [{"packages": first}, {"packages": later, "commits": dict.fromkeys(later.keys() - first, "a")}]
+    for _ in range(2):
+        parents.measure(Order(TIMM), tmp_path / "log", print)
+    assert hellos == []
+
+
+@pytest.mark.parametrize(
+    ("later", "change"), [({"numpy": "2.2"}, r"package numpy: 2\.1 \| 2\.2"), ({}, r"numpy: 2\.1 \| none")]
+)
+def test_a_package_that_was_replaced_or_removed_ends_the_run(parents, hellos, tmp_path, later, change):
+    hellos += [{"packages": {"numpy": "2.1"}}, {"packages": later}]
+    parents.measure(Order(TIMM), tmp_path / "log", print)
+    with pytest.raises(MachineError, match=change):
+        parents.measure(Order(TIMM), tmp_path / "log", print)
+
+
+def test_packages_that_another_loader_brings_are_no_change(parents, hellos, tmp_path):
+    with_setuptools = {"numpy": "2.1", "wheel": "0.45"}  # setuptools brings wheel, once it is imported
+    hellos += [{"packages": packages} for packages in (with_setuptools, {"numpy": "2.1"}) * 2]
+    for case in (TIMM, TRANSFORMERS) * 2:
+        parents.measure(Order(case), tmp_path / "log", print)
+    assert hellos == []
+
+
+def test_an_interpreter_that_changed_before_the_first_case_of_a_loader_ends_the_run(
+    parents, hellos, tmp_path
+):
+    hellos += [{"packages": {"numpy": version}} for version in ("2.1", "2.2", "2.2")]
+    parents.measure(Order(TIMM), tmp_path / "log", print)
+    for _ in range(2):
+        with pytest.raises(MachineError, match=r"package numpy: 2\.1 \| 2\.2"):
+            parents.measure(Order(TRANSFORMERS), tmp_path / "log", print)
+
+
+def test_other_packages_that_a_variable_asks_for_are_no_change(parents, hellos, tmp_path):
+    hellos += of_commits("abc", "def", "abc")
     for env in ({}, {"PYTHONPATH": "/other"}, {}):
         parents.measure(Order(planned("eager", env=env), 1), tmp_path / "log", print)
-    assert commits == []
+    assert hellos == []
 
 
-def test_a_slot_that_was_renewed_may_measure_another_build(parents, commits, tmp_path):
-    commits += ["abc", "def"]
+def test_a_slot_may_measure_another_build_only_where_that_is_expected(parents, hellos, tmp_path):
+    hellos += of_commits("abc", "def", "abc")
     for _ in range(2):
         answer = parents.measure(Order(planned("eager"), 1), tmp_path / "log", print)
         assert answer.outcomes[0].find("done")
-        parents.renew()
+        parents.renew(another_build=len(hellos) == 2)
+    with pytest.raises(MachineError, match=r"def \| abc"):
+        parents.measure(Order(planned("eager"), 1), tmp_path / "log", print)
 
 
 def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
