@@ -21,7 +21,7 @@ from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import FIRST, begin, farm, judge_last
+from tests.detect.simulated import FIRST, begin, farm, judge_last, slower
 from tests.history.made import run
 from tests.stores import as_revision_0010, made_store
 
@@ -231,6 +231,18 @@ def halves(night, name):
 
 def by_chance(night, name):
     return np.random.default_rng([night, int(name.removeprefix("model"))]).choice(["n1", "n2"])
+
+
+def test_the_range_of_an_alert_holds_a_night_on_which_its_case_was_on_another_machine_of_the_run(store):
+    """Other cases tell how fast that machine is."""
+
+    def host_of(night, name):
+        others_turn = name != "model03" and (night + int(name.removeprefix("model"))) % 3 == 0
+        return "n2" if others_turn or night == STEP - 1 else "n1"
+
+    (found,) = alerts_of(store, on_two_machines(STEP + 8, host_of, slower("model03", STEP, 1.15)))
+    days = [run.started[:10] for run in found.between]
+    assert days == [f"{FIRST + timedelta(days=night)}" for night in (STEP - 1, STEP)]
 
 
 @pytest.mark.parametrize("host_of", [halves, by_chance])
