@@ -244,7 +244,7 @@ def _panel(
     """
     first_day = first_latest_day(connection, testbed_id, _DATED_IN)
     others: list[int] = []
-    if _hosts(connection, testbed_id, first_day) > 1:
+    if _has_several_machines(connection, testbed_id, first_day):
         newest = list_runs(connection, testbed_id=testbed_id, latest=_AT_ONCE, with_excluded=False)
         others = some_cases(connection, newest)
     undated = {
@@ -278,13 +278,17 @@ def _panel(
     return _joined(parts)
 
 
-def _hosts(connection: sa.Connection, testbed_id: int, since: str) -> int:
-    """The number of machines that measured a testbed's runs from the day `since` on."""
-    runs = schema.runs
-    query = sa.select(sa.func.count(runs.c.host_id.distinct())).where(
-        runs.c.testbed_id == testbed_id, runs.c.started >= since, runs.c.excluded.is_(None)
+def _has_several_machines(connection: sa.Connection, testbed_id: int, since: str) -> bool:
+    """Whether several machines measured a testbed's runs since a day, alone or together."""
+    runs, hosts = schema.runs, schema.hosts
+    query = (
+        sa.select(hosts.c.name)
+        .join_from(runs, hosts, runs.c.host_id == hosts.c.id)
+        .where(runs.c.testbed_id == testbed_id, runs.c.started >= since, runs.c.excluded.is_(None))
+        .distinct()
     )
-    return int(connection.execute(query).scalar_one())
+    names = list(connection.execute(query).scalars())
+    return len(names) > 1 or any("+" in name for name in names)
 
 
 def _runs_of_cases(

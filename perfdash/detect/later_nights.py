@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,7 +110,8 @@ def _with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: int, new: int
 def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) -> tuple[float, float]:
     """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
 
-    Without `machine` in its details the alert is of the nights of one machine, or of an older perfdash.
+    An older perfdash took several machines of a night for one, `a+b`. Without `machine` in its details the
+    alert is of such nights, or of the nights of one machine: it counts at the mean level of its nights.
     """
     machine = alert.details.get("machine")
     if levels is None:  # all nights are of one machine, or no metric
@@ -119,16 +121,25 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
         return 0.0, 0.0
     if alert.case_id not in panel.case_ids:
         return math.nan, math.nan
-    born = next(
-        (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
-    )
     row = panel.case_ids.index(alert.case_id)
-    measured = panel.statuses[row, : born + 1] != ""
-    hosts = set(panel.machines[row, : born + 1][measured])
-    if machine is None and len(hosts) == 1:
-        (machine,) = hosts
-    offset, variance = levels.level_of(row, machine)
+    if machine is None or "+" in machine:
+        born = next(
+            (place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1
+        )
+        measured = panel.statuses[row, : born + 1] != ""
+        offset, variance = _mean_level(levels, row, panel.machines[row, : born + 1][measured])
+    else:
+        offset, variance = levels.level_of(row, machine)
     return offset, variance + float(levels.variance[row])
+
+
+def _mean_level(levels: MachineLevels, row: int, machines: Iterable[str]) -> tuple[float, float]:
+    """The mean offset of the nights of some machines in a series, and the variance of a night's about it."""
+    of_nights = np.array([levels.level_of(row, machine) for machine in machines]).reshape(-1, 2)
+    offsets, variances = of_nights[np.isfinite(of_nights).all(axis=1)].T
+    if not len(offsets):
+        return math.nan, math.nan
+    return float(offsets.mean()), float(variances.mean() + offsets.var())
 
 
 def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, found_again: bool) -> str:

@@ -7,21 +7,23 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import HOST, causes
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.history import alert_store
+from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
+from perfdash.history.store import open_store
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import FIRST, begin, farm, judge_last
+from tests.detect.simulated import FIRST, begin, farm, judge_last, slower
 from tests.history.made import run
-from tests.stores import made_store
+from tests.stores import as_revision_0010, made_store
 
 MOVED = 25  # the night from which on another machine measures
 
@@ -202,12 +204,12 @@ def test_another_machine_of_the_class_raises_no_alert(store):
     assert [one.alert for one in alerts_of(store, moved(MOVED + 5))] == []
 
 
-def on_two_machines(nights, host_of, change=lambda night, name, values: values):
-    """Nights of two machines at a time, as a cluster or merged shards; `n2` is 5 % slower."""
+def on_two_machines(nights, host_of, change=lambda night, name, values: values, factor=1.05):
+    """Nights of two machines at a time, as a cluster or merged shards; `n2` is slower."""
 
     def changed(night, name, values):
         for metric in LATENCIES:
-            values[metric] *= 1.05 if host_of(night, name) == "n2" else 1.0
+            values[metric] *= factor if host_of(night, name) == "n2" else 1.0
         return change(night, name, values)
 
     return [
@@ -229,6 +231,18 @@ def halves(night, name):
 
 def by_chance(night, name):
     return np.random.default_rng([night, int(name.removeprefix("model"))]).choice(["n1", "n2"])
+
+
+def test_the_range_of_an_alert_holds_a_night_on_which_its_case_was_on_another_machine_of_the_run(store):
+    """Other cases tell how fast that machine is."""
+
+    def host_of(night, name):
+        others_turn = name != "model03" and (night + int(name.removeprefix("model"))) % 3 == 0
+        return "n2" if others_turn or night == STEP - 1 else "n1"
+
+    (found,) = alerts_of(store, on_two_machines(STEP + 8, host_of, slower("model03", STEP, 1.15)))
+    days = [run.started[:10] for run in found.between]
+    assert days == [f"{FIRST + timedelta(days=night)}" for night in (STEP - 1, STEP)]
 
 
 @pytest.mark.parametrize("host_of", [halves, by_chance])
@@ -300,3 +314,46 @@ def test_what_moves_numbers_most_is_named_first():
     )
     names = [line.partition(":")[0] for line in environment_changes(old, new)]
     assert names == ["host", "microcode", "kernel", "governor", "turbo", "libc"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "judged_before"), [("n1+n2", 1), (None, 3)], ids=["suspected", "confirmed"]
+)
+def test_an_alert_of_several_machines_taken_for_one_ends_when_its_level_returns(
+    store, tmp_path, machine, judged_before
+):
+    """The history is of an earlier perfdash until so many nights of the change are judged."""
+    until = BAD + 6
+
+    def changed(night, name, values):
+        if name == "model03" and BAD <= night < until:
+            values["backend_ms"] *= 1.12
+        return values
+
+    def as_of_one_machine(one):
+        take_in(store, [one])
+        with store.write() as connection:
+            connection.execute(sa.delete(schema.result_hosts))
+
+    runs = on_two_machines(until + 5, by_chance, changed, factor=1.02)
+    for one in runs[: BAD - 1]:
+        as_of_one_machine(one)
+    judge_last(store, 1)
+    states = []
+    for night, one in enumerate(runs[BAD - 1 :], start=BAD - 1):
+        if night < BAD + judged_before:
+            as_of_one_machine(one)
+        else:
+            take_in(store, [one])
+        if night == BAD + judged_before:
+            as_revision_0010(store)
+            open_store(str(tmp_path / "history.db")).close()
+            with store.write() as connection:
+                for alert in alert_store.load(connection, states=SHOWN):
+                    details = {**alert.details, **({"machine": machine} if machine else {})}
+                    alert_store.save(connection, replace(alert, details=details))
+        judge_new(store)
+        with store.read() as connection:
+            states.append([alert.state for alert in alert_store.load(connection, states=STATES)])
+    assert states[until - BAD] == [alert_store.OPEN]
+    assert states[-1] == [alert_store.FIXED]
