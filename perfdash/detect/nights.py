@@ -226,13 +226,14 @@ def previous_run(run: RunLine, earlier: Sequence[RunLine]) -> RunLine:
 
     `earlier`: at least one, oldest first.
     """
-    of_machine = [other for other in earlier if other.host == run.host]
+    of_machine = [other for other in earlier if not other_machine(other, run)]
     return (of_machine or earlier)[-1]
 
 
 def other_machine(old: RunRow, new: RunRow) -> str:
-    """Names both machines where two runs were not measured on one; empty otherwise."""
-    return "" if old.host == new.host else f"on another machine: {old.host} | {new.host}"
+    """Names the machines of two runs that have none in common; empty otherwise."""
+    apart = set(old.hosts).isdisjoint(new.hosts)
+    return f"on another machine: {old.host} | {new.host}" if apart else ""
 
 
 def how_long(old: RunLine, new: RunLine) -> str:

@@ -72,8 +72,12 @@ def gpu_fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
-    """Raise MachineError where a run was started in another environment than this one."""
-    changes = differences(fingerprint(then), fingerprint(now))
+    """Raise MachineError where a run was started in another environment than this one.
+
+    Of the interpreter what would end a run (interpreter_changes) counts, since its other cases are of it.
+    """
+    changes = differences(*(fingerprint({**environment, "worker": {}}) for environment in (then, now)))
+    changes += interpreter_changes(then.get("worker") or {}, now.get("worker") or {}, same_imports=True)
     if changes:
         raise MachineError(
             f"Cannot resume {run}: its environment differs from this one (then | now):\n{as_lines(changes)}"

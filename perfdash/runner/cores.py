@@ -101,19 +101,20 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     """The cores of each slot: `jobs` sets of `threads` cores (`auto`: as many as fit).
 
     One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
-    the slots spread evenly over the nodes and from the last core down. Without `asked` they are cores of
-    the fastest kind where that has room. `auto` leaves the first physical core to the kernel and to
-    perfdash itself where there are two or more, and takes no more slots than the container's CPU quota
-    keeps busy. Raises UsageError where there are not enough.
+    the slots spread evenly over the nodes and from the last core down. Without `asked` several slots are
+    cores of the fastest kind, so that a case is measured alike on each; where `auto` finds no room for one
+    there, it takes one slot of all cores. `auto` leaves the first physical core to the kernel and to perfdash
+    itself where the slots have room without it, and takes no more slots than the container's CPU quota keeps
+    busy. Raises UsageError where there are not enough.
     """
     if jobs == 1:
         return [choose_cores(threads, asked)]
     if asked is not None:
         here = list(parse_cores(asked))
-    elif jobs == "auto":
-        here = _of_one_kind(threads, spares_first=True)
     else:
-        here = _of_one_kind(int(jobs) * threads)
+        here = topology.fastest_kind(available_cores())
+        if jobs == "auto" and len(sibling_groups(here)) < threads and len(here) < len(available_cores()):
+            return [choose_cores(threads, None)]
     allowed = available_cores()
     missing = [core for core in here if core not in allowed]
     if missing:
@@ -121,7 +122,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
     if jobs == "auto":
         first = min(core for node in nodes for core in node)
-        if asked is None and sum(map(len, nodes)) > 1:
+        if asked is None and sum(map(len, nodes)) > threads:
             nodes = [[core for core in node if core != first] for node in nodes]
         count = max(1, sum(len(node) // threads for node in nodes))
         if (limit := cpu_limit()) is not None:
@@ -139,6 +140,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
                 raise UsageError(
                     f"--jobs {jobs} with --threads {threads}: {format_cores(here)} has room for "
                     f"{room} at a time (one thread per physical core); give --jobs {max(1, room)} or fewer"
+                    + (", or cores of any kind by --cores" if len(here) < len(allowed) and not asked else "")
                 )
             node = rest
         slots.append(tuple(node[-threads:]))
@@ -147,24 +149,12 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     return slots
 
 
-def _of_one_kind(threads: int, spares_first: bool = False) -> list[int]:
-    """The cores of the fastest kind (topology.fastest_kind), or all where `threads` have no room on these.
-
-    Each needs a physical core. `spares_first`: the first one is for others, unless there is but one.
-    """
-    fast = topology.fastest_kind(available_cores())
-    room = len(sibling_groups(fast))
-    if spares_first and room > 1:
-        room -= 1
-    return fast if room >= threads else available_cores()
-
-
 def every_slot(threads: int) -> list[tuple[int, ...]]:
     """All sets of `threads` cores that can be slots at once, last cores first.
 
     Raises UsageError where there is room for none.
     """
-    nodes = [sibling_groups(node) for node in numa_nodes(_of_one_kind(threads))]
+    nodes = [sibling_groups(node) for node in numa_nodes(topology.fastest_kind(available_cores()))]
     within = sum(len(node) // threads for node in nodes)
     return choose_slots(within, threads, None) if within > 1 else [choose_cores(threads, None)]
 
@@ -192,7 +182,8 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
             f"--threads {threads}: this process may use {len(here)} cores ({format_cores(here)}); "
             f"give --threads {len(here)} or fewer"
         )
-    here = _of_one_kind(threads)
+    fast = topology.fastest_kind(here)
+    here = fast if len(sibling_groups(fast)) >= threads else here
     nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
     wide_enough = [node for node in nodes if len(node) >= threads]
     if wide_enough:

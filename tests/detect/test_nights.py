@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import date, timedelta
 
-from perfdash.detect.nights import newest_of_each_series
+from perfdash.detect.nights import newest_of_each_series, other_machine, previous_run
 from perfdash.history.queries import RunLine
 
 
@@ -30,3 +31,12 @@ def test_of_older_days_few_series_are_among_the_newest():
     runs = [run(day, day, 1) for day in range(39)]
     counts = {line.id: Counter({(line.id,): 10}) for line in runs}
     assert len(newest_of_each_series(runs, counts)) == 6
+
+
+def test_runs_that_have_a_machine_in_common_are_not_of_another_machine():
+    last, before, tonight = (
+        replace(run(day, day, 1), host=host) for day, host in ((2, "a+b"), (1, "a+c"), (3, "a+c"))
+    )
+    assert previous_run(tonight, [before, last]) == last
+    assert other_machine(last, tonight) == ""
+    assert other_machine(replace(last, host="b"), tonight) == "on another machine: b | a+c"

@@ -82,6 +82,22 @@ def test_what_no_worker_gets_from_the_shell_is_no_difference(name):
     assert workers[0] == workers[1]
 
 
+def test_a_run_is_resumed_where_only_pip_changed_or_a_package_was_added():
+    """These would not have ended it, so its other cases may be of both."""
+
+    def refuse(**packages):
+        worker = {**ENVIRONMENT["worker"], "packages": {**ENVIRONMENT["worker"]["packages"], **packages}}
+        compatibility.refuse_other_environment(then, {**ENVIRONMENT, "worker": worker}, "run")
+
+    worker = ENVIRONMENT["worker"]
+    then = {**ENVIRONMENT, "worker": {**worker, "packages": {**worker["packages"], "pip": "24"}}}
+    refuse(pip="25", rich="14")
+    with pytest.raises(MachineError, match=r"package numpy: 2 \| 3"):
+        refuse(pip="24", numpy="3")
+    with pytest.raises(MachineError, match=r"cores: .* \| 3"):
+        compatibility.refuse_other_environment(then, {**then, "cores": 3}, "run")
+
+
 def test_the_same_version_of_another_commit():
     first, other = (
         changed(worker={**ENVIRONMENT["worker"], "commits": {"timm": commit}}) for commit in ("a", "b")

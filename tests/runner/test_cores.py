@@ -56,17 +56,23 @@ def test_slots_are_of_the_fastest_kind_of_cores(hybrid):
     assert cores.choose_slots(2, 1, "6,15") == [(15,), (6,)], "what is asked for is taken"
 
 
-def test_where_the_fastest_kind_has_no_room_all_cores_are_taken(hybrid):
+def test_where_the_fastest_kind_has_no_room_for_one_slot_all_cores_are_taken(hybrid):
     """Room for a thread is a physical core: hardware threads of one core share its units."""
     assert cores.choose_cores(4, None) == (0, 2, 4, 6)
     assert cores.choose_cores(5, None) == (11, 12, 13, 14, 15)
     assert cores.choose_cores(9, None) == (6, *range(8, 16))
+    for threads in (5, 6):
+        assert cores.choose_slots("auto", threads, None) == [cores.choose_cores(threads, None)]
+        assert cores.every_slot(threads) == [cores.choose_cores(threads, None)]
+
+
+def test_slots_of_one_run_are_alike(hybrid):
+    """A case is measured on whichever is free."""
     assert cores.choose_slots("auto", 3, None) == [(2, 4, 6)]
-    assert cores.choose_slots("auto", 4, None) == [(12, 13, 14, 15), (8, 9, 10, 11)], "one is left over"
-    assert cores.choose_slots(5, 1, None) == [(15,), (14,), (13,), (12,), (11,)]
-    assert cores.every_slot(6) == [(10, 11, 12, 13, 14, 15), (0, 2, 4, 6, 8, 9)]
-    with pytest.raises(UsageError, match="0-15 has room for 12 at a time"):
-        cores.choose_slots(13, 1, None)
+    assert cores.choose_slots("auto", 4, None) == [(0, 2, 4, 6)]
+    with pytest.raises(UsageError, match=r"0-7 has room for 4 at a time .* or cores of any kind by --cores"):
+        cores.choose_slots(5, 1, None)
+    assert len(cores.choose_slots(5, 1, "0-15")) == 5
 
 
 def test_auto_takes_a_fast_core_that_is_the_only_one(hybrid, monkeypatch):
