@@ -74,8 +74,10 @@ def test_operators_of_the_models_own_file_are_named(tmp_path, monkeypatch, lines
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     file = tmp_path / "net_with_operators.py"
     file.write_text(f"import torch\n\n{lines}\n\ndef make(batch_size):\n    return torch.nn.ReLU(), ()\n")
-    job = SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
-    other = SimpleNamespace(target=f"{tmp_path / 'other' / 'net.py'}:make")
+    job, other = (
+        SimpleNamespace(target=f"{path}:make", scratch="/nowhere", case=SimpleNamespace(batch_size=1))
+        for path in (file, tmp_path / "other" / "net.py")
+    )
     of_this, of_another = (profiling.RegisteredOperators(python, which) for which in (job, other))
     python.load(job)
     assert name in of_this.since()
