@@ -2,8 +2,7 @@
 # Every check and test.
 #
 #   ci/test.sh                 lint, types and the tests' own servers at once, and only if these work the tests:
-#                              quick ones, slow ones that lock a core each, those that need all cores beside
-#                              slow ones that lock none
+#                              quick ones, slow ones, those that need all cores
 #   ci/test.sh --quick         lint, types and the quick tests: minutes
 #   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
 #   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
@@ -84,14 +83,9 @@ lint() {
 # The files that have such tests; tests/conftest.py sees to it that the words are there. To collect all others
 # takes some ten seconds a process.
 marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
-# Folders and files whose slow tests lock no core: no command of perfdash measures there.
-lock_none=(bisection/environments charts ci/test_{cell,front_door,nightly_again,nightly_script,test_script,torch_build}
-  history jenkins/test_{by_hand,controller_as_code,nightly_pipeline,syntax} report serve site suites
-  worker/backends/test_{openvino_telemetry,random_models,ways} worker/loaders worker/models
-  worker/test_{case_structure,compile_phases,compiler_caches,gates_of_gradients,standalone_package})
 
 tests() { # PART [WORDS...]
-  local files others code=0
+  local files
   case "$1" in
     # A file to a process, so that what its tests share is made once.
     quick)
@@ -100,21 +94,13 @@ tests() { # PART [WORDS...]
       ;;
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
-      printf '^tests/%s\n' "${lock_none[@]}" >"$scratch/lock_none"
-      mapfile -t files < <(marked slow | grep -vf "$scratch/lock_none")
+      mapfile -t files < <(marked slow)
       "$bin/python" -m pytest -m "slow and not machine and not cuda" -n auto --own-core --dist loadfile \
         --no-loadscope-reorder "${files[@]}"
       ;;
     machine)
-      # The first ones start, kill and wait, which leaves half of two cores to the others.
       mapfile -t files < <(marked machine)
-      mapfile -t others < <(marked slow | grep -f "$scratch/lock_none")
-      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --dist loadfile \
-        --no-loadscope-reorder "${others[@]}" >"$scratch/others" 2>&1 &
-      "$bin/python" -m pytest -m "machine and not cuda" "${files[@]}" || code="$?"
-      wait "$!" || code="$?"
-      cat "$scratch/others"
-      return "$code"
+      "$bin/python" -m pytest -m "machine and not cuda" "${files[@]}"
       ;;
     chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;
   esac
