@@ -66,7 +66,7 @@ def compare_builds(
     state = comparison.infos["new"].state
     print_result({"folder": str(folder), "state": state, **to_plain(sides)}, text_of(sides), as_json)
     typer.echo(f"Saved in {folder}", err=as_json)
-    if comparison.interrupted or comparison.out_of_time:
+    if comparison.interrupted or comparison.incomplete:
         _note(f"To continue: perfdash compare-builds --resume {folder}")
     raise typer.Exit(130 if comparison.interrupted else 0)
 

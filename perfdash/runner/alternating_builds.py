@@ -19,6 +19,7 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps, mend_last_line
 from perfdash.records import Case, Result, result_from_json, to_json
+from perfdash.runner.case_status import is_edited
 from perfdash.runner.cores import Locks
 from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.result_record import assemble
@@ -34,10 +35,16 @@ _TORCH_FACTS = ("torch", "torch_git_version", "python")
 
 @dataclass(frozen=True)
 class BuildPair:
-    """One case under both builds, one right after the other."""
+    """One case under both builds, one right after the other. `number`: from 1, in confirm.jsonl."""
 
     old: Result
     new: Result
+    number: int
+
+    @property
+    def edited(self) -> bool:
+        """Whether a side has no numbers since a file of the user's model was edited."""
+        return is_edited(self.old) or is_edited(self.new)
 
 
 class Budget:
@@ -55,7 +62,8 @@ class Budget:
 def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:
     """The whole pairs of each case that a run folder holds, in their order.
 
-    A line that was cut short, and a side without its other one, are left out: their pair is measured again.
+    Left out, so that they are measured again: a line that was cut short, a side without its other one, and
+    pairs of an edited model.
     """
     path = folder / FILE
     sides: dict[Case, dict[int, dict[str, Result]]] = {}
@@ -63,14 +71,27 @@ def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:
         try:
             data = read_json(line)
             result = result_from_json(data["result"])
-            sides.setdefault(result.case, {}).setdefault(int(data["pair"]), {})[str(data["side"])] = result
+            side, numbered = str(data["side"]), sides.setdefault(result.case, {})
+            pair = numbered.setdefault(int(data["pair"]), {})
+            if side in pair:  # the pair was measured again
+                pair.clear()
+            pair[side] = result
         except (ValueError, TypeError, KeyError):
             continue
     pairs = {
-        case: [BuildPair(pair["old"], pair["new"]) for _, pair in sorted(numbered.items()) if len(pair) == 2]
+        case: [
+            BuildPair(pair["old"], pair["new"], number)
+            for number, pair in sorted(numbered.items())
+            if len(pair) == 2
+        ]
         for case, numbered in sides.items()
     }
-    return {case: whole for case, whole in pairs.items() if whole}
+    return {case: kept for case, whole in pairs.items() if (kept := unedited(whole))}
+
+
+def unedited(pairs: Sequence[BuildPair]) -> list[BuildPair]:
+    """The pairs without those of an edited model."""
+    return [pair for pair in pairs if not pair.edited]
 
 
 def _is_json(line: bytes) -> bool:
@@ -185,7 +206,7 @@ class PairedSlots:
                     return
                 pairs = list((begun or {}).get(case.case, ()))
                 while not enough(case, pairs) and not (budget and budget.spent):
-                    pairs.append(self._pair(slots, case, len(pairs)))
+                    pairs.append(self._pair(slots, case, pairs[-1].number + 1 if pairs else 1))
                 if not pairs:
                     continue
                 with telling:
@@ -205,12 +226,12 @@ class PairedSlots:
 
     def _pair(self, slots: dict[str, Slot], planned: Planned, number: int) -> BuildPair:
         """Measure one pair. The side that comes first alternates, so that drift affects both alike."""
-        order = ("old", "new") if number % 2 == 0 else ("new", "old")
+        order = ("old", "new") if number % 2 else ("new", "old")
         results = {name: self._one(name, slots[name], planned, number) for name in order}
-        return BuildPair(results["old"], results["new"])
+        return BuildPair(results["old"], results["new"], number)
 
     def _one(self, name: str, slot: Slot, planned: Planned, number: int) -> Result:
-        log = self._folder / "logs" / f"{planned.case.name}.confirm{number + 1}.{name}.log"
+        log = self._folder / "logs" / f"{planned.case.name}.confirm{number}.{name}.log"
         try:
             answer = slot.measure(Order(planned), log, lambda event: None)
         finally:
@@ -218,7 +239,7 @@ class PairedSlots:
             slot.renew()
         with self._writing:
             result = assemble(planned, answer, self._options[name].allocator, log.name, self._executed)
-            line = {"pair": number + 1, "side": name, "result": to_json(result)}
+            line = {"pair": number, "side": name, "result": to_json(result)}
             append_line(self._folder / FILE, dumps(line))
         return result
 

@@ -20,7 +20,15 @@ from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.runner import orphans
-from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, held, read_pairs
+from perfdash.runner.alternating_builds import (
+    Budget,
+    BuildPair,
+    PairedSlots,
+    beside,
+    held,
+    read_pairs,
+    unedited,
+)
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
 from perfdash.runner.messages import options_of
@@ -53,7 +61,7 @@ class BuildComparison:
     infos: dict[str, RunInfo]
     pairs: dict[Case, list[BuildPair]]
     interrupted: bool = False
-    out_of_time: bool = False
+    incomplete: bool = False  # what is undecided is measured on by --resume
 
     @property
     def folder(self) -> Path:
@@ -71,6 +79,16 @@ class BuildComparison:
     @property
     def skipped(self) -> list[Planned]:
         return [planned for planned in self.cases if planned.skip_reason is not None]
+
+    @property
+    def edited(self) -> list[Planned]:
+        """The measured cases that an edit of their model left undecided: --resume measures them again."""
+        return [
+            planned
+            for planned in self.measured
+            if self.is_enough(planned, pairs := self.pairs.get(planned.case, []))
+            and not self.is_enough(planned, unedited(pairs))
+        ]
 
     @property
     def undecided(self) -> list[Planned]:
@@ -147,8 +165,8 @@ def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | No
 def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) -> None:
     """Measure pair after pair of every case, one pair of each at a time, until all is decided.
 
-    Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `out_of_time`. What was measured
-    is kept either way.
+    Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `incomplete`. What was measured
+    is kept either way. An edit of a model ends its case, and sets `incomplete`, too.
     """
     orphans.end_strays()
     remove_abandoned_folders()
@@ -161,7 +179,7 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
             with away_from(every[0].cores):
                 _introduce(comparison, every[0])
             _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
-        state = "incomplete" if comparison.out_of_time else "done"
+        state = "incomplete" if comparison.incomplete else "done"
     except KeyboardInterrupt:
         comparison.interrupted, state = True, "interrupted"
     finally:
@@ -242,9 +260,13 @@ def _measure_rounds(
                     budget,
                 )
     if left := comparison.undecided:
-        comparison.out_of_time = True
+        comparison.incomplete = True
         minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"
         notify(f"{minutes}: {len(left)} cases are not decided")
+    if edited := comparison.edited:
+        comparison.incomplete = True
+        names = ", ".join(dict.fromkeys(planned.case.model for planned in edited))
+        notify(f"{names}: not decided, its file was edited. Put the file back and use --resume")
 
 
 def _keep(comparison: BuildComparison, planned: Planned, pairs: list[BuildPair], notify: Notify) -> None:
@@ -287,6 +309,6 @@ def _finish(comparison: BuildComparison, state: str) -> None:
 
 
 def _results(comparison: BuildComparison, side: str) -> list[Result]:
-    """The latest result of each measured case on one side."""
-    pairs = (comparison.pairs.get(planned.case) for planned in comparison.measured)
-    return [getattr(measured[-1], side) for measured in pairs if measured]
+    """The latest result of each measured case on one side; of an edited model, the one before it."""
+    of_cases = (comparison.pairs.get(planned.case) for planned in comparison.measured)
+    return [getattr((unedited(pairs) or pairs)[-1], side) for pairs in of_cases if pairs]

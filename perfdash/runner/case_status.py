@@ -125,12 +125,17 @@ def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
     An infra_error; a SIGKILL that no limit explains, since it comes from outside; with other cases
     beside it (`neighbours`), also memory that the whole machine ran out of. An edit of the model stays one.
     """
-    if result.error and result.error.type == _EDITED:
+    if is_edited(result):
         return False
     if _is_from_outside(result.status, result.error):
         return True
     kind = result.error.type if result.error else None
     return neighbours and kind == "OutOfMemory" and result.status in (Status.OOM, Status.EAGER_OOM)
+
+
+def is_edited(result: Result) -> bool:
+    """Whether a case has no numbers since a file of the user's model was edited (edited_in)."""
+    return result.error is not None and result.error.type == _EDITED
 
 
 def spoils_gpu(outcomes: Sequence[ProcessOutcome]) -> bool:
@@ -177,8 +182,9 @@ def edited_in(
         return None
     message = (
         f"{', '.join(edited)} was edited during the run: this case is of another model than those before, or "
-        "its processes were of two models, so its numbers are not kept. Start a new run, or put the file "
-        "back and use --resume with --retry infra_error"
+        "its processes were of two models, so its numbers are not kept. Put the file back and measure the "
+        "case again (perfdash run: --resume with --retry infra_error; compare-builds: --resume), or start a "
+        "new run"
     )
     return Failure(_EDITED, message)
 

@@ -474,7 +474,8 @@ class Slot:
             raise InterpreterChanged(
                 f"{self._options.python} changed while it was measured (at the start | now):\n"
                 f"{compatibility.as_lines(changes)}\n"
-                "Nothing was measured under the new one. Restore it and use --resume, or start a new run.",
+                "Nothing was measured under the new one. Restore it and continue (perfdash run and "
+                "compare-builds: --resume), or start again.",
                 changes,
             )
         hellos.setdefault(imported, parent.hello)

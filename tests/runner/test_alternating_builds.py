@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from perfdash.runner.alternating_builds import (
 from perfdash.runner.cores import CoresTaken, Locks, core_names
 from perfdash.runner.messages import Answer, Options, ProcessOutcome
 from perfdash.runner.slot import Slot
+from perfdash.runner.worker_limits import RunStopped
 from tests.runner.planned import PLANNED, Parent, events
 
 
@@ -71,6 +73,51 @@ def test_a_side_that_executed_an_edited_model_has_no_numbers(tmp_path, monkeypat
     kinds = [side.error.type if side.error else None for pair in pairs for side in (pair.new, pair.old)]
     assert kinds == [None, None, None, "EditedModel"]
     assert pairs[1].old.backend_ms is None
+
+
+@pytest.fixture
+def executing(tmp_path, monkeypatch):
+    """Measure on, until each side has executed its version of the model; the numbers of the kept pairs.
+
+    After an odd number of versions the last pair is interrupted.
+    """
+
+    def measure(versions):
+        left = list(versions)
+
+        def side(slot, order, log, on_event):
+            if not left:
+                raise RunStopped
+            loaded = {"event": "loaded", "own_files": {"f.py": left.pop(0)}}
+            script = [{**event, **loaded} if event["event"] == "loaded" else event for event in events()]
+            return Answer([ProcessOutcome(script, status=0)], "t", 1.0, 0.0, {"slot": 0})
+
+        monkeypatch.setattr(Slot, "measure", side)
+        options = Options(python="python", threads=1)
+        slots = PairedSlots([(0,)], options, options, tmp_path)
+        with suppress(KeyboardInterrupt):
+            slots.measure(
+                [PLANNED], lambda case, pairs: not left, lambda case, pairs: None, read_pairs(tmp_path)
+            )
+        return [pair.number for pair in read_pairs(tmp_path)[PLANNED.case]]
+
+    return measure
+
+
+def test_pairs_of_an_edited_model_are_measured_again(executing):
+    assert executing("aaaaaa" + "bbbb") == [1, 2, 3]
+    assert executing("aaaa") == [1, 2, 3, 4, 5]
+
+
+def test_a_pair_after_an_edit_is_not_overwritten(executing):
+    assert executing("aa" + "bb" + "aa") == [1, 3]
+    assert executing("aa") == [1, 3, 4]
+
+
+def test_a_side_that_is_measured_again_makes_no_pair_with_the_other_one_of_before(executing):
+    assert executing("aa" + "ba") == [1]
+    assert executing("a") == [1], "interrupted between the two sides"
+    assert executing("aa") == [1, 2]
 
 
 def test_each_pair_of_slots_has_a_gpu_and_compile_cores_of_its_own(tmp_path):

@@ -11,13 +11,13 @@ from typing import ClassVar
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, RunInfo
+from perfdash.records import Case, Failure, RunInfo, Status
 from perfdash.runner import build_comparison, cores
 from perfdash.runner.alternating_builds import Budget, BuildPair
 from perfdash.runner.build_comparison import BuildComparison
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
-from perfdash.runner.run_journal import RunJournal
+from perfdash.runner.run_journal import RunJournal, read_results
 from perfdash.settings import RunSettings
 from tests.report.results import good
 from tests.runner.planned import case
@@ -30,6 +30,7 @@ class Slots:
 
     made: ClassVar[list[Slots]] = []
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
+    edited: ClassVar[set[int]] = set()  # pairs that execute another version of the model
 
     def __init__(self, cores, old, new, folder, gpus, compile_cores):
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
@@ -57,9 +58,14 @@ class Slots:
         for one in planned:
             pairs = list(begun.get(one.case, ()))
             while not enough(one, pairs) and not (budget and budget.spent):
-                Slots.measured.append((threads, new, one.case, len(pairs) + 1))
+                number = len(pairs) + 1
+                Slots.measured.append((threads, new, one.case, number))
                 result = good(one.case.model, 1.2, "faster", threads=one.case.threads)
-                pairs.append(BuildPair(*[replace(result, case=one.case)] * 2))
+                result = replace(result, case=one.case)
+                if number in Slots.edited:
+                    error = Failure("EditedModel", "m.py was edited")
+                    result = replace(result, status=Status.INFRA_ERROR, error=error)
+                pairs.append(BuildPair(result, result, number))
             seen(one, pairs)
 
 
@@ -149,8 +155,22 @@ def test_after_its_minutes_no_pair_begins(comparison, monkeypatch):
     assert [entry[2:] for entry in Slots.measured] == [(own, 1), (socket, 1), (own, 2)]
     assert {case: len(pairs) for case, pairs in compared.pairs.items()} == {own: 2, socket: 1}
     assert compared.infos["new"].state == "incomplete"
-    assert compared.out_of_time
+    assert compared.incomplete
     assert messages[-1] == "0.5 minutes are over: 2 cases are not decided"
+
+
+@pytest.mark.parametrize(("edited", "status"), [({3, 4}, "pass"), ({1, 2}, "infra_error")])
+def test_an_edited_model_keeps_its_last_good_pair_and_is_left_to_resume(
+    comparison, monkeypatch, edited, status
+):
+    compared, *_ = comparison
+    messages = []
+    monkeypatch.setattr(Slots, "edited", edited)
+    build_comparison.measure(compared, None, messages.append)
+    for journal in compared.journals.values():
+        assert [result.status for result in read_results(journal.folder)] == [status, status]
+    assert compared.infos["new"].state == "incomplete"
+    assert messages[-1] == "m: not decided, its file was edited. Put the file back and use --resume"
 
 
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
