@@ -116,10 +116,12 @@ class PairedSlots:
         folder: Path,
         gpus: Sequence[str] = (),
         compile_cores: Sequence[Sequence[int]] = (),
+        executed: dict[str, str] | None = None,
     ) -> None:
         """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs.
 
         `gpus`, `compile_cores`: at least one entry a slot, or none.
+        `executed`: digests of the user's own files that were measured before, by path; it gets further ones.
         """
         self._folder = folder
         self._stop = Stop()
@@ -138,7 +140,7 @@ class PairedSlots:
             }
             for number, slot_cores in enumerate(cores)
         ]
-        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
+        self._executed = {} if executed is None else executed
         self._writing = threading.Lock()
 
     @property
