@@ -37,6 +37,7 @@ from perfdash.runner.remeasurement import measured_side
 from perfdash.runner.result_record import skipped
 from perfdash.runner.run import command_line, new_info, plan_as_begun, run_to_resume
 from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.runner.slot import FirstHellos
 from perfdash.settings import RunSettings
 from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
@@ -218,11 +219,19 @@ def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None
 def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]]]:
     """The measured cases by the threads and bound memory that they need, with slots for both builds."""
     kinds = []
+    first_hellos: dict[str, FirstHellos] = {"old": {}, "new": {}}  # the builds are the same for all kinds
     for settings, places in by_slots(comparison.settings, comparison.measured):
         new, cores = options_of(settings), slots_of(settings)
         old, wider = beside(new, comparison.base_python), compile_cores(cores, settings)
         slots = PairedSlots(
-            cores, old, new, comparison.folder, gpus_of(settings), wider, executed=comparison.executed
+            cores,
+            old,
+            new,
+            comparison.folder,
+            gpus_of(settings),
+            wider,
+            executed=comparison.executed,
+            first_hellos=first_hellos,
         )
         kinds.append((slots, [comparison.measured[place] for place in places]))
     return kinds

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import pytest
 
-from perfdash.errors import UsageError
+from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.records import Case, Failure, Result, RunInfo, Status, to_json
 from perfdash.run_options import run_options
-from perfdash.runner import build_comparison, cores
-from perfdash.runner.alternating_builds import FILE, Budget, BuildPair
+from perfdash.runner import build_comparison, cores, slot
+from perfdash.runner.alternating_builds import FILE, Budget, BuildPair, PairedSlots, read_pairs
 from perfdash.runner.build_comparison import BuildComparison
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
@@ -23,7 +23,7 @@ from perfdash.runner.run_journal import RunJournal, append_line, read_results
 from perfdash.settings import RunSettings
 from perfdash.worker import own_files
 from tests.report.results import good
-from tests.runner.planned import case
+from tests.runner.planned import Parent, case
 
 BOUND = '{"bind_memory":true}'
 
@@ -35,7 +35,7 @@ class Slots:
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
     edited: ClassVar[set[int]] = set()  # pairs that execute another version of the model
 
-    def __init__(self, cores, old, new, folder, gpus, compile_cores, executed):
+    def __init__(self, cores, old, new, folder, gpus, compile_cores, executed, first_hellos):
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
         self.executed = executed
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
@@ -105,6 +105,33 @@ def test_cases_of_configuration_socket_are_measured_on_slots_of_their_own(compar
     assert set(compared.pairs) == {own, socket}
     assert len(Slots.made) == 2, "slots are made once, not for each round"
     assert all(slots.executed is compared.executed for slots in Slots.made), "of one version of each file"
+
+
+def test_a_build_that_changes_before_slots_of_another_kind_measure_ends_the_comparison(
+    comparison, monkeypatch
+):
+    """The first kind of slots alone is introduced; torch is upgraded before the second one's first pair."""
+    compared, *_ = comparison
+    eager = [replace(each, case=replace(each.case, backend="eager")) for each in compared.plan.cases]
+    compared.plan = cut(eager, [1.0, 1.0], None)
+    commits = {"old": ["a", "a"], "new": ["b", "c"]}
+    monkeypatch.setattr(build_comparison, "PairedSlots", PairedSlots)
+    build = {"worker": {"torch": "1"}}
+    monkeypatch.setattr(PairedSlots, "introduce", lambda slots, planned: {"old": build, "new": build})
+    monkeypatch.setattr(
+        slot,
+        "ForkParent",
+        lambda launch, *_: Parent(launch, hello={"torch_git_version": commits[launch.python].pop(0)}),
+    )
+    # Cores that there are not, as those of Slots.
+    here = [5_000_000 + 10 * os.getpid() + core for core in range(4)]
+    monkeypatch.setattr(cores, "available_cores", lambda: here)
+    monkeypatch.setattr(build_comparison, "beside", lambda options, python: replace(options, python="old"))
+    compared.settings = compared.settings.model_copy(update={"python": "new"})
+    (compared.folder / "logs").mkdir(exist_ok=True)
+    with pytest.raises(MachineError, match=r"new changed .*\n  torch_git_version: b \| c\n"):
+        build_comparison.measure(compared, None, lambda text: None)
+    assert {case: len(pairs) for case, pairs in read_pairs(compared.folder).items()} == {eager[0].case: 1}
 
 
 def test_the_cores_are_held_from_the_first_round_to_the_last(comparison):
