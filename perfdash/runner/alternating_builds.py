@@ -24,7 +24,7 @@ from perfdash.runner.cores import Locks
 from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import append_line, read_json
-from perfdash.runner.slot import Slot
+from perfdash.runner.slot import FirstHellos, Slot
 from perfdash.runner.worker_limits import RunStopped, Stop
 from perfdash.suites.case_selection import Planned
 
@@ -116,14 +116,19 @@ class PairedSlots:
         folder: Path,
         gpus: Sequence[str] = (),
         compile_cores: Sequence[Sequence[int]] = (),
+        executed: dict[str, str] | None = None,
+        first_hellos: Mapping[str, FirstHellos] | None = None,
     ) -> None:
         """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs.
 
         `gpus`, `compile_cores`: at least one entry a slot, or none.
+        `executed`: digests of the user's own files that were measured before, by path; it gets further ones.
+        `first_hellos`: by side, shared with other sets of slots that must measure the same two builds.
         """
         self._folder = folder
         self._stop = Stop()
         self._options = {"old": old, "new": new}
+        hellos = first_hellos or {"old": {}, "new": {}}
         self._slots = [
             {
                 name: Slot(
@@ -133,12 +138,13 @@ class PairedSlots:
                     gpu=gpus[number] if gpus else None,
                     compile_cores=compile_cores[number] if compile_cores else (),
                     stop=self._stop,
+                    first_hellos=hellos[name],
                 )
                 for name, options in self._options.items()
             }
             for number, slot_cores in enumerate(cores)
         ]
-        self._executed: dict[str, str] = {}  # digests of the user's own files, by path
+        self._executed = {} if executed is None else executed
         self._writing = threading.Lock()
 
     @property

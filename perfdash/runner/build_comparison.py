@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ from perfdash.runner.alternating_builds import (
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
 from perfdash.runner.messages import options_of
-from perfdash.runner.plan import Plan, make_plan
+from perfdash.runner.plan import Plan, make_plan, recorded_files, refuse_edited_model
 from perfdash.runner.remeasurement import measured_side
 from perfdash.runner.result_record import skipped
 from perfdash.runner.run import command_line, new_info, plan_as_begun, run_to_resume
 from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.runner.slot import FirstHellos
 from perfdash.settings import RunSettings
 from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
@@ -60,6 +61,7 @@ class BuildComparison:
     journals: dict[str, RunJournal]
     infos: dict[str, RunInfo]
     pairs: dict[Case, list[BuildPair]]
+    executed: dict[str, str] = field(default_factory=dict)  # digests of the user's own files, by path
     interrupted: bool = False
     incomplete: bool = False  # what is undecided is measured on by --resume
 
@@ -144,7 +146,10 @@ def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | No
 
 
 def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | None) -> BuildComparison:
-    """Reopen a comparison: whole pairs are kept. Raises UsageError for a folder or flags that do not fit."""
+    """Reopen a comparison: whole pairs are kept.
+
+    Raises UsageError for a folder or flags that do not fit, or if the model was edited since.
+    """
     folder, info, settings = run_to_resume(name, flags)
     known = info.plan.get(_KEY)
     if not known:
@@ -152,14 +157,18 @@ def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | No
             f"{folder.name} is a run and no comparison of two builds: resume it by perfdash run --resume"
         )
     plan, dynamo_names = plan_as_begun(folder, settings)
+    pairs = read_pairs(folder)
+    kept = [result for of_case in pairs.values() for pair in of_case for result in (pair.old, pair.new)]
+    refuse_edited_model(kept, plan.cases, folder.name)
     check_machine(settings, plan.cases, str(known["python"]))
     most = most_pairs or int(known["pairs"])
     journals = {"new": RunJournal.reopen(folder), "old": RunJournal.reopen(folder / BASE)}
     infos = {"new": info, "old": read_info(folder / BASE)}
     for side_info in infos.values():
         side_info.plan[_KEY] = {**known, "pairs": most}
+    executed = recorded_files(kept, plan.cases)
     python = str(known["python"])
-    return BuildComparison(settings, python, most, plan, dynamo_names, journals, infos, read_pairs(folder))
+    return BuildComparison(settings, python, most, plan, dynamo_names, journals, infos, pairs, executed)
 
 
 def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) -> None:
@@ -210,10 +219,20 @@ def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None
 def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]]]:
     """The measured cases by the threads and bound memory that they need, with slots for both builds."""
     kinds = []
+    first_hellos: dict[str, FirstHellos] = {"old": {}, "new": {}}  # the builds are the same for all kinds
     for settings, places in by_slots(comparison.settings, comparison.measured):
         new, cores = options_of(settings), slots_of(settings)
         old, wider = beside(new, comparison.base_python), compile_cores(cores, settings)
-        slots = PairedSlots(cores, old, new, comparison.folder, gpus_of(settings), wider)
+        slots = PairedSlots(
+            cores,
+            old,
+            new,
+            comparison.folder,
+            gpus_of(settings),
+            wider,
+            executed=comparison.executed,
+            first_hellos=first_hellos,
+        )
         kinds.append((slots, [comparison.measured[place] for place in places]))
     return kinds
 

@@ -54,6 +54,10 @@ _OF_A_REPLICA = {"load": 1.0, "compile": 0.13, "latency": 1.0}
 
 _OF_A_JOB = {job_field.name for job_field in fields(Job)}
 
+# What the first fork parents said of their interpreter: by the variables of _OF_INTERPRETER, then by the
+# packages that a fork parent imports.
+FirstHellos = dict[tuple[tuple[str, str], ...], dict[tuple[str, ...], dict[str, Any]]]
+
 
 class InterpreterChanged(MachineError):
     """A fork parent's torch or packages are not those of the slot's first one: the run must end.
@@ -80,12 +84,14 @@ class Slot:
         stop: Stop | None = None,
         on_activity: Callable[[str], None] | None = None,
         notebook: NotebookModel | None = None,
+        first_hellos: FirstHellos | None = None,
     ) -> None:
         """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible.
 
         `compile_cores`: its own and those beside them that compiling for a GPU may use; none: its own.
 
         `notebook`: the model of cases whose loader is that of notebooks.
+        `first_hellos`: shared by slots that must measure the same interpreter; None: by no other one.
         `on_activity` receives what introduce() and null() are doing, in words.
         """
         self.cores = tuple(cores)
@@ -99,8 +105,7 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
-        # By the variables of _OF_INTERPRETER, then by the packages that a fork parent imports.
-        self._first_hellos: dict[tuple[tuple[str, str], ...], dict[tuple[str, ...], dict[str, Any]]] = {}
+        self._first_hellos = {} if first_hellos is None else first_hellos
         self._machine_cache: TemporaryFolder | None = None
         self._shared: TemporaryFolder | None = None  # what cases with this eager side share
         self._eager_side: Case | None = None
@@ -468,8 +473,10 @@ class Slot:
         imported = parent.launch.packages
         variables = tuple(item for item in parent.launch.env if item[0].startswith(_OF_INTERPRETER))
         hellos = self._first_hellos.setdefault(variables, {})
-        first = hellos.get(imported) or next(iter(hellos.values()), parent.hello)
-        changes = compatibility.interpreter_changes(first, parent.hello, same_imports=imported in hellos)
+        known = hellos.get(imported)
+        # A list, since slots of other threads may add to what they share.
+        first = known or [*hellos.values(), parent.hello][0]
+        changes = compatibility.interpreter_changes(first, parent.hello, same_imports=known is not None)
         if changes:
             raise InterpreterChanged(
                 f"{self._options.python} changed while it was measured (at the start | now):\n"

@@ -10,17 +10,20 @@ from typing import ClassVar
 
 import pytest
 
-from perfdash.errors import UsageError
-from perfdash.records import Case, Failure, RunInfo, Status
-from perfdash.runner import build_comparison, cores
-from perfdash.runner.alternating_builds import Budget, BuildPair
+from perfdash.errors import MachineError, UsageError
+from perfdash.files import dumps
+from perfdash.records import Case, Failure, Result, RunInfo, Status, to_json
+from perfdash.run_options import run_options
+from perfdash.runner import build_comparison, cores, slot
+from perfdash.runner.alternating_builds import FILE, Budget, BuildPair, PairedSlots, read_pairs
 from perfdash.runner.build_comparison import BuildComparison
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
-from perfdash.runner.run_journal import RunJournal, read_results
+from perfdash.runner.run_journal import RunJournal, append_line, read_results
 from perfdash.settings import RunSettings
+from perfdash.worker import own_files
 from tests.report.results import good
-from tests.runner.planned import case
+from tests.runner.planned import Parent, case
 
 BOUND = '{"bind_memory":true}'
 
@@ -32,8 +35,9 @@ class Slots:
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
     edited: ClassVar[set[int]] = set()  # pairs that execute another version of the model
 
-    def __init__(self, cores, old, new, folder, gpus, compile_cores):
+    def __init__(self, cores, old, new, folder, gpus, compile_cores, executed, first_hellos):
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
+        self.executed = executed
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
         # Cores that there are not: another test may measure on real ones.
         self.lock_names = core_names(3_000_000 + 10 * os.getpid() + core for own in cores for core in own)
@@ -100,6 +104,34 @@ def test_cases_of_configuration_socket_are_measured_on_slots_of_their_own(compar
     assert compared.infos["new"].state in ("done", "incomplete")
     assert set(compared.pairs) == {own, socket}
     assert len(Slots.made) == 2, "slots are made once, not for each round"
+    assert all(slots.executed is compared.executed for slots in Slots.made), "of one version of each file"
+
+
+def test_a_build_that_changes_before_slots_of_another_kind_measure_ends_the_comparison(
+    comparison, monkeypatch
+):
+    """The first kind of slots alone is introduced; torch is upgraded before the second one's first pair."""
+    compared, *_ = comparison
+    eager = [replace(each, case=replace(each.case, backend="eager")) for each in compared.plan.cases]
+    compared.plan = cut(eager, [1.0, 1.0], None)
+    commits = {"old": ["a", "a"], "new": ["b", "c"]}
+    monkeypatch.setattr(build_comparison, "PairedSlots", PairedSlots)
+    build = {"worker": {"torch": "1"}}
+    monkeypatch.setattr(PairedSlots, "introduce", lambda slots, planned: {"old": build, "new": build})
+    monkeypatch.setattr(
+        slot,
+        "ForkParent",
+        lambda launch, *_: Parent(launch, hello={"torch_git_version": commits[launch.python].pop(0)}),
+    )
+    # Cores that there are not, as those of Slots.
+    here = [5_000_000 + 10 * os.getpid() + core for core in range(4)]
+    monkeypatch.setattr(cores, "available_cores", lambda: here)
+    monkeypatch.setattr(build_comparison, "beside", lambda options, python: replace(options, python="old"))
+    compared.settings = compared.settings.model_copy(update={"python": "new"})
+    (compared.folder / "logs").mkdir(exist_ok=True)
+    with pytest.raises(MachineError, match=r"new changed .*\n  torch_git_version: b \| c\n"):
+        build_comparison.measure(compared, None, lambda text: None)
+    assert {case: len(pairs) for case, pairs in read_pairs(compared.folder).items()} == {eager[0].case: 1}
 
 
 def test_the_cores_are_held_from_the_first_round_to_the_last(comparison):
@@ -171,6 +203,38 @@ def test_an_edited_model_keeps_its_last_good_pair_and_is_left_to_resume(
         assert [result.status for result in read_results(journal.folder)] == [status, status]
     assert compared.infos["new"].state == "incomplete"
     assert messages[-1] == "m: not decided, its file was edited. Put the file back and use --resume"
+
+
+@pytest.fixture
+def resumed(tmp_path, monkeypatch):
+    """Reopen a comparison of net.py, of which one pair was measured with modules of these digests."""
+    monkeypatch.setattr(build_comparison, "check_machine", lambda *_: None)
+    (tmp_path / "net.py").write_text("import layers\n\n\ndef make(batch_size): ...\n")
+    (tmp_path / "layers.py").write_text("size = 3\n")
+
+    def resume(model_files):
+        settings = RunSettings(model=[f"{tmp_path}/net.py:make"], out=tmp_path / "runs", no_history=True)
+        made = build_comparison.new_comparison(settings, sys.executable, None)
+        (planned,) = made.cases
+        result = Result(planned.case, "t", 1.0, Status.PASS, structure={"model_files": model_files})
+        for side, journal in made.journals.items():
+            journal.write_info(made.infos[side])
+            journal.close()
+            append_line(made.folder / FILE, dumps({"pair": 1, "side": side, "result": to_json(result)}))
+        return build_comparison.resumed_comparison(str(made.folder), dict.fromkeys(run_options()), None)
+
+    return resume
+
+
+def test_a_module_that_was_edited_since_the_kept_pairs_is_refused(resumed, tmp_path):
+    layers = tmp_path / "layers.py"
+    digest = own_files.digest_now(layers)
+    compared = resumed({"layers.py": digest})
+    for journal in compared.journals.values():
+        journal.close()
+    assert compared.executed == {str(layers): digest}
+    with pytest.raises(UsageError, match=rf"its results were measured before {layers} was edited"):
+        resumed({"layers.py": "other"})
 
 
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
