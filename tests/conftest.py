@@ -22,6 +22,7 @@ import pytest
 
 import tests.effort  # noqa: F401 (the profile of hypothesis)
 from perfdash.records import Result, RunInfo
+from perfdash.runner import cpu_quota
 from perfdash.runner.cores import available_cores, sibling_groups
 from perfdash.runner.run_journal import read_info, read_results
 from tests.command_server import CommandServer
@@ -32,6 +33,8 @@ from tests.warm_workers import WarmSubprocess
 HERE = Path(__file__).parent
 # Relative where PATH has `.venv/bin` and not the whole path: tests start it in other folders.
 sys.executable = os.path.abspath(sys.executable)
+# The quota of this container, if any, is that of all tests.
+cpu_quota.CGROUPS = Path("/nowhere")
 
 
 _server = CommandServer()
