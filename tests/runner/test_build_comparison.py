@@ -84,7 +84,7 @@ def comparison(tmp_path, monkeypatch):
     monkeypatch.setattr(cores, "numa_nodes", lambda here: [list(here)])
     monkeypatch.setattr(cores, "sibling_groups", lambda here: [[core] for core in here])
     monkeypatch.setattr(cores, "physical_core", lambda core: core)
-    monkeypatch.setattr(cores.topology, "one_socket", lambda here: ())  # that of this machine may have two cores
+    monkeypatch.setattr(cores.topology, "one_socket", lambda here: ())  # this machine has its own
     own, socket = (Case("timm", "m", threads=threads, settings=s) for threads, s in ((1, ""), (2, BOUND)))
     plan = cut([replace(case("m"), case=each) for each in (own, socket)], [1.0, 1.0], None)
     journals = {"new": RunJournal.create(tmp_path)}
