@@ -213,6 +213,7 @@ def serve(listening: socket.socket) -> None:
 
 def _read_metadata_once() -> None:
     """Each worker tells which packages there are: the metadata of those here are parsed before the fork."""
+    # mypy takes a property of a class for its value, which can be neither asked for `fget` nor replaced.
     known: dict[str, Any] = {}
     read = metadata.Distribution.metadata.fget  # type: ignore[attr-defined]
 
