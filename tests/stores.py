@@ -1,7 +1,7 @@
 """Stores to test with: an SQLite file, and a PostgreSQL server of the tests' own (a socket, no network).
 
-The migrations make one empty store of each kind a test process, and most tests begin with a copy of it:
-running them takes thirty times as long. The tests of the store and of its migrations begin with nothing.
+One empty store of each kind is made a test process, and most tests begin with a copy of it, which is faster.
+The tests of the store and of its migrations begin with nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
+from perfdash import history
+from perfdash.files import dumps
 from perfdash.history.store import Store, open_store
 
 _MADE = "made"  # the PostgreSQL database that is copied
@@ -36,6 +40,20 @@ def made_store(path: Path) -> Store:
     """An empty history in a new SQLite file, open."""
     path.write_bytes(_made())
     return open_store(str(path))
+
+
+def migrated(address: str, revision: str = "head") -> sa.Engine:
+    """An empty database that the migrations, those up to a revision, have given its tables."""
+    url = sa.make_url(address if "://" in address else f"sqlite:///{address}")
+    engine = sa.create_engine(
+        url if url.drivername == "sqlite" else url.set(drivername="postgresql+psycopg"), json_serializer=dumps
+    )
+    config = Config()
+    config.set_main_option("script_location", str(Path(history.__file__).with_name("migrations")))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    return engine
 
 
 def as_revision_0010(store: Store) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
+from perfdash.history.schema import metadata
 from perfdash.redaction import remember
 
 # The newest migration. A test compares it with the files; a store that is at HEAD opens without Alembic.
@@ -142,7 +143,9 @@ def open_store(address: str, *, create: bool = True) -> Store:
             raise NoHistory(
                 f"there is no history in {store.shown} yet; `perfdash run` makes it, or history import"
             )
-        if revision != HEAD:
+        if revision is None:
+            _make(store)
+        elif revision != HEAD:
             _migrate(store, revision)
 
     return _connected(url, prepare)
@@ -298,7 +301,27 @@ def _stored_revision(connection: sa.Connection) -> str | None:
     return revision
 
 
-def _migrate(store: Store, revision: str | None) -> None:
+def _make(store: Store) -> None:
+    """Make the tables in an empty database, unless another process has just done so."""
+    key = sa.PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc")  # as Alembic has it
+    version = sa.Table(VERSION_TABLE, sa.MetaData(), sa.Column("version_num", sa.String(32)), key)
+    with store.engine.begin() as connection:
+        _lock(store, connection)
+        if not sa.inspect(connection).has_table(VERSION_TABLE):
+            metadata.create_all(connection)
+            version.create(connection)
+            connection.execute(sa.insert(version).values(version_num=HEAD))
+
+
+def _lock(store: Store, connection: sa.Connection) -> None:
+    """Only this transaction may change the tables."""
+    if store.is_sqlite:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
+
+
+def _migrate(store: Store, revision: str) -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -308,16 +331,14 @@ def _migrate(store: Store, revision: str | None) -> None:
         if store.is_sqlite:
             # Alembic recreates tables to alter them. Dropping the old one must not cascade to its references.
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
+        _lock(store, connection)
         # Another process may have migrated the store while this one waited for the lock.
-        if revision is not None and store.is_sqlite and _stored_revision(connection) == revision:
+        if store.is_sqlite and _stored_revision(connection) == revision:
             _back_up(Path(store.shown), revision)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     store.engine.dispose()  # its connections have foreign keys switched off
-    if store.is_sqlite and revision is not None:
+    if store.is_sqlite:
         # Give back what the migration has freed; a full disk or a reader that stays is no failure.
         with contextlib.suppress(MachineError), store.exclusive() as connection:
             connection.exec_driver_sql("VACUUM")

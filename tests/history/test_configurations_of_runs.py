@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
 from perfdash.detect.nightly_judging import judge_new, read_night
 from perfdash.detect.selected_series import AcceptedLevel
@@ -23,6 +22,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.site.model_page import read_other_metrics
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import case, row, run
+from tests.stores import migrated
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FREEZING = '{"inductor_config":{"freezing":true}}'
@@ -284,14 +284,11 @@ def filled(table: sa.Table, **values):
     return sa.insert(table).values(**values)
 
 
-def test_a_history_of_before_configurations_is_migrated(address, monkeypatch):
+def test_a_history_of_before_configurations_is_migrated(address):
     """Of either kind of database; the test above has all tables of an SQLite history of 0003."""
-    upgrade = command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, revision: upgrade(config, "0007"))
-        opened = open_store(address)
+    engine = migrated(address, "0007")
     tables = sa.MetaData()
-    with opened, opened.engine.begin() as connection:
+    with engine.begin() as connection:
         tables.reflect(connection)
         of = {
             name: tables.tables[name]
@@ -315,6 +312,7 @@ def test_a_history_of_before_configurations_is_migrated(address, monkeypatch):
         insert = filled(of["cases"], model="pruned", digest="pruned")
         (number,) = connection.execute(insert).inserted_primary_key
         connection.execute(filled(of["alerts"], testbed_id=1, case_id=number, state=OPEN, kind="metric"))
+    engine.dispose()
     with open_store(address) as opened, opened.read() as connection:
         (line,) = list_runs(connection)
         rows = rows_of(connection, line.id)

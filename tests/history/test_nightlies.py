@@ -16,6 +16,7 @@ from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.metrics import PARTS
 from tests.history.made import case, row, run
+from tests.stores import migrated
 
 NIGHT = Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800, expected=("timm cpu float32",))
 MORNING = "2026-11-01T06:00:00Z"
@@ -212,6 +213,7 @@ def test_a_merge_brings_nightlies_and_commits(store, tmp_path):
 def test_a_store_of_before_is_migrated_whole(tmp_path):
     path = tmp_path / "history.db"
     night_run = run("2026-11-01", [row()])
+    migrated(str(path)).dispose()
     with open_store(str(path)) as made:
         take_in(made, [night_run])
     with sqlite3.connect(path) as connection:  # as 0001 left it

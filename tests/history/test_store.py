@@ -15,6 +15,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
 from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, open_store
 from perfdash.serve.read_only_store import open_to_read
+from tests.stores import migrated
 
 VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
 
@@ -24,11 +25,44 @@ def test_head_is_the_newest_migration():
 
 
 def test_the_migrations_make_the_tables_that_schema_describes(address):
+    migrated(address).dispose()
     with open_store(address) as opened, opened.read() as connection:
         options = {"compare_type": False, "version_table": VERSION_TABLE}
         context = MigrationContext.configure(connection, opts=options)
         differences = compare_metadata(context, schema.metadata)
     assert differences == []
+
+
+def test_a_new_store_has_the_tables_that_the_migrations_make(address, tmp_path):
+    """Their columns are in another order, and what a migration needed for old rows may be a default."""
+
+    def tables(engine):
+        inspector = sa.inspect(engine)
+        return {
+            name: (
+                {
+                    column["name"]: (str(column["type"]), column["nullable"])
+                    for column in inspector.get_columns(name)
+                },
+                inspector.get_pk_constraint(name),
+                sorted(map(str, inspector.get_foreign_keys(name))),
+                sorted(map(str, inspector.get_unique_constraints(name))),
+                sorted(map(str, inspector.get_indexes(name))),
+            )
+            for name in inspector.get_table_names()
+        }
+
+    with open_store(address) as made:
+        new = tables(made.engine)
+        revision = "select version_num from perfdash_version"
+        with made.engine.begin() as connection:
+            assert connection.execute(sa.text(revision)).scalar() == HEAD
+            schema.metadata.drop_all(connection)
+            connection.execute(sa.text(f"drop table {VERSION_TABLE}"))
+    engine = migrated(address)
+    migrations = tables(engine)
+    engine.dispose()
+    assert new == migrations
 
 
 def test_opening_again_keeps_what_is_there(address):
