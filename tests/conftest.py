@@ -116,10 +116,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: a collection of garbage need not visit it again and again."""
-    gc.collect()
-    gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+_begun: Path | None = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What was imported and collected stays: no collection of garbage visits it from the next file on.
+
+    The worker collects garbage before each measurement, which takes half a second where torch is imported.
+    """
+    global _begun
+    if item.path != _begun:
+        _begun = item.path
+        gc.collect()
+        gc.freeze()
 
 
 class ShowFailures:

@@ -71,11 +71,6 @@ def test_version(command):
         (["run", "--resume", "last"], 2, ["no run 'last'"]),
         (["run", "--suite", "timm", "--executor", "dask"], 2, ["needs --scheduler"]),
         (["run", "--suite", "timm", "--scheduler", "tcp://127.0.0.1:1"], 2, ["needs --executor dask"]),
-        (
-            ["run", "--suite", "timm", "--executor", "dask", "--scheduler", "tcp://127.0.0.1:1"],
-            3,
-            ["tcp://127.0.0.1:1", "no Dask scheduler answers"],
-        ),
         (["run", "--suite", "timm", "--executor", "dask", "--scheduler", "x://"], 2, ["x://", "tcp://host"]),
         (["merge-shards", "nowhere", "nothing"], 2, ["no run 'nowhere'"]),
         (["show"], 2, ["no run 'last'"]),

@@ -17,6 +17,7 @@ from perfdash.history import nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.nightlies import Nightly
 from perfdash.history.store import open_store
+from perfdash.publish import github
 from tests.cli.run_folders import RUN, write_run
 from tests.detect.simulated import farm, slower
 from tests.publish.server import TOKEN, GitHub
@@ -24,7 +25,8 @@ from tests.report.results import a_night
 
 
 @pytest.fixture
-def hub():
+def hub(monkeypatch):
+    monkeypatch.setattr(github, "_BETWEEN_WRITES_S", 0.0)  # the pause is tests/publish/test_github.py's
     made = GitHub()
     yield made
     made.close()

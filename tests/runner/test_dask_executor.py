@@ -11,7 +11,7 @@ import pytest
 
 from perfdash import __version__
 from perfdash.errors import MachineError
-from perfdash.runner import dask_worker
+from perfdash.runner import dask_executor, dask_worker
 from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
@@ -79,6 +79,12 @@ def executor(tmp_path):
         return made
 
     return make
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path):
+    monkeypatch.setattr(dask_executor, "CONNECT_S", 0.2)
+    with pytest.raises(MachineError, match=r"--scheduler tcp://127\.0\.0\.1:1: no Dask scheduler answers"):
+        DaskExecutor("tcp://127.0.0.1:1", OPTIONS, tmp_path).__enter__()
 
 
 def test_a_worker_without_a_core_is_left_out_and_reported(executor):

@@ -43,43 +43,26 @@ def started(history, tmp_path, *arguments):
     return process, address
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_until_it_is_told_to_end(history, tmp_path, how):
-    process, address = started(history, tmp_path)
+@pytest.mark.parametrize(
+    ("how", "words", "streams"),
+    [(signal.SIGINT, [], ("Ended\n", "")), (signal.SIGTERM, ["--json"], ("", "Ended\n"))],
+)
+def test_it_answers_until_it_is_told_to_end(history, tmp_path, how, words, streams):
+    process, address = started(history, tmp_path, *words)
     try:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
         with urllib.request.urlopen(f"{address}healthz", timeout=180) as reply:
             assert reply.read() == b"ok\n"
         with urllib.request.urlopen(f"{address}assets/site.js", timeout=180) as reply:
             assert reply.headers["content-type"].startswith("text/javascript")
-        process.send_signal(how)
-        out, err = process.communicate(timeout=180)
-    finally:
-        process.kill()
-    assert (process.returncode, out, err) == (0, "Ended\n", "")
-
-
-def test_its_address_as_json(history, tmp_path):
-    process, address = started(history, tmp_path, "--json")
-    try:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=180)
-    finally:
-        process.kill()
-    assert (process.returncode, out, err) == (0, "", "Ended\n")
-
-
-def test_a_connection_that_is_left_open_does_not_hold_it_up(history, tmp_path):
-    process, address = started(history, tmp_path)
-    try:
         port = int(address.rstrip("/").rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)) as idle:
+        with socket.create_connection(("127.0.0.1", port)) as idle:  # left open, it does not hold it up
             idle.sendall(b"GET / HTTP/1.1\r\nHost: loc")
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=180)
+            process.send_signal(how)
+            out, err = process.communicate(timeout=180)
     finally:
         process.kill()
-    assert process.returncode == 0
+    assert (process.returncode, out, err) == (0, *streams)
 
 
 def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
