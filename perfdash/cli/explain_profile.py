@@ -89,21 +89,20 @@ def measured(
 
 def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, ProfiledBuild]]:
     """(run folder, build) of the older and of the newer side."""
-    from perfdash.explain.profiling import build_of, with_own_variables
+    from perfdash.explain.profiling import build_of
     from perfdash.runner.host import relevant_variables
     from perfdash.runner.run_journal import find_run
     from perfdash.settings import resolve
 
     runs = resolve({"out": wanted.out})[0].out
-    folders, builds = [], []
+    shell = relevant_variables(dict(os.environ))
+    builds = []
     for side, word, python in zip(
         (explanation.before, explanation.after), wanted.runs, wanted.pythons, strict=True
     ):
         folder = find_run(word or side.run.name, runs)
-        folders.append(folder)
-        builds.append(build_of(folder, side.case, python, wanted.cores))
-    old, new = builds
-    return list(zip(folders, with_own_variables(old, new, relevant_variables(dict(os.environ))), strict=True))
+        builds.append((folder, build_of(folder, side.case, shell, python, wanted.cores)))
+    return builds
 
 
 def _is_wrong(explanation: Explanation, metric: str | None) -> bool:

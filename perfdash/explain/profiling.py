@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from perfdash.runner.cores import (
 )
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.plan import edited_files
-from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
+from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets, with_variables_of
 from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
@@ -40,7 +39,6 @@ PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
 CONSTANTS = "constants.pt"
 INPUTS = "inputs.pt"  # what worker.failing_subgraph writes
-_PLACES = re.compile("PATH$|DIR$|HOME$|CACHE|^LD_PRELOAD$")
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ class ProfiledBuild:
     planned: Planned
     settings: RunSettings
     worker: Mapping[str, Any]  # what the run's interpreter said of itself
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the shell that it was measured in
 
     @property
     def options(self) -> Options:
@@ -59,10 +56,13 @@ class ProfiledBuild:
         return options_of(self.settings)
 
 
-def build_of(folder: Path, case: Case, python: str | None = None, cores: str | None = None) -> ProfiledBuild:
-    """The case of a run folder, under `python` or the interpreter of the run.
+def build_of(
+    folder: Path, case: Case, shell: Mapping[str, str], python: str | None = None, cores: str | None = None
+) -> ProfiledBuild:
+    """The case of a run folder, under `python` or the interpreter of the run, with the run's variables.
 
-    Raises UsageError where the run did not plan the case.
+    shell: host.relevant_variables of this process. Raises UsageError where the run did not plan the case, or
+    this shell has a variable that the run's had not.
     """
     info = read_info(folder)
     settings = settings_of_run(info.configuration, python=python, cores=cores)
@@ -72,36 +72,8 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     (planned,) = with_secrets([plan[case]])
     settings = with_slots(settings, *slots_needed(settings, planned))
     environment = info.environment
-    variables = environment.get("variables") or {}
-    return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {}, variables)
-
-
-def with_own_variables(
-    old: ProfiledBuild, new: ProfiledBuild, shell: Mapping[str, str]
-) -> tuple[ProfiledBuild, ProfiledBuild]:
-    """Both builds, each with the variables of its run's shell that the other run's shell had otherwise.
-
-    `shell`: the variables of this process. Variables that name places are left alone. Raises UsageError for
-    one that is set here and was not set for one of the runs: a process cannot be started without it.
-    """
-    names = {
-        name
-        for name in {*old.variables, *new.variables}
-        if old.variables.get(name) != new.variables.get(name) and not _PLACES.search(name)
-    }
-    for build in (old, new):
-        if surplus := sorted(name for name in names if name in shell and name not in build.variables):
-            raise UsageError(
-                f"{', '.join(surplus)} is set in this shell, and was not set when {build.run} was measured: "
-                "unset it and repeat the command. The other run gets it from its record."
-            )
-    of_old, of_new = (
-        {name: build.variables[name] for name in names & set(build.variables)} for build in (old, new)
-    )
-    return (
-        replace(old, planned=with_variables(old.planned, of_old)),
-        replace(new, planned=with_variables(new.planned, of_new)),
-    )
+    planned = with_variables_of(folder.name, environment.get("variables") or {}, planned, shell)
+    return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {})
 
 
 def with_kept_model(
