@@ -30,6 +30,7 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.cores import on_one_socket, with_slots
+from perfdash.runner.remeasurement import with_variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
@@ -40,6 +41,7 @@ _OWN_FLAGS = {"jobs", "model"}
 # With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
 _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 OF_NIGHT = "of_night"
+OF_SHELL = "of_shell"  # with --alert: the night's run, and the variables that its shell had
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -227,6 +229,27 @@ def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
         )
 
 
+def in_shell_of_night(
+    planned: Planned, flags: Mapping[str, Any], shell: Mapping[str, str]
+) -> tuple[Planned, list[str]]:
+    """The case with the variables of the shell of an alert's night, and a note of those that differ here.
+
+    shell: host.relevant_variables of this process. Raises UsageError for a variable that is set here and was
+    not set then.
+    """
+    run, recorded = flags.get(OF_SHELL) or ("", None)
+    if recorded is None:
+        return planned, []
+    measured = with_variables_of(run, recorded, planned, shell)
+    differs = {
+        name: value
+        for name, value in measured.env.items()
+        if name not in planned.env and shell.get(name) != value
+    }
+    words = ", ".join(f"{name}={value}" for name, value in differs.items())
+    return measured, [f"measured with variables of the shell of {run}: {words}"] if differs else []
+
+
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
     """Read ["KEY=VALUE", ...]. Raises UsageError."""
     table = {}
@@ -339,6 +362,7 @@ def complete_from_alert(
         of_case = _case(evidence.case, setting, ran, options)
         filled = {
             OF_NIGHT: (*of_case, *_OF_CASE),
+            OF_SHELL: (run.name, run.facts.get("variables")) if run else None,
             **of_case,
             **_source(evidence.case, ran, flags, number, options, files),
         }

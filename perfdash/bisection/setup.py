@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 import socket
 import sys
@@ -30,6 +31,7 @@ from perfdash.bisection.request import (
     HIDDEN,
     BisectionRequest,
     absolute_wheels,
+    in_shell_of_night,
     pairs,
     pin_clones,
     planned_case,
@@ -115,8 +117,10 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
+    notes: list[str] = []
     if planned:
         refuse_other_files(planned, flags)
+        planned, notes = in_shell_of_night(planned, flags, host.relevant_variables(dict(os.environ)))
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
@@ -126,7 +130,7 @@ def started(
     context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
-    notes = list(source.notes)
+    notes += source.notes
     revisions = source.revisions(request.good, request.bad)
     notes += [note for note in source.notes if note not in notes]
     for note in notes:

@@ -8,6 +8,7 @@ import pytest
 from perfdash import topology
 from perfdash.bisection.request import (
     complete_from_alert,
+    in_shell_of_night,
     planned_case,
     recipe_of_alert,
     refuse_other_files,
@@ -18,11 +19,13 @@ from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.alert_store import load_bisections
 from perfdash.history.store import open_store
+from perfdash.records import Case
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
+from perfdash.suites.case_selection import Planned
 from perfdash.topology import PhysicalCore
 from perfdash.worker.own_files import digest_of_text
-from tests.cli.alert_histories import environment_said, history, told_commits
+from tests.cli.alert_histories import environment_said, history, recorded_facts, told_commits
 from tests.history.made import with_worker
 from tests.repositories import Repository
 
@@ -99,6 +102,38 @@ def test_typed_flags_come_before_the_night_and_today(tmp_path, monkeypatch):
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, **typed}, None)
     settings = run_settings(flags, "backend")
     assert (settings.compile_mode, settings.dynamic, settings.env) == ("max-autotune", True, {"FAST": "1"})
+
+
+def test_the_case_has_the_variables_of_the_nights_shell(tmp_path):
+    """Also those of which the setting of a run knows nothing, such as TORCHINDUCTOR_FREEZING in a crontab."""
+    setting = {"env": {"MKL_CBWR": "AVX2"}}
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], setting)
+    of_shell = {"MKL_CBWR": "SSE2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "4", "HF_HOME": "/gone"}
+    recorded_facts(db, {"variables": of_shell})
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    case = Planned(Case("s", "m"), "python", "net.py:make", env=run_settings(flags, "backend").env)
+    planned, notes = in_shell_of_night(case, flags, {"HF_HOME": "/here"})
+    assert planned.env == {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert notes == [
+        "measured with variables of the shell of 2026-11-02T01-00-00Z_farm: ONEDNN_MAX_CPU_ISA=AVX2"
+    ]
+    same_shell = in_shell_of_night(case, flags, {**of_shell, "OMP_NUM_THREADS": "8"})
+    assert same_shell == (planned, [])
+    with pytest.raises(
+        UsageError, match="TORCHINDUCTOR_FREEZING is set in this shell, and was not set when 2"
+    ):
+        in_shell_of_night(case, flags, {"TORCHINDUCTOR_FREEZING": "1"})
+
+
+def test_a_night_that_recorded_no_variables_is_measured_in_this_shell(tmp_path):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
+    recorded_facts(db, {})
+    case = Planned(Case("s", "m"), "python", "net.py:make")
+    shell = {"TORCHINDUCTOR_FREEZING": "1"}
+    for given in ({"alert": 1, "recipe": "git"}, {"alert": 1, "recipe": "git", "good": "a", "bad": "b"}):
+        flags = filled({**BISECT, **given, "db": db}, None)
+        assert in_shell_of_night(case, flags, shell) == (case, [])
+    assert in_shell_of_night(case, BISECT, shell) == (case, [])
 
 
 def test_one_case_is_bisected_where_todays_runs_have_several_configurations(tmp_path, monkeypatch):
