@@ -40,6 +40,8 @@ HIDDEN = "***"
 _OWN_FLAGS = {"jobs", "model"}
 # With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
 _OF_CASE = ("configuration", "instances", "model", "models", "suite")
+# Packages whose wheels come with a nightly of torch, under versions of their own.
+_OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
 OF_SHELL = "of_shell"  # with --alert: the night's run, and the variables that its shell had
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
@@ -412,15 +414,17 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
     both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
     changed = sorted(name for name in both if before[name] != after[name])
-    if changed == ["torch"] and all(End(run["torch"]).kind == NIGHTLY for run in (before, after)):
-        return "nightly"
-    if len(changed) == 1:
-        return f"{'wheels' if wheels else 'pypi'}:{changed[0]}"
+    nightlies = [name for name in changed if {End(run[name]).kind for run in (before, after)} == {NIGHTLY}]
+    # PyPI has no nightlies.
+    recipes = ["nightly"] if "torch" in nightlies else []
+    recipes += [f"{'wheels' if wheels or name in nightlies else 'pypi'}:{name}" for name in changed]
+    if len(changed) == 1 or ("torch" in nightlies and {*changed} <= {*nightlies, *_OF_TORCH}):
+        return recipes[0]
     packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
     raise UsageError(
         f"--alert {number}: say how a version becomes a build, by --recipe: "
         + (f"between its nights {packages} changed" if changed else "no package changed between its nights")
-        + (f", e.g. --recipe pypi:{changed[0]}" if changed else "; --recipe git takes commits of --repo")
+        + (f", e.g. --recipe {recipes[0]}" if changed else "; --recipe git takes commits of --repo")
     )
 
 

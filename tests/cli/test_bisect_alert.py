@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash import topology
+from perfdash.bisection.completion import Typist, completed
 from perfdash.bisection.request import (
     complete_from_alert,
     in_shell_of_night,
@@ -300,6 +301,58 @@ def test_the_recipe_is_not_by_a_package_that_no_build_is_made_of(tmp_path, befor
         return
     with pytest.raises(UsageError, match=recipe):
         recipe_of_alert(evidence, None, wheels=False)
+
+
+NIGHTLIES = [{"torch": f"2.15.0.dev2026110{n}+cpu", "torchvision": f"0.30.0.dev2026110{n}"} for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recipe"),
+    [
+        ({}, {}, "nightly"),
+        ({"triton": "3.5.0+git7416ffcb"}, {"triton": "3.5.1+git0a5d6d47"}, "nightly"),
+        ({"timm": "1.0"}, {"timm": "1.1"}, "torch .* changed, e.g. --recipe nightly"),
+        ({"torch": "2.15.0"}, {"torch": "2.15.0"}, "wheels:torchvision"),
+    ],
+)
+def test_torch_and_other_nightlies_that_change_with_it_are_bisected_by_nights(
+    tmp_path, before, after, recipe
+):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40, each["torch"]) for each in NIGHTLIES])
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    evidence = replace(
+        evidence,
+        range=[
+            with_worker(run, packages={**night, **more}, torch={**night, **more}["torch"])
+            for run, night, more in zip(
+                (evidence.good, evidence.bad), NIGHTLIES, (before, after), strict=True
+            )
+        ],
+    )
+    if " " not in recipe:
+        assert recipe_of_alert(evidence, None, wheels=False) == recipe
+        return
+    with pytest.raises(UsageError, match=recipe):
+        recipe_of_alert(evidence, None, wheels=False)
+
+
+@pytest.mark.parametrize("good", [None, "2.15.0.dev20261101"])
+def test_the_recipes_index_of_builds_for_the_cpu_is_not_taken_for_a_model_on_a_gpu(
+    tmp_path, monkeypatch, good
+):
+    monkeypatch.chdir(tmp_path)
+    builds = [environment_said("a" * 40, each["torch"]) for each in NIGHTLIES]
+    db = history(tmp_path / "h.db", builds, None, {"device": "cuda"})
+    typist = Typist([], reproduce, lambda evidence: what(evidence.alert), lambda line: None)
+    flags = {**BISECT, "repo": None, "wheels": None, "alert": 1, "recipe": "nightly", "db": db}
+    flags |= {"good": good, "bad": good and "2.15.0.dev20261102"}
+    with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
+        completed(flags, None, typist)
+    assert completed({**flags, "wheels": "/wheels"}, None, typist)[0]["wheels"] == "/wheels"
+    if good:  # the alert is found by its range
+        with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
+            completed({**flags, "alert": None}, None, typist)
 
 
 @pytest.fixture
