@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def measured(
         )
     )
     if reproducer is not None and _is_wrong(explanation, metric):
-        return _reproduce_accuracy(case, folder, reproducer, say)
+        return _reproduce_accuracy(case, old.worker, folder, reproducer, say)
     profiling.refuse_same_build(old, case)
     count = wanted.pairs or profiling.PAIRS
     profiles = profiling.profile(old, case, folder, count, None, warn, tlparse)
@@ -110,12 +110,14 @@ def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
     return metric in (None, "accuracy", "status") and explanation.after.status == "fail_accuracy"
 
 
-def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, say: Say) -> Measured:
+def _reproduce_accuracy(
+    build: ProfiledBuild, old_worker: Mapping[str, Any], folder: Path, reproducer: Path, say: Say
+) -> Measured:
     from perfdash.errors import UsageError
     from perfdash.explain import profiling
     from perfdash.explain.reproducer import shows_it, write_accuracy
 
-    found = profiling.failing_subgraph(build, folder, warn)
+    found = profiling.failing_subgraph(build, old_worker, folder, warn)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
     plain: dict[str, Any] = {"subgraph": found}

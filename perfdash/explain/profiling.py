@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -147,11 +147,14 @@ def profile(
     return profiles
 
 
-def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
+def failing_subgraph(
+    build: ProfiledBuild, old_worker: Mapping[str, Any], folder: Path, notify: Callable[[str], None]
+) -> dict[str, Any]:
     """The smallest part of a case's graphs that this build compiles wrongly, as the worker writes it.
 
-    Raises UsageError where every graph passes alone or the case is no inference, MachineError where the
-    process fails.
+    `old_worker`: what the older run's interpreter said of itself. Raises UsageError where every graph passes
+    alone, the case is no inference or the interpreter has another build than the run measured, MachineError
+    where the process fails.
     """
     case = build.planned.case
     if case.scenario != "inference" or not case.backend.startswith("inductor"):
@@ -166,6 +169,8 @@ def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str],
     log = folder / "logs" / "subgraph.log"
     notify("the graphs are bisected: every step compiles a part of them")
     with away_from(cores), Slot(cores[0], build.options, gpu=gpu, compile_cores=wider) as slot:
+        worker = slot.introduce([build.planned])["environment"]["worker"]
+        _refuse_other_build(build, worker, changed_in_build(old_worker, build.worker), "--python")
         order = Order(build.planned, role="subgraph", folder=str((folder / "subgraph").absolute()))
         outcome = slot.measure(order, log, lambda event: None).outcomes[0]
     answer = outcome.find("subgraph")
@@ -222,19 +227,26 @@ def _why(outcome: ProcessOutcome) -> str:
 
 
 def _refuse_other_builds(builds: Mapping[str, ProfiledBuild], slots: PairedSlots) -> None:
-    """Raise UsageError where an interpreter now has another build than its run measured.
-
-    Compared are torch, packages of a commit, and Python and packages whose versions differ between the runs.
-    A run that recorded nothing of its interpreter is compared with none.
-    """
+    """Raise UsageError where an interpreter now has another build than its run measured."""
     hellos = {
         side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()
     }
     changed = changed_in_build(builds["old"].worker, builds["new"].worker)
     for side, build in builds.items():
-        if build.worker and (other := other_build(build.worker, hellos[side], changed)):
-            flag = "--old-python" if side == "old" else "--python"
-            raise UsageError(
-                f"{build.run} measured another build than {build.settings.python} has now "
-                f"(run | interpreter): {'; '.join(other)}: give the interpreter of the run's build by {flag}"
-            )
+        flag = "--old-python" if side == "old" else "--python"
+        _refuse_other_build(build, hellos[side], changed, flag)
+
+
+def _refuse_other_build(
+    build: ProfiledBuild, worker: Mapping[str, Any], changed: Sequence[str], flag: str
+) -> None:
+    """Raise UsageError where an interpreter, by what it says of itself, has not the build of its run.
+
+    Compared are torch, packages of a commit, and what differs between the runs: `changed`. A run that
+    recorded nothing of its interpreter is compared with none. `flag`: gives another interpreter.
+    """
+    if build.worker and (other := other_build(build.worker, worker, changed)):
+        raise UsageError(
+            f"{build.run} measured another build than {build.settings.python} has now "
+            f"(run | interpreter): {'; '.join(other)}: give the interpreter of the run's build by {flag}"
+        )
