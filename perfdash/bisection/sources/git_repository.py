@@ -37,7 +37,11 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 class GitFailed(Exception):
-    """A git command failed; `str()` is its message without credentials."""
+    """A git command failed with exit code `code`; `str()` is its message without credentials."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -78,7 +82,7 @@ def git(
         raise MachineError(f"git cannot be run: {error.strerror}; install it") from error
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        raise GitFailed(without_credentials(message))
+        raise GitFailed(without_credentials(message), done.returncode)
     return done.stdout
 
 
@@ -237,7 +241,7 @@ _LABEL = 10  # characters of a commit's label
 def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
     """Revert `culprit` on top of `bad`, in a repository in `folder`. The commit is the same each time.
 
-    Raises UsageError if later changes touch the same lines.
+    Raises UsageError if later changes touch the same lines, or this git is too old.
     """
     top = find(repo)
     _borrow(top, folder)
@@ -258,6 +262,10 @@ def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revi
     try:
         tree = git("merge-tree", "--write-tree", ours, theirs, cwd=folder, env=env).decode().split()[0]
     except GitFailed as error:
+        if error.code != 1:  # that of a conflict
+            raise UsageError(
+                f"{culprit.label} cannot be reverted: {_last(str(error))} (git 2.38 or later is needed)"
+            ) from error
         raise UsageError(
             f"{culprit.label} cannot be reverted on top of {bad.label}: later changes touch the same lines"
         ) from error
