@@ -150,13 +150,16 @@ def known_commit(repo: Path, name: str) -> str | None:
 def commit_at(repo: Path, day: str, tip: str, what: str) -> str:
     """The last commit up to the end of a day (UTC), on the line of first parents of `tip`.
 
-    Raises UsageError if all are later.
+    Raises UsageError if all are later, or there is no such tip.
     """
+    tip = commit_of(repo, tip, f"{what} {day}:")
     until = f"--before={day}T23:59:59Z"
     commit = line("rev-list", "--max-count=1", "--first-parent", until, "--end-of-options", tip, cwd=repo)
     if not commit:
         first = line("log", "--reverse", "--first-parent", "--format=%cs", tip, cwd=repo).splitlines()[0]
-        raise UsageError(f"{what} {day}: {repo} has no commit yet on that day; its first is of {first}")
+        raise UsageError(
+            f"{what} {day}: {repo} has no commit yet on that day; its first is of {first}{if_shallow(repo)}"
+        )
     return commit
 
 
@@ -178,6 +181,11 @@ def tags_and_branches(repo: Path) -> list[str]:
 def is_shallow(repo: Path) -> bool:
     """Whether it is a shallow clone."""
     return line("rev-parse", "--is-shallow-repository", cwd=repo) == "true"
+
+
+def if_shallow(repo: Path) -> str:
+    """The end of a message that a commit is missing, where it is a shallow clone."""
+    return "; it is a shallow clone: git fetch --unshallow" if is_shallow(repo) else ""
 
 
 def common_folder(repo: Path) -> Path:
