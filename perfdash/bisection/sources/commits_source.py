@@ -21,6 +21,7 @@ from perfdash.bisection.sources.git_repository import (
     is_shallow,
     known_commit,
     line,
+    merge_base,
     web_page,
 )
 from perfdash.errors import UsageError
@@ -140,10 +141,7 @@ class GitCommits:
         return self._listed("--first-parent", f"{first}..{last}")
 
     def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
-        try:
-            base = line("merge-base", first, last, cwd=self.repo) or None
-        except GitFailed:  # its exit code where there is none
-            base = None
+        base = merge_base(self.repo, first, last)
         if base == first:
             return
         if base == last:

@@ -147,6 +147,14 @@ def known_commit(repo: Path, name: str) -> str | None:
     return None
 
 
+def merge_base(repo: Path, one: str, other: str) -> str | None:
+    """The last commit that two commits have in common; None without one, or if a commit is missing."""
+    try:
+        return line("merge-base", one, other, cwd=repo) or None
+    except GitFailed:  # its exit code where there is none
+        return None
+
+
 def commit_at(repo: Path, day: str, tip: str, what: str) -> str:
     """The last commit up to the end of a day (UTC), on the line of first parents of `tip`.
 
