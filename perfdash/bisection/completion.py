@@ -106,10 +106,14 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
         flags["recipe"] = "command" if command and recipe == "git" else recipe
         typist.notify(f"Recipe: {flags['recipe']}, by what changed at alert {flags['alert']}")
     rungs = load_recipes(flags["recipe"])
-    flags["wheels"] = flags["wheels"] or _wheels_of(rungs)
+    of_recipe = _wheels_of(rungs)
+    flags["wheels"] = flags["wheels"] or of_recipe
     if rungs[-1].kind == "commits":
         flags["repo"] = flags["repo"] or repo
-    return complete_from_alert(flags, command, typist.options, typist.describe)
+    filled = complete_from_alert(flags, command, typist.options, typist.describe)
+    if of_recipe and filled["wheels"] == of_recipe and filled["device"] == "cuda":
+        raise UsageError(_without_wheels(of_recipe))
+    return filled
 
 
 def _repository(given: Path | None) -> Path | None:
@@ -129,6 +133,14 @@ def _repository(given: Path | None) -> Path | None:
 
 def _wheels_of(rungs: Sequence[Recipe]) -> str | None:
     return next((rung.versions.wheels for rung in rungs if rung.versions and rung.versions.wheels), None)
+
+
+def _without_wheels(of_recipe: str | None) -> str:
+    why = "; the recipe's own index has builds for the CPU only" if of_recipe else ""
+    return (
+        "--wheels is missing: say where the wheels are, a folder or the address of an index "
+        f"(or wheels in [bisect] of perfdash.toml, or PERFDASH_BISECT_WHEELS){why}"
+    )
 
 
 def _chosen(flags: Mapping[str, Any], repo: Path | None, *, of_command: bool, only_wheels: bool) -> str:
@@ -253,11 +265,7 @@ class _Draft:
         if versions and not flags["wheels"] and versions.only_binary:
             flags["wheels"] = versions.wheels if flags["device"] != "cuda" else None
             if not flags["wheels"]:
-                why = "; the recipe's own index has builds for the CPU only" if versions.wheels else ""
-                self.faults.append(
-                    "--wheels is missing: say where the wheels are, a folder or the address of an index "
-                    f"(or wheels in [bisect] of perfdash.toml, or PERFDASH_BISECT_WHEELS){why}"
-                )
+                self.faults.append(_without_wheels(versions.wheels))
                 self.additions += ["--wheels", "FOLDER"]
         return True
 

@@ -30,6 +30,7 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.cores import on_one_socket, with_slots
+from perfdash.runner.remeasurement import with_variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
@@ -39,7 +40,10 @@ HIDDEN = "***"
 _OWN_FLAGS = {"jobs", "model"}
 # With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
 _OF_CASE = ("configuration", "instances", "model", "models", "suite")
+# Packages whose wheels come with a nightly of torch, under versions of their own.
+_OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
+OF_SHELL = "of_shell"  # with --alert: the night's run, and the variables that its shell had
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -227,6 +231,27 @@ def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
         )
 
 
+def in_shell_of_night(
+    planned: Planned, flags: Mapping[str, Any], shell: Mapping[str, str]
+) -> tuple[Planned, list[str]]:
+    """The case with the variables of the shell of an alert's night, and a note of those that differ here.
+
+    shell: host.relevant_variables of this process. Raises UsageError for a variable that is set here and was
+    not set then.
+    """
+    run, recorded = flags.get(OF_SHELL) or ("", None)
+    if recorded is None:
+        return planned, []
+    measured = with_variables_of(run, recorded, planned, shell)
+    differs = {
+        name: value
+        for name, value in measured.env.items()
+        if name not in planned.env and shell.get(name) != value
+    }
+    words = ", ".join(f"{name}={value}" for name, value in differs.items())
+    return measured, [f"measured with variables of the shell of {run}: {words}"] if differs else []
+
+
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
     """Read ["KEY=VALUE", ...]. Raises UsageError."""
     table = {}
@@ -339,6 +364,7 @@ def complete_from_alert(
         of_case = _case(evidence.case, setting, ran, options)
         filled = {
             OF_NIGHT: (*of_case, *_OF_CASE),
+            OF_SHELL: (run.name, run.facts.get("variables")) if run else None,
             **of_case,
             **_source(evidence.case, ran, flags, number, options, files),
         }
@@ -388,15 +414,17 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
     both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
     changed = sorted(name for name in both if before[name] != after[name])
-    if changed == ["torch"] and all(End(run["torch"]).kind == NIGHTLY for run in (before, after)):
-        return "nightly"
-    if len(changed) == 1:
-        return f"{'wheels' if wheels else 'pypi'}:{changed[0]}"
+    nightlies = [name for name in changed if {End(run[name]).kind for run in (before, after)} == {NIGHTLY}]
+    # PyPI has no nightlies.
+    recipes = ["nightly"] if "torch" in nightlies else []
+    recipes += [f"{'wheels' if wheels or name in nightlies else 'pypi'}:{name}" for name in changed]
+    if len(changed) == 1 or ("torch" in nightlies and {*changed} <= {*nightlies, *_OF_TORCH}):
+        return recipes[0]
     packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
     raise UsageError(
         f"--alert {number}: say how a version becomes a build, by --recipe: "
         + (f"between its nights {packages} changed" if changed else "no package changed between its nights")
-        + (f", e.g. --recipe pypi:{changed[0]}" if changed else "; --recipe git takes commits of --repo")
+        + (f", e.g. --recipe {recipes[0]}" if changed else "; --recipe git takes commits of --repo")
     )
 
 

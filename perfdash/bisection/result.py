@@ -337,7 +337,9 @@ def _why(stage: Stage, outcome: RangeOutcome) -> str:
         ]
     except ValueError:  # of a newer perfdash
         return ""
-    return sentence(compare(*sides), stage.metric.column)
+    # Builds are measured in turn on one host.
+    rest = "what no record shows, such as a file that the package reads"
+    return sentence(compare(*sides), stage.metric.column, rest)
 
 
 def _confirmed(metric: Metric, judged: Confirmation | None) -> MetricChange:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 import socket
 import sys
@@ -30,6 +31,7 @@ from perfdash.bisection.request import (
     HIDDEN,
     BisectionRequest,
     absolute_wheels,
+    in_shell_of_night,
     pairs,
     pin_clones,
     planned_case,
@@ -47,7 +49,7 @@ from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import gpus, host
-from perfdash.runner.compatibility import as_lines, check_machine, differences, gpu_fingerprint
+from perfdash.runner.compatibility import as_lines, check_machine, differences, fingerprint, gpu_fingerprint
 from perfdash.runner.cores import available_cores, gpus_of, slots_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
@@ -115,8 +117,10 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
+    notes: list[str] = []
     if planned:
         refuse_other_files(planned, flags)
+        planned, notes = in_shell_of_night(planned, flags, host.relevant_variables(dict(os.environ)))
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
@@ -126,7 +130,7 @@ def started(
     context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
-    notes = list(source.notes)
+    notes += source.notes
     revisions = source.revisions(request.good, request.bad)
     notes += [note for note in source.notes if note not in notes]
     for note in notes:
@@ -165,7 +169,7 @@ def resumed(
         begun = bisection.begun
         if not flags["confirm"]:
             begun["confirm"] = False
-        _same_host(begun)
+        refuse_other_host(begun, host.facts())
         request = resumed_request(begun, flags)
         recipes = request.recipes()
         settings = _resumed_settings(begun, flags, here)
@@ -262,7 +266,7 @@ def _begun(
         "host": socket.gethostname().split(".")[0],
         "host_class": host.host_class(facts),
         "gpu": measured_gpu(setup.settings),
-        "facts": {key: facts[key] for key in ("cpu", "kernel", "governor", "turbo", "virtual", "load")},
+        "facts": facts,
         "rungs": len(setup.recipes),
         "pins": bool(setup.recipes[-1].pins),
         "confirm": request.confirm,
@@ -328,12 +332,24 @@ def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> Bise
     )
 
 
-def _same_host(begun: events.Event) -> None:
-    here = host.host_class(host.facts())
+def refuse_other_host(begun: events.Event, facts: dict[str, Any]) -> None:
+    """Raise UsageError where a bisection was begun on another host, or in another shell, than facts has.
+
+    Compared is what `run --resume` compares, as far as the journal has it: older ones have few facts.
+    """
+    here = host.host_class(facts)
     if here != begun["host_class"]:
         raise UsageError(
             f"{begun['name']} was measured on {begun['host_class']}, and this is {here}: their "
             "numbers cannot be compared; start a new bisection here"
+        )
+    then = begun.get("facts", {})
+    now = {name: facts.get(name) for name in then}
+    if changes := differences(fingerprint(then), fingerprint(now)):
+        raise UsageError(
+            f"{begun['name']} was measured with other settings of the host or the shell (then | now), and "
+            f"numbers of the two cannot be compared:\n{as_lines(changes)}\nSet them as they were, or start a "
+            "new bisection"
         )
 
 

@@ -24,8 +24,8 @@ from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend
 from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import BuildContext, InsidePin, Revision, Source, open_source
-from perfdash.bisection.sources.finer_range import between, pin_changes
-from perfdash.bisection.sources.git_repository import reverted
+from perfdash.bisection.sources.finer_range import PinChange, between, pin_changes
+from perfdash.bisection.sources.git_repository import find, merge_base, reverted
 from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
 from perfdash.files import dumps
@@ -253,6 +253,7 @@ class LocalWorkbench:
                 f"clone {change.pin.repository} and give --pin-repo {name}=PATH with --resume",
                 again=True,
             )
+        _refuse_backward(change, find(Path(clones[change.pin.name])))
         finer: dict[str, Any] = {
             "name": change.pin.name,
             "repo": clones[change.pin.name],
@@ -294,6 +295,20 @@ def _inside_merge(
     if not parts:
         raise DeadEnd("the merge has no commits of its own")
     return parts[part[0] - 1 if part else 0], {"parts": len(parts), "merges": len(all_parts) - 1}
+
+
+def _refuse_backward(change: PinChange, clone: Path) -> None:
+    """Raise DeadEnd where a pin's new commit does not follow its old one: there is no range to search."""
+    name, old, new = change.pin.name, change.old[:10], change.new[:10]
+    base = merge_base(clone, change.old, change.new)
+    if base is None or base.startswith(change.old):  # a missing commit is reported with the range
+        return
+    if base.startswith(change.new):
+        raise DeadEnd(f"it takes {name} back from {old} to {new}, so the commits between are not searched")
+    raise DeadEnd(
+        f"the commits of {name} before and after it, {old} and {new}, are on different branches, which part "
+        f"at {base[:10]}, so they are not searched"
+    )
 
 
 def unmeasured_cores(cores: Sequence[int]) -> tuple[int, ...]:

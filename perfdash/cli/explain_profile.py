@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def measured(
         )
     )
     if reproducer is not None and _is_wrong(explanation, metric):
-        return _reproduce_accuracy(case, folder, reproducer, say)
+        return _reproduce_accuracy(case, old.worker, folder, reproducer, say)
     profiling.refuse_same_build(old, case)
     count = wanted.pairs or profiling.PAIRS
     profiles = profiling.profile(old, case, folder, count, None, warn, tlparse)
@@ -89,21 +89,20 @@ def measured(
 
 def _builds(explanation: Explanation, wanted: Wanted) -> list[tuple[Path, ProfiledBuild]]:
     """(run folder, build) of the older and of the newer side."""
-    from perfdash.explain.profiling import build_of, with_own_variables
+    from perfdash.explain.profiling import build_of
     from perfdash.runner.host import relevant_variables
     from perfdash.runner.run_journal import find_run
     from perfdash.settings import resolve
 
     runs = resolve({"out": wanted.out})[0].out
-    folders, builds = [], []
+    shell = relevant_variables(dict(os.environ))
+    builds = []
     for side, word, python in zip(
         (explanation.before, explanation.after), wanted.runs, wanted.pythons, strict=True
     ):
         folder = find_run(word or side.run.name, runs)
-        folders.append(folder)
-        builds.append(build_of(folder, side.case, python, wanted.cores))
-    old, new = builds
-    return list(zip(folders, with_own_variables(old, new, relevant_variables(dict(os.environ))), strict=True))
+        builds.append((folder, build_of(folder, side.case, shell, python, wanted.cores)))
+    return builds
 
 
 def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
@@ -111,12 +110,14 @@ def _is_wrong(explanation: Explanation, metric: str | None) -> bool:
     return metric in (None, "accuracy", "status") and explanation.after.status == "fail_accuracy"
 
 
-def _reproduce_accuracy(build: ProfiledBuild, folder: Path, reproducer: Path, say: Say) -> Measured:
+def _reproduce_accuracy(
+    build: ProfiledBuild, old_worker: Mapping[str, Any], folder: Path, reproducer: Path, say: Say
+) -> Measured:
     from perfdash.errors import UsageError
     from perfdash.explain import profiling
     from perfdash.explain.reproducer import shows_it, write_accuracy
 
-    found = profiling.failing_subgraph(build, folder, warn)
+    found = profiling.failing_subgraph(build, old_worker, folder, warn)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
     plain: dict[str, Any] = {"subgraph": found}

@@ -69,20 +69,23 @@ _VIEWS = frozenset(
 )
 
 
-def sentence(explanation: Explanation, metric: str | None = None) -> str:
-    """What was changed, and what came of it, in one sentence. `metric`: that of the alert, if any."""
+def sentence(explanation: Explanation, metric: str | None = None, rest: str = "the host") -> str:
+    """What was changed, and what came of it, in one sentence. `metric`: that of the alert, if any.
+
+    `rest`: the cause where the records show no difference.
+    """
     described = METRICS.get(metric) if metric else None
     of_eager = described is not None and described.of_eager
     changed = _changed_clauses(explanation, of_eager)
     if of_eager:
-        effects = _eager_clauses(explanation, bool(changed))
+        effects = _eager_clauses(explanation, bool(changed), rest)
     else:
         effects = _effect_clauses(explanation)
         if described is not None and described.kind == "time":
             effects = [*_phase_clauses(explanation), *effects]
     effects = effects[:_MOST_EFFECTS]
     if not effects and not of_eager:
-        effects = [_no_effect(explanation)] if changed else [_nothing(explanation)]
+        effects = [_no_effect(explanation, rest) if changed else _nothing(explanation, rest)]
     return _sentence([*changed, *filter(None, effects)])
 
 
@@ -196,12 +199,12 @@ def _eager_latency_clauses(explanation: Explanation) -> list[str]:
     ]
 
 
-def _no_effect(explanation: Explanation) -> str:
+def _no_effect(explanation: Explanation, rest: str) -> str:
     """What is known of the code where something was changed; empty where that is unknown."""
     if explanation.same_code is None:
         return ""
     if not explanation.same_code:
-        return _nothing(explanation)
+        return _nothing(explanation, rest)
     latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled"]
     times = "".join(
         f", and the compiled call takes {item.after:.4g} ms instead of {item.before:.4g} ms"
@@ -390,14 +393,14 @@ def _phase(name: str) -> str:
     )
 
 
-def _eager_clauses(explanation: Explanation, is_explained: bool) -> list[str]:
+def _eager_clauses(explanation: Explanation, is_explained: bool, rest: str) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
     clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
     clauses += _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
     if clauses or is_explained:
         return clauses
     if explanation.same_files:
-        return [f"eager runs the same files: {_host(explanation)}"]
+        return [f"eager runs the same files: {_rest(explanation, rest)}"]
     if loaded := explanation.of(LOADED):
         return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
     facts = explanation.of(ENVIRONMENT)
@@ -405,7 +408,7 @@ def _eager_clauses(explanation: Explanation, is_explained: bool) -> list[str]:
     return [f"eager runs no generated code, and the contents of loaded files are not known{changed}"]
 
 
-def _nothing(explanation: Explanation) -> str:
+def _nothing(explanation: Explanation, rest: str) -> str:
     """The sentence where no difference in the structure is known."""
     if explanation.same_code is None:
         missing = [side.run.name for side in (explanation.before, explanation.after) if not _says(side)]
@@ -417,26 +420,26 @@ def _nothing(explanation: Explanation) -> str:
     if not explanation.same_code:
         return "the kernels are the same, and only the order or the wrapper around them differs"
     if explanation.same_files:
-        return f"the generated code and all loaded files are the same: {_host(explanation)}"
+        return f"the generated code and all loaded files are the same: {_rest(explanation, rest)}"
     if loaded := explanation.of(LOADED):
         if [item.what for item in loaded] == [_OWN]:
             return (
-                "the generated code and all loaded files but perfdash's own are the same: the cause is the "
-                "host, or how another perfdash measures"
+                "the generated code and all loaded files but perfdash's own are the same: the cause is "
+                f"{rest}, or how another perfdash measures"
             )
         files = _named([item.what for item in loaded])
         return f"the generated code is the same and {files} differ{'s' if len(loaded) == 1 else ''}: " + (
-            f"the cause lies {_OUTSIDE}, or is the host"
+            f"the cause lies {_OUTSIDE}, or is {rest}"
         )
     return (
         f"the generated code is the same, and the contents of loaded files are not known: the cause lies "
-        f"{_OUTSIDE}, or is the host"
+        f"{_OUTSIDE}, or is {rest}"
     )
 
 
-def _host(explanation: Explanation) -> str:
+def _rest(explanation: Explanation, rest: str) -> str:
     changed = [change_words(item) for item in explanation.of(ENVIRONMENT)]
-    return f"the cause is the host{f' ({_named(changed)})' if changed else ''}"
+    return f"the cause is {rest}{f' ({_named(changed)})' if changed else ''}"
 
 
 def _says(side: ExplainedSide) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from perfdash.runner.cores import (
 )
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.plan import edited_files
-from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets
+from perfdash.runner.remeasurement import planned_of_run, settings_of_run, with_secrets, with_variables_of
 from perfdash.runner.run_journal import read_info, read_json
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
@@ -40,7 +39,6 @@ PAIRS = 5
 FILE = "profile.json"  # what worker.profiling writes
 CONSTANTS = "constants.pt"
 INPUTS = "inputs.pt"  # what worker.failing_subgraph writes
-_PLACES = re.compile("PATH$|DIR$|HOME$|CACHE|^LD_PRELOAD$")
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ class ProfiledBuild:
     planned: Planned
     settings: RunSettings
     worker: Mapping[str, Any]  # what the run's interpreter said of itself
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the shell that it was measured in
 
     @property
     def options(self) -> Options:
@@ -59,10 +56,13 @@ class ProfiledBuild:
         return options_of(self.settings)
 
 
-def build_of(folder: Path, case: Case, python: str | None = None, cores: str | None = None) -> ProfiledBuild:
-    """The case of a run folder, under `python` or the interpreter of the run.
+def build_of(
+    folder: Path, case: Case, shell: Mapping[str, str], python: str | None = None, cores: str | None = None
+) -> ProfiledBuild:
+    """The case of a run folder, under `python` or the interpreter of the run, with the run's variables.
 
-    Raises UsageError where the run did not plan the case.
+    shell: host.relevant_variables of this process. Raises UsageError where the run did not plan the case, or
+    this shell has a variable that the run's had not.
     """
     info = read_info(folder)
     settings = settings_of_run(info.configuration, python=python, cores=cores)
@@ -72,36 +72,8 @@ def build_of(folder: Path, case: Case, python: str | None = None, cores: str | N
     (planned,) = with_secrets([plan[case]])
     settings = with_slots(settings, *slots_needed(settings, planned))
     environment = info.environment
-    variables = environment.get("variables") or {}
-    return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {}, variables)
-
-
-def with_own_variables(
-    old: ProfiledBuild, new: ProfiledBuild, shell: Mapping[str, str]
-) -> tuple[ProfiledBuild, ProfiledBuild]:
-    """Both builds, each with the variables of its run's shell that the other run's shell had otherwise.
-
-    `shell`: the variables of this process. Variables that name places are left alone. Raises UsageError for
-    one that is set here and was not set for one of the runs: a process cannot be started without it.
-    """
-    names = {
-        name
-        for name in {*old.variables, *new.variables}
-        if old.variables.get(name) != new.variables.get(name) and not _PLACES.search(name)
-    }
-    for build in (old, new):
-        if surplus := sorted(name for name in names if name in shell and name not in build.variables):
-            raise UsageError(
-                f"{', '.join(surplus)} is set in this shell, and was not set when {build.run} was measured: "
-                "unset it and repeat the command. The other run gets it from its record."
-            )
-    of_old, of_new = (
-        {name: build.variables[name] for name in names & set(build.variables)} for build in (old, new)
-    )
-    return (
-        replace(old, planned=with_variables(old.planned, of_old)),
-        replace(new, planned=with_variables(new.planned, of_new)),
-    )
+    planned = with_variables_of(folder.name, environment.get("variables") or {}, planned, shell)
+    return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {})
 
 
 def with_kept_model(
@@ -175,11 +147,14 @@ def profile(
     return profiles
 
 
-def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
+def failing_subgraph(
+    build: ProfiledBuild, old_worker: Mapping[str, Any], folder: Path, notify: Callable[[str], None]
+) -> dict[str, Any]:
     """The smallest part of a case's graphs that this build compiles wrongly, as the worker writes it.
 
-    Raises UsageError where every graph passes alone or the case is no inference, MachineError where the
-    process fails.
+    `old_worker`: what the older run's interpreter said of itself. Raises UsageError where every graph passes
+    alone, the case is no inference or the interpreter has another build than the run measured, MachineError
+    where the process fails.
     """
     case = build.planned.case
     if case.scenario != "inference" or not case.backend.startswith("inductor"):
@@ -194,6 +169,8 @@ def failing_subgraph(build: ProfiledBuild, folder: Path, notify: Callable[[str],
     log = folder / "logs" / "subgraph.log"
     notify("the graphs are bisected: every step compiles a part of them")
     with away_from(cores), Slot(cores[0], build.options, gpu=gpu, compile_cores=wider) as slot:
+        worker = slot.introduce([build.planned])["environment"]["worker"]
+        _refuse_other_build(build, worker, changed_in_build(old_worker, build.worker), "--python")
         order = Order(build.planned, role="subgraph", folder=str((folder / "subgraph").absolute()))
         outcome = slot.measure(order, log, lambda event: None).outcomes[0]
     answer = outcome.find("subgraph")
@@ -250,19 +227,26 @@ def _why(outcome: ProcessOutcome) -> str:
 
 
 def _refuse_other_builds(builds: Mapping[str, ProfiledBuild], slots: PairedSlots) -> None:
-    """Raise UsageError where an interpreter now has another build than its run measured.
-
-    Compared are torch, packages of a commit, and Python and packages whose versions differ between the runs.
-    A run that recorded nothing of its interpreter is compared with none.
-    """
+    """Raise UsageError where an interpreter now has another build than its run measured."""
     hellos = {
         side: environment["worker"] for side, environment in slots.introduce([builds["new"].planned]).items()
     }
     changed = changed_in_build(builds["old"].worker, builds["new"].worker)
     for side, build in builds.items():
-        if build.worker and (other := other_build(build.worker, hellos[side], changed)):
-            flag = "--old-python" if side == "old" else "--python"
-            raise UsageError(
-                f"{build.run} measured another build than {build.settings.python} has now "
-                f"(run | interpreter): {'; '.join(other)}: give the interpreter of the run's build by {flag}"
-            )
+        flag = "--old-python" if side == "old" else "--python"
+        _refuse_other_build(build, hellos[side], changed, flag)
+
+
+def _refuse_other_build(
+    build: ProfiledBuild, worker: Mapping[str, Any], changed: Sequence[str], flag: str
+) -> None:
+    """Raise UsageError where an interpreter, by what it says of itself, has not the build of its run.
+
+    Compared are torch, packages of a commit, and what differs between the runs: `changed`. A run that
+    recorded nothing of its interpreter is compared with none. `flag`: gives another interpreter.
+    """
+    if build.worker and (other := other_build(build.worker, worker, changed)):
+        raise UsageError(
+            f"{build.run} measured another build than {build.settings.python} has now "
+            f"(run | interpreter): {'; '.join(other)}: give the interpreter of the run's build by {flag}"
+        )

@@ -41,7 +41,6 @@ _PLACES = re.compile(
     r"\w+_(DIR|DIRECTORY|PATH|HOME|OUT|TRACE)|PYTHONPATH|HF_\w+|NVIDIA_\w+|"
     r"CUDA_VISIBLE_DEVICES|TORCH(_WITH|_INDEX|_REPO)?"
 )
-_NOT_COMPARED = NOT_FROM_THE_SHELL | {CPU_CAPABILITY_VARIABLE}  # compared as a fact of the host
 _MAY_BE_UNKNOWN = ("vector_isa", CPU_CAPABILITY, *(f"gpu {name}" for name in _GPU))
 _SHOWN = 12
 
@@ -59,9 +58,18 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
         **{
             f"variable {name}": value
-            for name, value in environment.get("variables", {}).items()
-            if name not in _NOT_COMPARED and not _PLACES.fullmatch(name)
+            for name, value in measured_variables(environment.get("variables", {})).items()
+            if name != CPU_CAPABILITY_VARIABLE  # compared as a fact of the host
         },
+    }
+
+
+def measured_variables(recorded: Mapping[str, str]) -> dict[str, str]:
+    """The recorded variables of a shell that numbers depend on: they reach a worker and name no place."""
+    return {
+        name: value
+        for name, value in recorded.items()
+        if name not in NOT_FROM_THE_SHELL and not _PLACES.fullmatch(name)
     }
 
 

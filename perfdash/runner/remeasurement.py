@@ -22,7 +22,15 @@ from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
-from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, held
+from perfdash.runner.alternating_builds import (
+    Budget,
+    BuildPair,
+    PairedSlots,
+    beside,
+    held,
+    with_variables,
+)
+from perfdash.runner.compatibility import measured_variables
 from perfdash.runner.cores import away_from, compile_cores, gpus_of, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.runner.run_journal import read_plan
@@ -50,6 +58,23 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
                 )
         restored.append(replace(case, env={**case.env, **{name: os.environ[name] for name in hidden}}))
     return restored
+
+
+def with_variables_of(
+    run: str, recorded: Mapping[str, str], planned: Planned, shell: Mapping[str, str]
+) -> Planned:
+    """The case with the variables that a run's shell had; its own (--env) go before them.
+
+    recorded, shell: host.relevant_variables of the run's shell and of this one. Raises UsageError for a
+    variable that is set here and was not set then: a process cannot be started without it.
+    """
+    then = measured_variables(recorded)
+    if surplus := sorted(measured_variables(shell).keys() - then.keys() - planned.env.keys()):
+        raise UsageError(
+            f"{', '.join(surplus)} is set in this shell, and was not set when {run} was measured: unset it "
+            "and repeat the command"
+        )
+    return with_variables(planned, then)
 
 
 def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:

@@ -75,6 +75,28 @@ def test_why_compares_measurements_that_succeeded(tmp_path):
     assert result.culprits[0].why == "The same kernels, with 44 guards instead of 40."
 
 
+@pytest.mark.parametrize(("metric", "same"), [
+    ("backend", "The generated code and all loaded files are the same"),
+    ("eager", "Eager runs the same files"),
+])  # fmt: skip
+def test_builds_that_are_measured_in_turn_do_not_differ_by_the_host(tmp_path, metric, same):
+    """A commit may change a table that the package reads, which no digest contains."""
+    script = Script.step(20, at=12, metric=metric)
+    structure = {
+        "graphs": 1, "fingerprint": "a", "kernels": [], "text": "t",
+        "loaded": {"libtorch.so": "1" * 16}, "model_files": {},
+    }  # fmt: skip
+    measure = script.measure
+
+    def measured(built, log, fresh):
+        result = Result(Case("timm", "m"), "2026-11-21T00:00:00Z", 9.0, Status.PASS, structure=structure)
+        return measure(built, log, fresh)[0], finite(to_json(result))
+
+    script.measure = measured
+    (culprit,) = result_of(bisected(script, tmp_path)).culprits
+    assert culprit.why == f"{same}: the cause is what no record shows, such as a file that the package reads."
+
+
 @pytest.mark.parametrize("seed", [0, 2])
 def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
     script = Script.step(40, at=11 + seed, by=1.05, unbuildable={"19": "no", "20": "no"})

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from perfdash.bisection.engine import DeadEnd
 from perfdash.bisection.events import Done, RangeOutcome
 from perfdash.bisection.finer_stages import remarks
+from perfdash.bisection.journal import read
+from perfdash.bisection.metrics import OF_COMMAND
+from perfdash.bisection.request import BisectionRequest
+from perfdash.bisection.sources import BuildContext, open_source
+from perfdash.bisection.workbench import LocalWorkbench, Setup
+from perfdash.settings import RunSettings
 from tests.bisection.scripted import Script, bisected, revision
+from tests.repositories import Repository
 
 HOW = {
     "merge 2": "inside the merge of 12",
@@ -87,3 +97,62 @@ def test_only_the_last_part_of_a_merge_says_that_it_is_the_commit_itself(bisect)
 def test_of_three_parents_one_that_could_not_be_searched_leaves_it_open(bisect):
     bisection = bisect({"merge 2": {}}, parents=3)
     assert told(bisection) == ["nothing there", "inside the merge of 12 it shows no such change"]
+
+
+PINS = """
+name = "own"
+kind = "commits"
+exclusive = true
+[[pins]]
+name = "inner"
+repository = "https://example.org/inner"
+file = "pin.txt"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "main",
+            "main~1",
+            "it takes inner back from {old} to {new}, so the commits between are not searched",
+        ),
+        (
+            "main",
+            "side",
+            "the commits of inner before and after it, {old} and {new}, are on different branches",
+        ),
+        ("main~1", "main", None),
+    ],
+)
+def test_a_pin_that_goes_back_or_aside_is_not_searched(tmp_path, old, new, words):
+    inner, outer = Repository(tmp_path / "inner"), Repository(tmp_path / "outer")
+    inner.commit("first", {"a": "1"})
+    inner.git("branch", "side")
+    inner.commit("second", {"a": "2"})
+    inner.git("checkout", "--quiet", "side")
+    inner.commit("aside", {"b": "1"})
+    pinned = {name: inner.git("rev-parse", name) for name in (old, new)}
+    for number, name in enumerate((old, old, new, new)):
+        outer.commit(f"change {number}", {"pin.txt": pinned[name], "number": str(number)})
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(PINS)
+    context = BuildContext(Path(sys.executable), outer.folder)
+    request = BisectionRequest("HEAD~3", "HEAD", str(recipe), pin_repos={"inner": str(inner.folder)})
+    setup = Setup(
+        request, request.recipes(), OF_COMMAND["stdout"], RunSettings(), None, ["true"], (), context
+    )
+    revisions = open_source(setup.recipes[0], context).revisions("HEAD~3", "HEAD")
+    levels = {revision.label: 1.0 + 0.1 * (place > 1) for place, revision in enumerate(revisions)}
+    script = Script(revisions, levels, sd=0.002, metric="stdout")
+    script.levels.update({commit[:10]: 1.0 for commit in inner.git("rev-list", "--all").split()})
+    script.descend = LocalWorkbench(setup).descend
+    bisection = bisected(script, tmp_path / "b", pins=True)
+    (remark,) = told(bisection)
+    if words is None:
+        assert remark == f"inside inner, pinned anew by {revisions[2].label} {UNCHANGED['pin']}"
+        return
+    assert remark.startswith(words.format(old=pinned[old][:10], new=pinned[new][:10]))
+    (end,) = (event for event in read(tmp_path / "b") if event["event"] == "dead end")
+    assert not end["again"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from perfdash.bisection.engine import LimitReached
@@ -9,7 +11,7 @@ from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Bisection
 from perfdash.bisection.result import result_of
-from perfdash.bisection.setup import marked, measured_gpu, refuse_other_gpu
+from perfdash.bisection.setup import marked, measured_gpu, refuse_other_gpu, refuse_other_host
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
 from perfdash.runner import gpus
@@ -112,6 +114,36 @@ def test_an_end_that_was_measured_and_fails_for_a_while_loses_nothing(tmp_path, 
     (culprit,) = result_of(go_on(script, tmp_path)).culprits
     assert [commit.label for commit in culprit.revisions] == ["20"]
     assert not result_of(Bisection(read(tmp_path))).ranges[0].skipped
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({"variables": {"OMP_A": "1", "TORCHINDUCTOR_FREEZING": "1"}}, r"TORCHINDUCTOR_FREEZING: none \| 1"),
+        ({"variables": {}}, r"OMP_A: 1 \| none"),
+        ({"governor": "powersave"}, r"governor: performance \| powersave"),
+        ({"aten_cpu_capability": "avx2"}, r"aten_cpu_capability: default \| avx2"),
+        ({"cores": 4}, "and this is Some CPU x 4"),
+        ({"variables": {"OMP_A": "1", "HF_HOME": "/", "PYTHONPATH": "/", "OMP_NUM_THREADS": "2"}}, None),
+        ({"load": 3.0, "memory_available_bytes": 1, "kernel": "7"}, None),
+    ],
+)
+def test_it_is_resumed_with_the_settings_of_the_host_and_the_shell_that_it_began_with(now, why):
+    facts = {
+        "cpu": "Some CPU", "cores": 8, "governor": "performance", "aten_cpu_capability": "default",
+        "kernel": "6", "load": 0.0, "memory_available_bytes": 0, "variables": {"OMP_A": "1"},
+    }  # fmt: skip
+    refused = pytest.raises(UsageError, match=why) if why else nullcontext()
+    with refused:
+        refuse_other_host(Script.step(10, at=5).begun(facts=facts), facts | now)
+
+
+def test_a_journal_without_variables_is_resumed():
+    begun = Script.step(10, at=5).begun(facts={"cpu": "Some CPU", "governor": "performance"})
+    here = {"cpu": "Some CPU", "cores": 8, "governor": "performance", "variables": {"OMP_A": "1"}}
+    refuse_other_host(begun, here)
+    del begun["facts"]
+    refuse_other_host(begun, here)
 
 
 def test_it_is_resumed_on_a_gpu_of_the_same_kind(monkeypatch):

@@ -54,3 +54,9 @@ def told_commits(db, *nights):
             made = connection.execute(sa.insert(table).values(values).returning(table.c.id)).scalar_one()
             mine = schema.runs.c.id == line.id
             connection.execute(sa.update(schema.runs).where(mine).values(environment_id=made))
+
+
+def recorded_facts(db, facts):
+    """Replace what both nights recorded of their host."""
+    with open_store(db) as store, store.write() as connection:
+        connection.execute(sa.update(schema.environments).values(facts=facts))

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from perfdash import topology
+from perfdash.bisection.completion import Typist, completed
 from perfdash.bisection.request import (
     complete_from_alert,
+    in_shell_of_night,
     planned_case,
     recipe_of_alert,
     refuse_other_files,
@@ -18,11 +20,13 @@ from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.alert_store import load_bisections
 from perfdash.history.store import open_store
+from perfdash.records import Case
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
+from perfdash.suites.case_selection import Planned
 from perfdash.topology import PhysicalCore
 from perfdash.worker.own_files import digest_of_text
-from tests.cli.alert_histories import environment_said, history, told_commits
+from tests.cli.alert_histories import environment_said, history, recorded_facts, told_commits
 from tests.history.made import with_worker
 from tests.repositories import Repository
 
@@ -99,6 +103,38 @@ def test_typed_flags_come_before_the_night_and_today(tmp_path, monkeypatch):
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, **typed}, None)
     settings = run_settings(flags, "backend")
     assert (settings.compile_mode, settings.dynamic, settings.env) == ("max-autotune", True, {"FAST": "1"})
+
+
+def test_the_case_has_the_variables_of_the_nights_shell(tmp_path):
+    """Also those of which the setting of a run knows nothing, such as TORCHINDUCTOR_FREEZING in a crontab."""
+    setting = {"env": {"MKL_CBWR": "AVX2"}}
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], setting)
+    of_shell = {"MKL_CBWR": "SSE2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "4", "HF_HOME": "/gone"}
+    recorded_facts(db, {"variables": of_shell})
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    case = Planned(Case("s", "m"), "python", "net.py:make", env=run_settings(flags, "backend").env)
+    planned, notes = in_shell_of_night(case, flags, {"HF_HOME": "/here"})
+    assert planned.env == {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert notes == [
+        "measured with variables of the shell of 2026-11-02T01-00-00Z_farm: ONEDNN_MAX_CPU_ISA=AVX2"
+    ]
+    same_shell = in_shell_of_night(case, flags, {**of_shell, "OMP_NUM_THREADS": "8"})
+    assert same_shell == (planned, [])
+    with pytest.raises(
+        UsageError, match="TORCHINDUCTOR_FREEZING is set in this shell, and was not set when 2"
+    ):
+        in_shell_of_night(case, flags, {"TORCHINDUCTOR_FREEZING": "1"})
+
+
+def test_a_night_that_recorded_no_variables_is_measured_in_this_shell(tmp_path):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
+    recorded_facts(db, {})
+    case = Planned(Case("s", "m"), "python", "net.py:make")
+    shell = {"TORCHINDUCTOR_FREEZING": "1"}
+    for given in ({"alert": 1, "recipe": "git"}, {"alert": 1, "recipe": "git", "good": "a", "bad": "b"}):
+        flags = filled({**BISECT, **given, "db": db}, None)
+        assert in_shell_of_night(case, flags, shell) == (case, [])
+    assert in_shell_of_night(case, BISECT, shell) == (case, [])
 
 
 def test_one_case_is_bisected_where_todays_runs_have_several_configurations(tmp_path, monkeypatch):
@@ -265,6 +301,58 @@ def test_the_recipe_is_not_by_a_package_that_no_build_is_made_of(tmp_path, befor
         return
     with pytest.raises(UsageError, match=recipe):
         recipe_of_alert(evidence, None, wheels=False)
+
+
+NIGHTLIES = [{"torch": f"2.15.0.dev2026110{n}+cpu", "torchvision": f"0.30.0.dev2026110{n}"} for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "recipe"),
+    [
+        ({}, {}, "nightly"),
+        ({"triton": "3.5.0+git7416ffcb"}, {"triton": "3.5.1+git0a5d6d47"}, "nightly"),
+        ({"timm": "1.0"}, {"timm": "1.1"}, "torch .* changed, e.g. --recipe nightly"),
+        ({"torch": "2.15.0"}, {"torch": "2.15.0"}, "wheels:torchvision"),
+    ],
+)
+def test_torch_and_other_nightlies_that_change_with_it_are_bisected_by_nights(
+    tmp_path, before, after, recipe
+):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40, each["torch"]) for each in NIGHTLIES])
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    evidence = replace(
+        evidence,
+        range=[
+            with_worker(run, packages={**night, **more}, torch={**night, **more}["torch"])
+            for run, night, more in zip(
+                (evidence.good, evidence.bad), NIGHTLIES, (before, after), strict=True
+            )
+        ],
+    )
+    if " " not in recipe:
+        assert recipe_of_alert(evidence, None, wheels=False) == recipe
+        return
+    with pytest.raises(UsageError, match=recipe):
+        recipe_of_alert(evidence, None, wheels=False)
+
+
+@pytest.mark.parametrize("good", [None, "2.15.0.dev20261101"])
+def test_the_recipes_index_of_builds_for_the_cpu_is_not_taken_for_a_model_on_a_gpu(
+    tmp_path, monkeypatch, good
+):
+    monkeypatch.chdir(tmp_path)
+    builds = [environment_said("a" * 40, each["torch"]) for each in NIGHTLIES]
+    db = history(tmp_path / "h.db", builds, None, {"device": "cuda"})
+    typist = Typist([], reproduce, lambda evidence: what(evidence.alert), lambda line: None)
+    flags = {**BISECT, "repo": None, "wheels": None, "alert": 1, "recipe": "nightly", "db": db}
+    flags |= {"good": good, "bad": good and "2.15.0.dev20261102"}
+    with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
+        completed(flags, None, typist)
+    assert completed({**flags, "wheels": "/wheels"}, None, typist)[0]["wheels"] == "/wheels"
+    if good:  # the alert is found by its range
+        with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
+            completed({**flags, "alert": None}, None, typist)
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,7 +48,44 @@ def test_the_window_is_the_smallest_that_fails(culprits, size, window):
 
 def test_only_inference_under_inductor_is_bisected(tmp_path):
     with pytest.raises(UsageError, match="only the graphs of inference under inductor"):
-        profiling.failing_subgraph(build({}, "training"), tmp_path, lambda line: None)
+        profiling.failing_subgraph(build({}, "training"), {}, tmp_path, lambda line: None)
+
+
+class FakeSlot:
+    """A slot whose interpreter has torch 2.15.0 of commit b."""
+
+    orders = ()
+
+    def __init__(self, *_, **more):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def introduce(self, planned):
+        return {"environment": {"worker": {"torch": "2.15.0", "torch_git_version": "b" * 40}}}
+
+    def measure(self, order, log, on_event):
+        FakeSlot.orders += (order.role,)
+        return SimpleNamespace(outcomes=[SimpleNamespace(find=lambda event: {"found": {"operators": []}})])
+
+
+def test_another_build_than_the_run_measured_is_not_cut_up(tmp_path, monkeypatch):
+    """The fault may be mended there, or it is another one."""
+    monkeypatch.setattr(profiling, "Slot", FakeSlot)
+    monkeypatch.setattr(profiling, "check_machine", lambda settings, cases: None)
+    for commit in ("a", "b"):
+        worker = {"torch": "2.15.0", "torch_git_version": commit * 40}
+        of_run = replace(build({}), worker=worker)
+        if commit == "b":
+            assert profiling.failing_subgraph(of_run, worker, tmp_path, print) == {"operators": []}
+            continue
+        with pytest.raises(UsageError, match=r"r measured another build .*torch: a+ \| b+: .* by --python"):
+            profiling.failing_subgraph(of_run, {}, tmp_path, print)
+        assert not FakeSlot.orders
 
 
 def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeypatch):
@@ -58,7 +97,7 @@ def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeyp
     (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
     monkeypatch.setattr(profiling, "failing_subgraph", lambda *_: found)
     lines = []
-    plain, problem = explain_profile._reproduce_accuracy(build({}), tmp_path, tmp_path, lines.append)
+    plain, problem = explain_profile._reproduce_accuracy(build({}), {}, tmp_path, tmp_path, lines.append)
     assert plain == {"subgraph": found}
     assert lines == ["1 of 7 operators are compiled wrongly: mylib.f.default"]
     assert isinstance(problem, UsageError)
@@ -66,7 +105,7 @@ def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeyp
 
 @pytest.mark.slow
 def test_a_planted_fault_is_cut_out_and_reproduced(tmp_path, warm_workers):
-    found = profiling.failing_subgraph(build(FAULT), tmp_path / "work", lambda line: None)
+    found = profiling.failing_subgraph(build(FAULT), {}, tmp_path / "work", lambda line: None)
     assert found["operators"] == ["aten.relu.default"]
     assert found["place"]["operators"] > 5
     script = write_accuracy(tmp_path / "script", found, tmp_path / "work" / "subgraph" / "inputs.pt")

@@ -17,9 +17,11 @@ from perfdash.bisection.sources.git_repository import (
     end_commit,
     find,
     git,
+    if_shallow,
     is_shallow,
     known_commit,
     line,
+    merge_base,
     web_page,
 )
 from perfdash.errors import UsageError
@@ -67,11 +69,21 @@ class GitCommits:
         return [self._commit(first), *reversed(commits)]
 
     def inside(self, merge: Revision, parent: int, known: Sequence[str]) -> list[list[Revision]]:
-        """The commits that a merge brings by a parent, in parts: see Source."""
+        """The commits that a merge brings by a parent, in parts: see Source.
+
+        Raises UsageError where a shallow clone lacks the first of them.
+        """
         if len(merge.parents) < parent:
             return []
         side = self._listed("--first-parent", merge.parents[parent - 1], "--not", *known)
-        if not side or not side[-1].parents:
+        if not side:
+            return []
+        if not side[-1].parents:
+            if is_shallow(self.repo):
+                raise UsageError(
+                    "the merged branch is cut off, since this is a shallow clone: git fetch --unshallow, "
+                    "then --resume"
+                )
             return []
         parts = [[self._commit(side[-1].parents[0])]]
         for commit in reversed(side):
@@ -129,10 +141,7 @@ class GitCommits:
         return self._listed("--first-parent", f"{first}..{last}")
 
     def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
-        try:
-            base = line("merge-base", first, last, cwd=self.repo) or None
-        except GitFailed:  # its exit code where there is none
-            base = None
+        base = merge_base(self.repo, first, last)
         if base == first:
             return
         if base == last:
@@ -141,8 +150,7 @@ class GitCommits:
                 "whichever of them is faster"
             )
         if base is None:
-            more = "; it is a shallow clone: git fetch --unshallow" if is_shallow(self.repo) else ""
-            raise UsageError(f"--good {good} and --bad {bad} have no commit in common{more}")
+            raise UsageError(f"--good {good} and --bad {bad} have no commit in common{if_shallow(self.repo)}")
         raise UsageError(
             f"--good {good} is not an ancestor of --bad {bad}: they part at {base[:_LABEL]}. "
             f"Give --good {base[:_LABEL]}, if it was good there"

@@ -37,7 +37,11 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 class GitFailed(Exception):
-    """A git command failed; `str()` is its message without credentials."""
+    """A git command failed with exit code `code`; `str()` is its message without credentials."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -78,7 +82,7 @@ def git(
         raise MachineError(f"git cannot be run: {error.strerror}; install it") from error
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        raise GitFailed(without_credentials(message))
+        raise GitFailed(without_credentials(message), done.returncode)
     return done.stdout
 
 
@@ -143,16 +147,27 @@ def known_commit(repo: Path, name: str) -> str | None:
     return None
 
 
+def merge_base(repo: Path, one: str, other: str) -> str | None:
+    """The last commit that two commits have in common; None without one, or if a commit is missing."""
+    try:
+        return line("merge-base", one, other, cwd=repo) or None
+    except GitFailed:  # its exit code where there is none
+        return None
+
+
 def commit_at(repo: Path, day: str, tip: str, what: str) -> str:
     """The last commit up to the end of a day (UTC), on the line of first parents of `tip`.
 
-    Raises UsageError if all are later.
+    Raises UsageError if all are later, or there is no such tip.
     """
+    tip = commit_of(repo, tip, f"{what} {day}:")
     until = f"--before={day}T23:59:59Z"
     commit = line("rev-list", "--max-count=1", "--first-parent", until, "--end-of-options", tip, cwd=repo)
     if not commit:
         first = line("log", "--reverse", "--first-parent", "--format=%cs", tip, cwd=repo).splitlines()[0]
-        raise UsageError(f"{what} {day}: {repo} has no commit yet on that day; its first is of {first}")
+        raise UsageError(
+            f"{what} {day}: {repo} has no commit yet on that day; its first is of {first}{if_shallow(repo)}"
+        )
     return commit
 
 
@@ -174,6 +189,11 @@ def tags_and_branches(repo: Path) -> list[str]:
 def is_shallow(repo: Path) -> bool:
     """Whether it is a shallow clone."""
     return line("rev-parse", "--is-shallow-repository", cwd=repo) == "true"
+
+
+def if_shallow(repo: Path) -> str:
+    """The end of a message that a commit is missing, where it is a shallow clone."""
+    return "; it is a shallow clone: git fetch --unshallow" if is_shallow(repo) else ""
 
 
 def common_folder(repo: Path) -> Path:
@@ -237,7 +257,7 @@ _LABEL = 10  # characters of a commit's label
 def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
     """Revert `culprit` on top of `bad`, in a repository in `folder`. The commit is the same each time.
 
-    Raises UsageError if later changes touch the same lines.
+    Raises UsageError if later changes touch the same lines, or this git is too old.
     """
     top = find(repo)
     _borrow(top, folder)
@@ -258,6 +278,10 @@ def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revi
     try:
         tree = git("merge-tree", "--write-tree", ours, theirs, cwd=folder, env=env).decode().split()[0]
     except GitFailed as error:
+        if error.code != 1:  # that of a conflict
+            raise UsageError(
+                f"{culprit.label} cannot be reverted: {_last(str(error))} (git 2.38 or later is needed)"
+            ) from error
         raise UsageError(
             f"{culprit.label} cannot be reverted on top of {bad.label}: later changes touch the same lines"
         ) from error

@@ -193,6 +193,27 @@ def test_a_shallow_clone_says_so(repo, tmp_path):
         GitCommits(tmp_path / "shallow").revisions(repo.git("rev-parse", "v1"), "main")
 
 
+def test_a_branch_that_a_shallow_clone_cuts_off_is_reported(repo, tmp_path):
+    """Its list of commits would begin somewhere inside the branch."""
+    repo.git("clone", "--quiet", "--depth=3", f"file://{repo.folder}", tmp_path / "shallow")
+    source = GitCommits(tmp_path / "shallow")
+    before, merge, _ = source.revisions("HEAD~2", "HEAD")
+    with pytest.raises(UsageError, match=r"shallow clone: git fetch --unshallow"):
+        source.inside(merge, 2, [before.id])
+    with pytest.raises(UsageError, match=r"first is of 2023-11-14; it is a shallow clone: git fetch --unsh"):
+        source.revisions("2023-01-01", "main")
+    repo.git("-C", tmp_path / "shallow", "fetch", "--quiet", "--unshallow")
+    assert [titles(part) for part in source.inside(merge, 2, [before.id])] == [["first", "s1", "s2"]]
+
+
+def test_a_date_where_head_names_no_commit(repo, tmp_path):
+    """As after a clone of a repository whose HEAD names a branch that is gone."""
+    empty = Repository(tmp_path / "unborn")
+    empty.git("fetch", "--quiet", repo.folder, "main:fetched")
+    with pytest.raises(UsageError, match=r"--bad 2026-11-30: 'HEAD' is no commit of .*unborn"):
+        GitCommits(empty.folder).revisions("2023-01-01", "2026-11-30")
+
+
 @pytest.mark.parametrize(
     ("address", "page"),
     [

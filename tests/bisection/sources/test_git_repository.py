@@ -1,5 +1,8 @@
 """A commit taken back on top of another: what it leaves, and that the user's repository stays as it was."""
 
+import os
+import shutil
+
 import pytest
 
 from perfdash.bisection.sources.commits_source import GitCommits
@@ -48,6 +51,21 @@ def test_a_merge_is_taken_back_whole(repository, tmp_path):
     *_, merge, bad = listed(repository)
     made = reverted(repository.folder, bad, merge, tmp_path / "own")
     assert git("ls-tree", "--name-only", made.id, cwd=tmp_path / "own").split() == [b"a", b"b", b"c"]
+
+
+def test_a_git_that_is_too_old_is_reported(repository, tmp_path, monkeypatch):
+    """merge-tree has --write-tree since 2.38."""
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text(
+        f'#!/bin/sh\n[ "$1" = merge-tree ] || exec {shutil.which("git")} "$@"\n'
+        "echo 'usage: git merge-tree <base-tree> <branch1> <branch2>' >&2\nexit 129\n"
+    )
+    old.chmod(0o755)
+    _, culprit, bad = listed(repository)
+    monkeypatch.setenv("PATH", str(old.parent), prepend=os.pathsep)
+    with pytest.raises(UsageError, match=r"cannot be reverted: usage: git merge-tree .*git 2\.38"):
+        reverted(repository.folder, bad, culprit, tmp_path / "own")
 
 
 def test_later_changes_of_the_same_lines_are_reported(repository, tmp_path):
