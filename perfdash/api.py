@@ -141,6 +141,7 @@ def run(*, resume: str | os.PathLike[str] | None = None, progress: bool = True, 
     from perfdash.runner import run as runs
     from perfdash.settings import resolve
 
+    _refuse_in_worker("run")
     flags = _flags(settings)
     if resume is None:
         resolved = resolve(flags)[0]
@@ -168,6 +169,7 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
     from perfdash.runner.notebook_model import notebook_model
     from perfdash.settings import RunSettings, resolve
 
+    _refuse_in_worker("measure")
     if chosen := sorted(_OF_SUITES & settings.keys()):
         raise UsageError(f"measure() is for one model, and {chosen[0]} chooses among several: use run()")
     target = target_of(model)
@@ -293,6 +295,7 @@ def bisect(
     from perfdash.report.alert_text import model_of, what
     from perfdash.report.bisection_files import work
 
+    _refuse_in_worker("bisect")
     note: Note = _warn if progress else lambda text: None
     words = list(command) if command else None
     flags = _bisect_flags({**options, "good": good, "bad": bad, "confirm": confirm})
@@ -401,7 +404,8 @@ def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
 def target_of(model: Factory) -> str | None:
     """`file.py:function` of a function at the top level of a file; None for any other function.
 
-    Raises UsageError for what is no function.
+    None also where the module has another object under that name: it was defined again, or is decorated
+    elsewhere. Raises UsageError for what is no function.
     """
     if not callable(model):
         return os.fspath(model)
@@ -413,9 +417,21 @@ def target_of(model: Factory) -> str | None:
         )
     name = model.__qualname__
     file = inspect.getsourcefile(inspect.unwrap(model))
-    if "." in name or "<" in name or inspect.ismethod(model) or not file or not Path(file).is_file():
+    is_there = getattr(sys.modules.get(model.__module__), name, None) is model
+    if not is_there or not file or not Path(file).is_file():
         return None
     return f"{Path(file).resolve()}:{name}"
+
+
+def _refuse_in_worker(function: str) -> None:
+    """Raises UsageError where a measuring process executes the script that holds the call."""
+    from perfdash.runner.orphans import MARK
+
+    if MARK in os.environ:
+        raise UsageError(
+            f"perfdash.{function}() was called while this file is loaded to measure a model of it. Put the call "
+            "below `if __name__ == '__main__':`, or the model into a file of its own"
+        )
 
 
 def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import shlex
@@ -150,6 +151,56 @@ def of_a_cell():
 @pytest.mark.parametrize("model", [lambda size: None, Maker().make, of_a_cell()])
 def test_a_function_that_no_file_has_at_its_top_level_has_no_target(model):
     assert api.target_of(model) is None
+
+
+VARIANTS = """
+import functools
+
+def decorated(function):
+    @functools.wraps(function)
+    def other(batch_size):
+        return function(batch_size)
+    return other
+
+makes = {}
+for width in (64, 512):
+    def make(batch_size, width=width): ...
+    makes[width] = make
+
+@decorated
+def shown(batch_size): ...
+"""
+
+
+def test_a_function_has_a_target_only_where_its_file_has_it_under_its_name(tmp_path, monkeypatch):
+    (tmp_path / "variants.py").write_text(VARIANTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    variants = importlib.import_module("variants")
+    assert api.target_of(variants.makes[512]) == f"{tmp_path / 'variants.py'}:make"
+    assert api.target_of(variants.shown) == f"{tmp_path / 'variants.py'}:shown"
+    assert api.target_of(variants.makes[64]) is None
+    assert api.target_of(variants.decorated(variants.make)) is None
+    monkeypatch.delitem(sys.modules, "variants")
+    importlib.import_module("variants")
+    assert api.target_of(variants.makes[512]) is None, "the file has another one now"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: perfdash.measure("net.py:make"),
+        lambda: perfdash.run(model=["net.py:make"]),
+        lambda: perfdash.bisect("v1", "v2", model="net.py:make"),
+    ],
+)
+def test_a_script_that_measures_whenever_it_is_executed_is_told_to_guard_the_call(
+    tmp_path, monkeypatch, call
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERFDASH_WORKER", "1.0")
+    with pytest.raises(perfdash.UsageError, match="below `if __name__ == '__main__':`"):
+        call()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model", [Maker, print, functools.partial(make, 1)])
