@@ -17,6 +17,7 @@ from perfdash.publish.http_failures import Refused
 KIND = "alert"
 LABEL = "perfdash-regression"
 _ASSIGNEES = 10  # that GitHub takes
+_MOST_MEMBERS = 500  # alerts that a marker names: 12 KB of the 64 KB of a body
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,13 @@ class WantedIssue:
 
     @property
     def members(self) -> frozenset[str]:
-        """Short names of its alerts, for the marker of its issue; empty for a single alert."""
-        return frozenset(map(_short, self.alerts)) if self.others else frozenset()
+        """Short names of its first alerts, for the marker of its issue; empty for a single alert.
+
+        Each has two: by the run on which it was born, and by the time, for a history that no longer has the
+        run (`history prune`).
+        """
+        known = self.alerts[:_MOST_MEMBERS] if self.others else []
+        return frozenset(_short(one) for alert in known for one in (alert, {**alert, "born": ""}))
 
     @property
     def blame_digest(self) -> str:
@@ -113,14 +119,14 @@ class ExistingIssue:
 
     @property
     def members(self) -> frozenset[str]:
-        """The short names of all alerts that it ever had; empty if it has one."""
+        """The short names of the alerts that it ever had, as far as there is room; empty if it has one."""
         lists = [value for name, value in self.fields.items() if name.startswith("members")]
         return frozenset(name for value in lists for name in value.split(".") if name)
 
     def shared(self, wanted: WantedIssue) -> int:
         """The number of alerts that it shares with a cause."""
-        members = self.members
-        return sum(marker.same(self.fields, alert) or _short(alert) in members for alert in wanted.alerts)
+        fields, members = self.fields, self.members
+        return sum(marker.same(fields, alert) or _short(alert) in members for alert in wanted.alerts)
 
 
 @dataclass(frozen=True)
@@ -390,7 +396,9 @@ def _step_of(issue: ExistingIssue, cause: WantedIssue) -> list[Step]:
 def _new_body(issue: ExistingIssue, cause: WantedIssue, left: str, blamed: str | None = None) -> str:
     """An issue's body below its new marker, with the edits of people kept."""
     blamed = issue.fields.get("blamed", "") if blamed is None else blamed
-    line = _marker_line(issue.identity, left, blamed, issue.members | cause.members)
+    room = max(0, 2 * _MOST_MEMBERS - len(cause.members))
+    earlier = sorted(issue.members - cause.members)[:room]
+    line = _marker_line(issue.identity, left, blamed, cause.members.union(earlier))
     return f"{line}\n{issue.body.partition(chr(10))[2]}"
 
 
