@@ -315,7 +315,7 @@ class _Sync:
             if step.note == alert.blame:
                 fields = {"series": alert.series, "blamed": alert.blame_digest}
             target = TargetIssue(self.repo, step.number, issue.url, self._account)
-            upsert(self.client, target, bodies(step.note, "note", **fields), "note", **fields)
+            upsert(self.client, target, bodies(step.note, "note", **fields), "note", posted=None, **fields)
         change: dict[str, str] = {"body": step.body}
         if issue.open != step.open:
             change["state"] = "open" if step.open else "closed"
