@@ -42,8 +42,9 @@ _OF_SUITES = frozenset({"suite", "model", "models", "quick", "torchbench", "shar
 class Run:
     """A run and its results, as its folder has them.
 
-    `interrupted`: it was stopped, and `run(resume=...)` goes on with it. `exit_code`: what the command line
-    ends with where the run is not in the history or every case failed because of the machine, else 0.
+    `interrupted`: it ended early (Ctrl-C, a kill, a full disk), and `run(resume=...)` goes on with it.
+    `exit_code`: what the command line ends with where the run is not in the history or every case failed
+    because of the machine, else 0.
     """
 
     folder: Path
@@ -101,11 +102,10 @@ class Run:
                     "status": str(row.status),
                     "verdict": row.verdict,
                     **{name: row.values.get(name) for name in columns},
-                    "speedup_low": row.values.get("speedup_low"),
-                    "speedup_high": row.values.get("speedup_high"),
                 }
             )
-        return pd.DataFrame(rows)
+        names = [*Case.__dataclass_fields__, "status", "verdict", *columns]
+        return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
         from perfdash.report.terminal_tables import one_line
@@ -141,6 +141,7 @@ def run(*, resume: str | os.PathLike[str] | None = None, progress: bool = True, 
     from perfdash.runner import run as runs
     from perfdash.settings import resolve
 
+    _refuse_in_worker("run")
     flags = _flags(settings)
     if resume is None:
         resolved = resolve(flags)[0]
@@ -168,6 +169,7 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
     from perfdash.runner.notebook_model import notebook_model
     from perfdash.settings import RunSettings, resolve
 
+    _refuse_in_worker("measure")
     if chosen := sorted(_OF_SUITES & settings.keys()):
         raise UsageError(f"measure() is for one model, and {chosen[0]} chooses among several: use run()")
     target = target_of(model)
@@ -199,14 +201,18 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
 
 def load(run: str | os.PathLike[str] = "last", *, out: str | os.PathLike[str] | None = None) -> Run:
     """Read a run: its folder, its name below `out`, or `last`. Raises UsageError where there is none."""
-    from perfdash.runner.run_journal import find_run, read_saved
+    from perfdash.runner.run_journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 
     folder = find_run(os.fspath(run), resolve({"out": out})[0].out)
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         _warn(warning)
-    return Run(folder, info, results, interrupted=info.state == "interrupted")
+    stopped = info.state != "done" and not is_being_measured(folder)  # a killed one is left as "running"
+    return Run(folder, info, results, interrupted=stopped)
+
+
+_COMPARED = ("metric", "old", "new", "ratio", "p", "significant", "regressed", "old_status", "new_status")
 
 
 @dataclass(frozen=True)
@@ -221,17 +227,25 @@ class ComparedSides:
         return self.sides.nothing_to_compare or None
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each case and metric: old, new, ratio, p, significant."""
+        """A row for each case and metric: old, new, ratio, p, significant; and the case's statuses.
+
+        A case whose status changed, or that has no number on both sides, has a row with the metric `status`.
+        """
         import pandas as pd
 
         from perfdash.report.comparison_text import to_plain
 
-        rows = [
-            {**case["case"], "metric": metric, **numbers, "regressed": case["regressed"]}
-            for case in to_plain(self.sides)["cases"]
-            for metric, numbers in case["metrics"].items()
-        ]
-        return pd.DataFrame(rows)
+        rows: list[dict[str, Any]] = []
+        for compared, case in zip(self.sides.both, to_plain(self.sides)["cases"], strict=True):
+            metrics = dict(case["metrics"])
+            if compared.other_status or not metrics:
+                metrics["status"] = {"significant": compared.other_status}
+            about = {name: case[name] for name in ("regressed", "old_status", "new_status")}
+            rows += [
+                {**case["case"], "metric": name, **numbers, **about} for name, numbers in metrics.items()
+            ]
+        names = [*Case.__dataclass_fields__, *_COMPARED, *(name for row in rows for name in row)]
+        return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
     def __repr__(self) -> str:
         from perfdash.report.comparison_text import comparison
@@ -293,6 +307,7 @@ def bisect(
     from perfdash.report.alert_text import model_of, what
     from perfdash.report.bisection_files import work
 
+    _refuse_in_worker("bisect")
     note: Note = _warn if progress else lambda text: None
     words = list(command) if command else None
     flags = _bisect_flags({**options, "good": good, "bad": bad, "confirm": confirm})
@@ -401,7 +416,8 @@ def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
 def target_of(model: Factory) -> str | None:
     """`file.py:function` of a function at the top level of a file; None for any other function.
 
-    Raises UsageError for what is no function.
+    None also where the module has another object under that name: it was defined again, or is decorated
+    elsewhere. Raises UsageError for what is no function.
     """
     if not callable(model):
         return os.fspath(model)
@@ -413,9 +429,21 @@ def target_of(model: Factory) -> str | None:
         )
     name = model.__qualname__
     file = inspect.getsourcefile(inspect.unwrap(model))
-    if "." in name or "<" in name or inspect.ismethod(model) or not file or not Path(file).is_file():
+    is_there = getattr(sys.modules.get(model.__module__), name, None) is model
+    if not is_there or not file or not Path(file).is_file():
         return None
     return f"{Path(file).resolve()}:{name}"
+
+
+def _refuse_in_worker(function: str) -> None:
+    """Raises UsageError where a measuring process executes the script that holds the call."""
+    from perfdash.runner.orphans import MARK
+
+    if MARK in os.environ:
+        raise UsageError(
+            f"perfdash.{function}() was called while this file is loaded to measure a model of it. Put the "
+            "call below `if __name__ == '__main__':`, or the model into a file of its own"
+        )
 
 
 def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:

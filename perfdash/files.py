@@ -66,15 +66,28 @@ def write(path: Path, content: str | bytes) -> None:
     """Write a file for readers. They see the old content or the new, never half of it.
 
     Text is encoded as above. Bytes are written as they are: they are pictures, whose words were redacted
-    when they were drawn. A pipe or a device is written to directly. Raises OSError; then the file is as it
-    was before.
+    when they were drawn. Raises OSError; then the file is as it was before.
     """
-    data = encoded(content) if isinstance(content, str) else content
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    with replaced(path.resolve()) as part:  # a link stays a link
-        part.write_bytes(data)
+    with written(path) as part:
+        part.write_bytes(encoded(content) if isinstance(content, str) else content)
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a pipe or a device, which is written to directly."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """The path to write a file for readers to: `path` itself if it is special, else as `replaced`.
+
+    A link stays a link, and its target is replaced.
+    """
+    if is_special(path):
+        yield path
+    else:
+        with replaced(path.resolve()) as part:
+            yield part
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ from perfdash.history.store import open_store
 from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Speedup, Status
 from perfdash.runner.notebook_model import notebook_model
 from perfdash.runner.run import new_run
-from perfdash.runner.run_journal import RunJournal
+from perfdash.runner.run_journal import RunJournal, read_info
 from perfdash.settings import RunSettings
 from tests.history import made
 from tests.repositories import Repository
@@ -150,6 +151,56 @@ def of_a_cell():
 @pytest.mark.parametrize("model", [lambda size: None, Maker().make, of_a_cell()])
 def test_a_function_that_no_file_has_at_its_top_level_has_no_target(model):
     assert api.target_of(model) is None
+
+
+VARIANTS = """
+import functools
+
+def decorated(function):
+    @functools.wraps(function)
+    def other(batch_size):
+        return function(batch_size)
+    return other
+
+makes = {}
+for width in (64, 512):
+    def make(batch_size, width=width): ...
+    makes[width] = make
+
+@decorated
+def shown(batch_size): ...
+"""
+
+
+def test_a_function_has_a_target_only_where_its_file_has_it_under_its_name(tmp_path, monkeypatch):
+    (tmp_path / "variants.py").write_text(VARIANTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    variants = importlib.import_module("variants")
+    assert api.target_of(variants.makes[512]) == f"{tmp_path / 'variants.py'}:make"
+    assert api.target_of(variants.shown) == f"{tmp_path / 'variants.py'}:shown"
+    assert api.target_of(variants.makes[64]) is None
+    assert api.target_of(variants.decorated(variants.make)) is None
+    monkeypatch.delitem(sys.modules, "variants")
+    importlib.import_module("variants")
+    assert api.target_of(variants.makes[512]) is None, "the file has another one now"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: perfdash.measure("net.py:make"),
+        lambda: perfdash.run(model=["net.py:make"]),
+        lambda: perfdash.bisect("v1", "v2", model="net.py:make"),
+    ],
+)
+def test_a_script_that_measures_whenever_it_is_executed_is_told_to_guard_the_call(
+    tmp_path, monkeypatch, call
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERFDASH_WORKER", "1.0")
+    with pytest.raises(perfdash.UsageError, match="below `if __name__ == '__main__':`"):
+        call()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model", [Maker, print, functools.partial(make, 1)])
@@ -333,6 +384,44 @@ def test_two_runs_are_compared(saved, tmp_path):
     assert frame.loc["backend_ms", "ratio"] == pytest.approx(1.2)
     assert "resnet18" in repr(compared)
     assert compared._repr_html_().startswith("<pre>")
+
+
+EXAMPLE = ["model", "metric", "old", "new", "ratio", "p", "significant"]  # of docs/api.md
+
+
+def test_a_comparison_as_a_frame_has_the_models_that_broke(saved, tmp_path):
+    old = perfdash.load(saved(result(), result("vgg16")))
+    crashed = Result(Case("timm", "resnet18"), "t", 1.0, Status.CRASH)
+    new = perfdash.load(saved(crashed, result("vgg16"), name="another"))
+    frame = perfdash.compare(old, new, out=tmp_path / "runs").to_frame()
+    (broken,) = frame[frame.regressed].to_dict("records")
+    assert [broken[name] for name in ("model", "metric", "old_status", "new_status")] == [
+        "resnet18", "status", "pass", "crash"
+    ]  # fmt: skip
+    assert frame[frame.significant]["model"].tolist() == ["resnet18"]
+    assert "status" not in set(frame[frame.model == "vgg16"]["metric"])
+
+
+def test_a_comparison_as_a_frame_has_its_columns_also_without_a_number(saved, tmp_path):
+    old = perfdash.load(saved(Result(Case("timm", "resnet18"), "t", 1.0, Status.CRASH)))
+    for new in (old, perfdash.load(saved(result("vgg16"), name="another"))):
+        frame = perfdash.compare(old, new, out=tmp_path / "runs").to_frame()
+        assert frame[EXAMPLE].shape[1] == len(EXAMPLE)
+        assert frame[frame.significant].empty
+    assert perfdash.load(saved()).to_frame()[["model", "status", "speedup"]].empty
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "interrupted"])
+def test_a_loaded_run_that_is_not_complete_was_interrupted_unless_it_is_being_measured(saved, state):
+    folder = saved(result())
+    assert not perfdash.load(folder).interrupted
+    info = read_info(folder)
+    info.state = state
+    journal = RunJournal(folder)
+    journal.write_info(info)
+    assert not perfdash.load(folder).interrupted
+    journal.close()
+    assert perfdash.load(folder).interrupted
 
 
 def test_the_history_as_frames(tmp_path):

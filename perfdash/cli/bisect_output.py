@@ -100,13 +100,16 @@ def post_report(
     if dry_run:
         print_result(planned_to_plain(texts, [], 0), "\n".join(texts), as_json)
         return
+    done = comments.PostedComments()
     try:
         token = os.environ.get("GITHUB_TOKEN")
         client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
         place = comments.find_issue(client, repo, issue)
         since = comments.earliest(result.began, time.time())
-        done = comments.upsert(client, place, texts, KIND, since, name=result.name)
+        comments.upsert(client, place, texts, KIND, since, posted=done, name=result.name)
     except MachineError as error:
+        if as_json and done != comments.PostedComments():
+            print_result(posted_to_plain(done, place.url, None), "", as_json)
         words = ["perfdash", "post", "--bisection", str(folder.absolute())]
         words += ["--repo", repo, "--issue", str(issue), "--base-url", address]
         raise MachineError(

@@ -226,6 +226,7 @@ def export(
 ) -> None:
     """Write the results of the history as one flat table."""
     from perfdash.errors import UsageError
+    from perfdash.files import is_special
     from perfdash.history import export as exporting
     from perfdash.history.queries import list_runs
 
@@ -239,7 +240,11 @@ def export(
         chosen_runs = list_runs(connection, since=since, until=until)
         count = exporting.export(connection, chosen_runs, file, chosen)
     plain = {"file": str(file), "format": chosen, "runs": len(chosen_runs), "results": count}
-    print_result(plain, f"{count} results of {len(chosen_runs)} runs in {file}", as_json)
+    text = f"{count} results of {len(chosen_runs)} runs in {file}"
+    if is_special(file) and not as_json:
+        typer.echo(text, err=True)  # the file may be standard output
+    else:
+        print_result(plain, text, as_json)
 
 
 @app.command("prune")

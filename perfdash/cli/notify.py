@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from perfdash.report.digest import Digest
 
+    Way = Callable[[Digest, list[dict[str, Any]]], None]  # sends, and appends by which way and to whom
+
 
 def notify(
     run: RunName = "last",
@@ -83,7 +85,7 @@ def notify(
     check_address("--link", link)
     if not (mail_to or webhook or dry_run):
         raise UsageError("where to? give --mail-to ADDRESS, --webhook, or --dry-run to look at the text")
-    ways: list[Callable[[Digest], dict[str, Any]]] = []
+    ways: list[Way] = []
     # All is checked before anything is read or sent.
     if mail_to and not dry_run:
         ways.append(_mailer(mail_to, mail_from, smtp, smtp_user, smtp_plain))
@@ -103,16 +105,14 @@ def notify(
     if dry_run and not as_json:
         typer.echo(message.chat() if webhook and not mail_to else message.mail(), nl=webhook and not mail_to)
     failed = []
-    sent = []
+    sent: list[dict[str, Any]] = []
     for way in ways:
         try:
-            sent.append(way(message))
+            way(message, sent)
         except MachineError as error:  # the other way may still be open
             failed.append(str(error))
-            continue
-        if not as_json:
-            addresses = sent[-1].get("to")
-            typer.echo(f"Mailed to {', '.join(addresses)}" if addresses else "Posted to the webhook")
+    for one in [] if as_json else sent:
+        typer.echo(f"Mailed to {', '.join(one['to'])}" if "to" in one else "Posted to the webhook")
     if as_json:
         texts = {"title": message.title, "mail": message.mail(), "chat": message.chat()}
         typer.echo(dumps({"message": texts, "sent": sent}, indent=1))
@@ -120,10 +120,8 @@ def notify(
         raise MachineError("\n".join(failed))
 
 
-def _mailer(
-    to: list[str], sender: str | None, smtp: str | None, user: str | None, bare: bool
-) -> Callable[[Digest], dict[str, Any]]:
-    """A function that mails a message, and returns by which way and to whom."""
+def _mailer(to: list[str], sender: str | None, smtp: str | None, user: str | None, bare: bool) -> Way:
+    """A function that mails a message."""
     from perfdash.errors import UsageError
     from perfdash.publish import mail
 
@@ -135,22 +133,26 @@ def _mailer(
         raise UsageError("--mail-from: one address")
     server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
 
-    def send(message: Digest) -> dict[str, Any]:
-        mail.send(server, mail.message(from_, addresses, message.title, message.mail()), log=_log)
-        return {"way": "mail", "to": list(addresses)}
+    def send(message: Digest, sent: list[dict[str, Any]]) -> None:
+        try:
+            mail.send(server, mail.message(from_, addresses, message.title, message.mail()), log=_log)
+        except mail.PartlyRefused as error:
+            sent.append({"way": "mail", "to": [one for one in addresses if one not in error.addresses]})
+            raise
+        sent.append({"way": "mail", "to": list(addresses)})
 
     return send
 
 
-def _poster() -> Callable[[Digest], dict[str, Any]]:
-    """A function that posts a message to the chat, and returns by which way."""
+def _poster() -> Way:
+    """A function that posts a message to the chat."""
     from perfdash.publish import webhook
 
     url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
 
-    def send(message: Digest) -> dict[str, Any]:
+    def send(message: Digest, sent: list[dict[str, Any]]) -> None:
         webhook.send(url, message.chat(), log=_log)
-        return {"way": "webhook"}
+        sent.append({"way": "webhook"})
 
     return send
 

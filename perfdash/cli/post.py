@@ -139,27 +139,28 @@ def _send(
     most_issues: int,
     as_json: bool,
 ) -> None:
-    """Post the comments, then update the issues; print what was done, also if the issues fail."""
-    from perfdash.publish.comments import KIND, earliest, find_issue, upsert
+    """Post the comments, then update the issues; print what was done, also if that fails halfway."""
+    from perfdash.publish.comments import KIND, PostedComments, earliest, find_issue, upsert
     from perfdash.publish.github import GitHubClient
-    from perfdash.publish.issues import sync_issues
+    from perfdash.publish.issues import IssueChanges, sync_issues
 
     token = os.environ.get("GITHUB_TOKEN")
     client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
     target = find_issue(client, repo, issue)
     since = earliest(night.run.started, time.time())
-    posted = upsert(client, target, texts, KIND, since, **run_of_comments)
-    changes = None
+    posted, changes = PostedComments(), None
     try:
+        upsert(client, target, texts, KIND, since, posted=posted, **run_of_comments)
         if not as_json:
             _show_comments(posted, target.url)
         if regressions is not None:
-            changes = sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged)
+            changes = IssueChanges()
+            sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged, changes)
     finally:
-        if as_json:
+        if as_json and posted != PostedComments():
             typer.echo(dumps(posted_to_plain(posted, target.url, changes), indent=1))
-    if changes is not None and not as_json:
-        _show_changes(changes, most_issues)
+        elif changes is not None and not as_json:
+            _show_changes(changes, most_issues)
 
 
 def posted_to_plain(posted: PostedComments, issue: str, changes: IssueChanges | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pandas as pd
 import sqlalchemy as sa
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import replaced
+from perfdash.files import is_special, written
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.metrics import NUMBERS
@@ -20,12 +20,14 @@ _RUNS_AT_ONCE = 100  # some 200,000 results
 
 
 def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
-    """Write every result of the runs to a file, atomically; return their number.
+    """Write every result of the runs to a file, atomically, or to a pipe; return their number.
 
     Raises UsageError if a library is missing, MachineError if the file cannot be written.
     """
+    if form == "parquet" and is_special(path):
+        raise UsageError(f"{path} is no file, which Parquet needs: use --format csv or json")
     try:
-        with replaced(path) as part:
+        with written(path) as part:
             count = _WRITERS[form](_frames(connection, runs), part)
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow: pip install pyarrow") from error

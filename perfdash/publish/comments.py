@@ -128,16 +128,20 @@ def upsert(
     wanted: Sequence[str],
     kind: str,
     since: str | None = None,
+    *,
+    posted: PostedComments | None = None,
     **fields: object,
 ) -> PostedComments:
     """Leave exactly the bodies `wanted` among our comments of this kind and these fields.
 
-    `since` (ISO 8601): such comments are probably not older. All comments are listed before the first one is
-    created. The list is read again after each doubt and after each round: a lost reply, a person who removes
-    parts and another perfdash that posts at the same time all end with one set of comments. Raises
-    MachineError.
+    `since` (ISO 8601): such comments are probably not older. `posted`: gets what was done, also where this
+    fails; then its addresses are those of the comments that were written. All comments are listed before the
+    first one is created. The list is read again after each doubt and after each round: a lost reply, a person
+    who removes parts and another perfdash that posts at the same time all end with one set of comments.
+    Raises MachineError.
     """
-    update = _Upsert(client, issue, wanted, kind, since, fields)
+    result = PostedComments() if posted is None else posted
+    update = _Upsert(client, issue, wanted, kind, since, fields, result)
     apply_until_done(
         client,
         update.planned,
@@ -145,7 +149,7 @@ def upsert(
         f"the comments of issue {issue.number} in {issue.repo} change while they are written: is another "
         "perfdash posting there? Post again later",
     )
-    return update.result
+    return result
 
 
 class _Upsert:
@@ -159,10 +163,11 @@ class _Upsert:
         kind: str,
         since: str | None,
         fields: Mapping[str, object],
+        result: PostedComments,
     ) -> None:
         self.client, self.issue, self.wanted, self.kind, self.since = client, issue, wanted, kind, since
         self.fields = {name: marker.known_as(str(value)) for name, value in fields.items()}
-        self.result = PostedComments()
+        self.result = result
         self._written: dict[int, Comment] = {}  # GitHub's list may lag behind what was just written
         self._gone: set[int] = set()
         self._first: set[int] | None = None
@@ -185,9 +190,10 @@ class _Upsert:
             if foreign:
                 self.client.log(f"{foreign} such comments are by another account: they are left as they are")
         actions = planned_actions(list(existing.values()), self.wanted)
+        # Also those whose reply was lost.
+        self.result.created = len(existing.keys() - self._first)
         if not actions:
             self.result.urls = [existing[number].url for number in sorted(existing)]
-            self.result.created = len(existing.keys() - self._first)
         return actions
 
     def apply(self, action: Action) -> None:
@@ -217,8 +223,10 @@ class _Upsert:
             self.result.edited += 1
         else:
             answer = self.client.post(self._path, f"writing {what}", {"body": action.body})
+            self.result.created += 1
         number = int(required(answer, "id", self.client))
         self._written[number] = Comment(number, action.body, str(answer.get("html_url") or ""))
+        self.result.urls = [comment.url for _, comment in sorted(self._written.items())]
 
     def _ours(self, since: str | None) -> tuple[list[Comment], int]:
         """Our comments with the marker, and how many copies other accounts made, which stay."""

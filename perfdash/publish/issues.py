@@ -17,6 +17,7 @@ from perfdash.publish.http_failures import Refused
 KIND = "alert"
 LABEL = "perfdash-regression"
 _ASSIGNEES = 10  # that GitHub takes
+_MOST_MEMBERS = 500  # alerts that a marker names: 12 KB of the 64 KB of a body
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,13 @@ class WantedIssue:
 
     @property
     def members(self) -> frozenset[str]:
-        """Short names of its alerts, for the marker of its issue; empty for a single alert."""
-        return frozenset(map(_short, self.alerts)) if self.others else frozenset()
+        """Short names of its first alerts, for the marker of its issue; empty for a single alert.
+
+        Each has two: by the run on which it was born, and by the time, for a history that no longer has the
+        run (`history prune`).
+        """
+        known = self.alerts[:_MOST_MEMBERS] if self.others else []
+        return frozenset(_short(one) for alert in known for one in (alert, {**alert, "born": ""}))
 
     @property
     def blame_digest(self) -> str:
@@ -113,14 +119,14 @@ class ExistingIssue:
 
     @property
     def members(self) -> frozenset[str]:
-        """The short names of all alerts that it ever had; empty if it has one."""
+        """The short names of the alerts that it ever had, as far as there is room; empty if it has one."""
         lists = [value for name, value in self.fields.items() if name.startswith("members")]
         return frozenset(name for value in lists for name in value.split(".") if name)
 
     def shared(self, wanted: WantedIssue) -> int:
         """The number of alerts that it shares with a cause."""
-        members = self.members
-        return sum(marker.same(self.fields, alert) or _short(alert) in members for alert in wanted.alerts)
+        fields, members = self.fields, self.members
+        return sum(marker.same(fields, alert) or _short(alert) in members for alert in wanted.alerts)
 
 
 @dataclass(frozen=True)
@@ -160,20 +166,24 @@ def sync_issues(
     wanted: Sequence[WantedIssue],
     most: int,
     judged: Collection[str] = (),
+    changes: IssueChanges | None = None,
 ) -> IssueChanges:
     """Open, update and close issues to match the alerts; open at most `most`.
 
     An issue is recognised by its label, which only collaborators can set, and the marker in its body.
-    `judged`: see `planned_steps`. Raises MachineError.
+    `judged`: see `planned_steps`. `changes`: gets what was done, also where this fails. Raises MachineError;
+    Refused, after all others were done, for issues that GitHub does not let perfdash write.
     """
     repo = str(required(client.get(f"/repos/{repo}", f"repository {repo}"), "full_name", client))
-    sync = _Sync(client, repo, wanted, most, judged)
+    sync = _Sync(client, repo, wanted, most, judged, IssueChanges() if changes is None else changes)
     apply_until_done(
         client,
         sync.planned,
         sync.apply,
         f"the issues of {repo} change while they are written: post again later",
     )
+    if sync.refused:
+        raise Refused("\n".join(sync.refused.values()))
     return sync.changes
 
 
@@ -187,9 +197,11 @@ class _Sync:
         wanted: Sequence[WantedIssue],
         most: int,
         judged: Collection[str],
+        changes: IssueChanges,
     ) -> None:
         self.client, self.repo, self.wanted, self.most, self.judged = client, repo, wanted, most, judged
-        self.changes = IssueChanges()
+        self.changes = changes
+        self.refused: dict[int | WantedIssue, str] = {}  # by number; an issue that is to be opened by itself
         self._existing: dict[int, ExistingIssue] = {}
         self._written: dict[int, ExistingIssue] = {}  # GitHub's list may lag behind what was just written
         self._to_open: list[WantedIssue] | None = None
@@ -206,10 +218,25 @@ class _Sync:
                 self._account = account_of(self.client)
             if self._to_open:
                 self._ensure_label()
-        return [step for step in steps if isinstance(step, UpdateIssue) or step.alert in self._to_open]
+        return [
+            step
+            for step in steps
+            if (isinstance(step, UpdateIssue) or step.alert in self._to_open)
+            and _written_by(step) not in self.refused
+        ]
 
     def apply(self, step: Step) -> None:
-        """Carry out one step and count it."""
+        """Carry out one step and count it; a step that GitHub refuses is left out from then on."""
+        # An issue may be locked, deleted or moved. An account that may open none may open no other either.
+        one_of_many = (403, 404, 410, 422) if isinstance(step, UpdateIssue) else (422,)
+        try:
+            self._carry_out(step)
+        except Refused as error:
+            if error.status not in one_of_many:
+                raise
+            self.refused[_written_by(step)] = str(error)
+
+    def _carry_out(self, step: Step) -> None:
         if isinstance(step, OpenIssue):
             issue = self._open(step.alert)
             self.changes.opened.append(issue.url)
@@ -255,7 +282,7 @@ class _Sync:
         body = f"{alert.marker_line('open', alert.blame_digest)}\n{sendable(alert.body)}"
         new: dict[str, object] = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
         people = [owner for owner in alert.owners if "/" not in owner]
-        what = f"opening an issue in {repo}"
+        what = f"opening the issue {sendable(alert.title)!r} in {repo}"
         try:
             assigned = {**new, "assignees": people[:_ASSIGNEES]} if people else new
             answer = client.post(f"/repos/{repo}/issues", what, assigned)
@@ -288,7 +315,7 @@ class _Sync:
             if step.note == alert.blame:
                 fields = {"series": alert.series, "blamed": alert.blame_digest}
             target = TargetIssue(self.repo, step.number, issue.url, self._account)
-            upsert(self.client, target, bodies(step.note, "note", **fields), "note", **fields)
+            upsert(self.client, target, bodies(step.note, "note", **fields), "note", posted=None, **fields)
         change: dict[str, str] = {"body": step.body}
         if issue.open != step.open:
             change["state"] = "open" if step.open else "closed"
@@ -297,6 +324,11 @@ class _Sync:
         path = f"/repos/{self.repo}/issues/{step.number}"
         self.client.patch(path, f"issue {step.number} of {self.repo}", change)
         return ExistingIssue(step.number, step.open, step.body, issue.url)
+
+
+def _written_by(step: Step) -> int | WantedIssue:
+    """Which issue a step writes: its number, or what is to be opened."""
+    return step.number if isinstance(step, UpdateIssue) else step.alert
 
 
 def planned_steps(
@@ -390,7 +422,9 @@ def _step_of(issue: ExistingIssue, cause: WantedIssue) -> list[Step]:
 def _new_body(issue: ExistingIssue, cause: WantedIssue, left: str, blamed: str | None = None) -> str:
     """An issue's body below its new marker, with the edits of people kept."""
     blamed = issue.fields.get("blamed", "") if blamed is None else blamed
-    line = _marker_line(issue.identity, left, blamed, issue.members | cause.members)
+    room = max(0, 2 * _MOST_MEMBERS - len(cause.members))
+    earlier = sorted(issue.members - cause.members)[:room]
+    line = _marker_line(issue.identity, left, blamed, cause.members.union(earlier))
     return f"{line}\n{issue.body.partition(chr(10))[2]}"
 
 

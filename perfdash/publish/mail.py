@@ -27,6 +27,14 @@ _TLS_PORT = 465  # encrypted from the first byte (RFC 8314)
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
+class PartlyRefused(MachineError):
+    """The server accepted the mail, but not for these addresses."""
+
+    def __init__(self, message: str, addresses: Sequence[str]) -> None:
+        super().__init__(message)
+        self.addresses = addresses
+
+
 @dataclass(frozen=True)
 class MailServer:
     """A mail server. `plain`: without encryption, for a relay that has none; never with a password."""
@@ -91,7 +99,7 @@ def send(
     sleep: Callable[[float], None] = time.sleep,
     log: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Hand the mail to the server. Raises MachineError if that fails or an address is refused."""
+    """Hand the mail to the server. Raises MachineError if that fails, PartlyRefused for some addresses."""
     for pause in (*_PAUSES_S, None):
         try:
             refused = _once(server, mail, timeout_s)
@@ -104,8 +112,8 @@ def send(
             log(f"{reason}: trying again in {pause:.0f} s")
             sleep(pause)
     if refused:
-        raise MachineError(
-            f"the mail went out, but {server.host} refuses {', '.join(refused)}: check --mail-to"
+        raise PartlyRefused(
+            f"the mail went out, but {server.host} refuses {', '.join(refused)}: check --mail-to", refused
         )
 
 
@@ -113,6 +121,8 @@ def _once(server: MailServer, mail: EmailMessage, timeout_s: float) -> list[str]
     """Try once; the addresses that the server refused while it accepted others."""
     context = ssl.create_default_context()
     here = on_this_machine(server.host)
+    if here:  # nothing leaves the machine: a mail server's own certificate (Debian's snakeoil) will do
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if server.port == _TLS_PORT and not server.plain:
         smtp: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=timeout_s, context=context)
     else:

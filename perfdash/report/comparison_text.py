@@ -26,7 +26,7 @@ def comparison(sides: Comparison) -> str:
         f"New: {_title(sides.new)}",
         f"{len(sides.both)} cases in both",
         *_by_different_methods(sides),
-        *_of_eager(sides),
+        *of_eager(sides),
         "",
     ]
     if nothing:
@@ -53,7 +53,8 @@ def _by_different_methods(sides: Comparison) -> list[str]:
     return [line] if sides.methods else []
 
 
-def _of_eager(sides: Comparison) -> list[str]:
+def of_eager(sides: Comparison) -> list[str]:
+    """The lines that warn of speedups that moved with eager; none where eager hardly moved."""
     if sides.eager_moved is None:
         return []
     share = abs(math.expm1(sides.eager_moved))

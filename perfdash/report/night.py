@@ -49,6 +49,7 @@ from perfdash.report.changes import (
     ordered,
     without_lost,
 )
+from perfdash.report.comparison_text import of_eager
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 _NIGHTLIES = 200  # the latest, among which a missing one is sought
@@ -63,8 +64,8 @@ class Night:
     """A run with what changed in it.
 
     `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
-    if it has one. `untold` says why nothing was compared, `caution` which numbers were not; `nightly` is one
-    line on missing or broken nightlies before it.
+    if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
+    latency moved, which moves speedups; `nightly` is one line on missing or broken nightlies before it.
     """
 
     imported: Imported
@@ -72,6 +73,7 @@ class Night:
     against: str = ""
     untold: str | None = None
     caution: str | None = None
+    eager: str = ""
     nightly: str | None = None
     previous: Imported | None = None
 
@@ -129,6 +131,8 @@ def compared_with(night: Night) -> list[str]:
         sentences.append(f"Compared with {night.against}.")
     if night.caution:
         sentences.append(f"Not reported: {night.caution}.")
+    if night.eager:
+        sentences.append(night.eager)
     return sentences
 
 
@@ -192,7 +196,8 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
     previous = comparison.old.runs[-1]
-    return Night(imported, tuple(changes), title, caution=caution, previous=previous)
+    eager = " ".join(of_eager(comparison))
+    return Night(imported, tuple(changes), title, caution=caution, eager=eager, previous=previous)
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:

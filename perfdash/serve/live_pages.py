@@ -18,6 +18,7 @@ from perfdash.history import schema
 from perfdash.history.queries import case_numbers, list_runs, rows_of
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
+from perfdash.report.comparison_text import of_eager
 from perfdash.serve.parameters import NotFound, compared
 from perfdash.site import render
 from perfdash.site.cause_page import open_causes
@@ -124,12 +125,16 @@ def nights(connection: sa.Connection, path: str) -> str:
 
 @dataclass(frozen=True)
 class ShownComparison:
-    """A comparison as the page shows it; `testbed` is the digest of both sides' testbed."""
+    """A comparison as the page shows it.
+
+    `testbed` is the digest of both sides' testbed; `eager`: a caution where its latency moved.
+    """
 
     comparison: Comparison
     changes: list[RunChange]
     testbed: str
     sides: list[tuple[str, str]]
+    eager: str
 
 
 def compare_any(connection: sa.Connection, words: Words) -> tuple[str, int]:
@@ -166,7 +171,8 @@ def compare_any(connection: sa.Connection, words: Words) -> tuple[str, int]:
 def _compared_sides(comparison: Comparison) -> ShownComparison:
     digest = comparison.new.runs[0].run.testbed_digest
     sides = [("Old", _side_title(comparison.old)), ("New", _side_title(comparison.new))]
-    return ShownComparison(comparison, ordered(of_comparison(comparison)), digest, sides)
+    eager = " ".join(of_eager(comparison))
+    return ShownComparison(comparison, ordered(of_comparison(comparison)), digest, sides, eager)
 
 
 def _side_title(side: ComparedRuns) -> str:

@@ -75,6 +75,11 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
     exported = command("history", "export", "all.parquet", "--since", "2026-01-29")
     assert "48 results of 2 runs" in exported.out
     assert len(pd.read_parquet(farmed / "all.parquet")) == 48
+    os.mkfifo(farmed / "pipe")
+    reader = os.open(farmed / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    exported = command("history", "export", "pipe", "--format", "csv", "--since", "2026-01-30")
+    os.close(reader)
+    assert (exported.out, exported.err) == ("", "24 results of 1 runs in pipe\n")
     assert command("history", "export", "all.txt").code == 2
     assert command("history", "export", "none/all.csv").code == 3
 

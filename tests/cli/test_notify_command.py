@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.run_folders import RUN, write_run
@@ -76,6 +78,21 @@ def test_one_way_that_fails_does_not_stop_the_other(called, post, chat, folder):
     assert ran.code == 3
     assert "answers 404" in ran.err
     assert SECRET not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_mail_that_some_addresses_refuse_is_sent_to_the_others(called, post, folder, as_json):
+    post.refused.add("b@example.org")
+    ran = called(
+        "notify", "--mail-to", "a@example.org,b@example.org", *(["--json"] if as_json else []),
+        env={"PERFDASH_SMTP": f"127.0.0.1:{post.port}"},
+    )  # fmt: skip
+    assert ran.code == 3
+    assert "refuses b@example.org" in ran.err
+    if as_json:
+        assert json.loads(ran.out)["sent"] == [{"way": "mail", "to": ["a@example.org"]}]
+    else:
+        assert ran.out == "Mailed to a@example.org\n"
 
 
 @pytest.mark.parametrize(("words", "env", "why"), [

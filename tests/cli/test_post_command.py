@@ -162,6 +162,39 @@ def test_a_text_that_cannot_be_kept(post, hub, folder):
     assert "Post it later with:\n  perfdash post " in err
 
 
+def test_a_post_that_fails_halfway_has_the_comments_that_it_wrote(post, hub, tmp_path):
+    (result,) = a_night()[:1]
+    case = result.case
+    many = [replace(result, case=replace(case, model=f"m{n}" + "x" * 150)) for n in range(300)]
+    write_run(tmp_path / "runs" / RUN, many)
+    hub.before = lambda line: line.startswith("POST") and hub.fault("POST", 403, message="is locked")
+    code, out, err = post("--tables", "--json")
+    assert (code, len(hub.of())) == (3, 1), err
+    written = hub.comments[0]["html_url"]
+    done = {"urls": [written], "created": 1, "edited": 0, "removed": 0}
+    assert (json.loads(out)["comments"], json.loads(out)["issues"]) == (done, None)
+    hub.faults.clear()
+    hub.fault("PATCH|POST", 403, message="is locked")
+    code, out, err = post("--tables", "--json", "--site-url", "https://perf.example")
+    assert (code, out) == (3, ""), "nothing was written"
+
+
+def test_issues_that_fail_leave_those_that_were_opened_in_the_output(post, hub, tmp_path):
+    first, second = slower("model03", 27, 1.15), slower("model05", 23, 1.2)
+    nights = farm(31, models=24, change=lambda *at: first(*at[:2], second(*at)))
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, nights)
+    for words in (["--json"], []):
+        hub.fault("POST .*issues$", 422, message="spam")
+        code, out, err = post("--new-issue-on", "regression", *words)
+        opened = hub.issues.pop()["html_url"]
+        assert (code, "spam" in err) == (3, True)
+        if words:
+            assert json.loads(out)["issues"]["opened"] == [opened]
+        else:
+            assert f"Opened: {opened}\n" in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pandas as pd
 import pytest
 
-from perfdash.errors import MachineError
+from perfdash.errors import MachineError, UsageError
 from perfdash.history import export as exporting
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from tests.history.made import nights, row, run
+from tests.stores import in_sqlite
 
 
 @pytest.fixture
@@ -44,6 +46,39 @@ def test_an_empty_history(store, tmp_path, form):
     with store.read() as connection:
         assert exporting.export(connection, [], tmp_path / "all", form) == 0
     assert (tmp_path / "all").exists()
+
+
+@in_sqlite
+def test_a_link_stays_a_link(filled, tmp_path):
+    dated, latest = tmp_path / "2026-02-01.csv", tmp_path / "latest.csv"
+    dated.write_text("of the night before")
+    latest.symlink_to(dated)
+    with filled.read() as connection:
+        exporting.export(connection, list_runs(connection), latest, "csv")
+    assert latest.is_symlink()
+    assert len(pd.read_csv(dated)) == 6
+
+
+@in_sqlite
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_pipe_is_written_to(filled, tmp_path, form):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with filled.read() as connection:
+        assert exporting.export(connection, list_runs(connection), pipe, form) == 6
+    assert os.read(reader, 1 << 16).count(b"timm") == 6
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+@in_sqlite
+def test_a_pipe_takes_no_parquet(filled, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with filled.read() as connection, pytest.raises(UsageError, match=r"pipe is no file.*csv or json"):
+        exporting.export(connection, list_runs(connection), pipe, "parquet")
+    assert pipe.is_fifo()
 
 
 def test_a_file_that_cannot_be_written(filled, tmp_path):

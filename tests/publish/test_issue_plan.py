@@ -127,8 +127,22 @@ def test_a_cause_has_one_issue_however_many_alerts_it_has():
     many = cause(*(f"s{number}" for number in range(80)))
     assert planned_steps([], [many]) == [OpenIssue(many)]
     existing = issue_of(many)
-    assert len(existing.members) == 80
+    assert existing.members == many.members
+    assert len(many.members) == 2 * 80
     assert planned_steps([existing], [many]) == []
+
+
+def test_an_issue_of_thousands_of_alerts_fits_and_follows_them():
+    many = cause(*(f"s{number}" for number in range(2000)))
+    existing = issue_of(many)
+    assert len(existing.body) < 15_000
+    assert planned_steps([existing], [many]) == []
+    fixed = [cause(f"s{number}", is_open=False) for number in range(100)]
+    rest = cause(*(f"s{number}" for number in range(100, 2000)))
+    (step,) = planned_steps([existing], [*fixed, rest])
+    assert isinstance(step, UpdateIssue)
+    assert (step.open, len(step.body) < 15_000) == (True, True)
+    assert planned_steps([ExistingIssue(5, True, step.body)], [*fixed, rest]) == []
 
 
 def test_an_issue_stays_open_while_one_of_its_alerts_is():
@@ -148,6 +162,15 @@ def test_alerts_that_join_a_cause_are_known_to_its_issue_from_then_on():
     assert (step.open, step.note) == (True, "")
     later = ExistingIssue(5, True, step.body)
     assert planned_steps([later], [cause("s1", is_open=False), cause("s2")]) == []
+
+
+def test_a_pruned_history_knows_every_alert_of_an_issue():
+    existing = issue_of(cause("s1", "s2"))
+    fixed, still_open = (replace(one, born="") for one in (cause("s1", is_open=False), cause("s2")))
+    assert planned_steps([existing], [fixed, still_open]) == []
+    assert planned_steps([existing], [fixed, replace(still_open, born="run2")])[-1:] == [
+        OpenIssue(replace(still_open, born="run2"))  # a further step, judged in the same second
+    ]
 
 
 def test_two_issues_whose_causes_turn_out_to_be_one():

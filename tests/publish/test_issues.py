@@ -7,7 +7,7 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.publish.http_failures import Refused
-from perfdash.publish.issues import LABEL, WantedIssue, sync_issues
+from perfdash.publish.issues import LABEL, IssueChanges, WantedIssue, sync_issues
 from tests.publish.server import ALICE
 
 WANTED = [
@@ -178,6 +178,29 @@ def test_cut_off_between_note_and_state(hub, talk, another):
     (issue,) = ours(hub)
     assert issue["state"] == "closed"
     assert len(hub.of(issue["number"])) == 1
+
+
+def test_an_issue_that_refuses_a_note_stops_no_other(hub, talk):
+    sync_issues(talk, "team/perf", WANTED[:2], 5)
+    locked, other = ours(hub)
+    hub.locked.add(locked["number"])
+    changes = IssueChanges()
+    wanted = [fixed(WANTED[0]), fixed(WANTED[1]), *WANTED[2:]]
+    with pytest.raises(Refused, match=f"comment of issue {locked['number']} .*The issue is locked"):
+        sync_issues(talk, "team/perf", wanted, 5, changes=changes)
+    assert [issue["state"] for issue in ours(hub)] == ["open", "closed", "open", "open"]
+    assert changes.closed == [other["html_url"]]
+    assert changes.opened == [issue["html_url"] for issue in ours(hub)[2:]]
+    hub.locked.clear()
+    assert sync_issues(talk, "team/perf", wanted, 5).closed == [locked["html_url"]]
+
+
+def test_an_issue_that_github_takes_for_invalid_stops_no_other(hub, talk):
+    hub.labels.add(LABEL)
+    hub.fault("POST .*issues$", 422, message="Validation Failed")
+    with pytest.raises(Refused, match=r"Regression 0.*Validation Failed"):
+        sync_issues(talk, "team/perf", WANTED, 5)
+    assert titles(hub) == [f"Regression {number}" for number in range(1, 4)]
 
 
 def test_an_issue_by_another_without_the_label_counts_for_nothing(hub, talk):

@@ -60,8 +60,19 @@ def test_tls_from_the_start(trusted, clock, monkeypatch):
     assert post.got[0].secure
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_server_on_this_machine_needs_no_certificate(files, clock, monkeypatch, from_the_start):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with Post(files, from_the_start=from_the_start) as post:
+        if from_the_start:
+            monkeypatch.setattr(mail, "_TLS_PORT", post.port)
+        sent(post, clock)
+    assert post.got[0].secure
+
+
 def test_a_certificate_that_nobody_knows_is_refused(files, clock, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setattr(mail, "on_this_machine", lambda host: False)
     with Post(files) as post, pytest.raises(MachineError, match="no trusted certificate"):
         sent(post, clock)
     assert post.got == []

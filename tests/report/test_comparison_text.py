@@ -13,7 +13,7 @@ from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison
-from perfdash.report.night import against, headline
+from perfdash.report.night import against, compared_with, headline
 from tests.history.made import case, row, run
 from tests.report.golden_files import golden
 from tests.report.results import failed, good, info
@@ -109,6 +109,9 @@ def test_eager_that_took_another_time_is_said(eager_ms, words, ratio):
     compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
     assert words in comparison(compared)
     assert to_plain(compared)["eager_moved"] == pytest.approx(ratio)
+    night = against(nights[1], compared)
+    assert words in " ".join(compared_with(night))
+    assert night.caution is None or "Eager" not in night.caution, "a gate is not about this"
 
 
 def test_nothing_in_common():

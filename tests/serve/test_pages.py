@@ -101,6 +101,17 @@ def test_nothing_in_common_is_not_called_unchanged(tmp_path):
     assert "Nothing changed" not in page
 
 
+def test_eager_that_took_another_time_is_said_beside_the_speedups(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        take_in(store, [run(f"2026-11-0{n}", [row(eager_ms=ms)]) for n, ms in ((1, 10.0), (8, 12.0))])
+    with serving(address) as server:
+        page = server.get("/compare.html?old=2026-11-01&new=2026-11-08").text
+    assert '<p class="note warn">Eager itself took 20% longer on the new side' in page
+
+
 @pytest.mark.parametrize(
     ("query", "status", "message"),
     [
