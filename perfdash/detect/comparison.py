@@ -405,11 +405,15 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     """
     width = max(map(len, rows), default=0)
     every = [row for of_case in rows for row in of_case]
-    usable = [is_compiled(row) and not (is_sampled(metric) and is_disturbed(row)) for row in every]
+    usable = [_is_usable(row, metric) for row in every]
     flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))
+
+
+def _is_usable(row: Row, metric: str) -> bool:
+    return is_compiled(row) and not (is_sampled(metric) and is_disturbed(row))
 
 
 def _is_in_no_mean(row: Row) -> bool:
@@ -443,13 +447,12 @@ def _deltas(
         noise_of_runs.inflation[places, np.minimum(count[places], longest) - 1] / count[places]
         for count in counts
     ]
-    runs = counts[0][places] + counts[1][places]
     errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
     # A single night may be an outlier of any size, so it gets the heavy tails of _TAIL_DF degrees of freedom;
     # the mean of many nights is nearly Gaussian.
     freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
-        for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
+        for index in np.flatnonzero(np.isnan(errors)).tolist():
             errors[index] = _of_intervals(rows[0][places[index]], rows[1][places[index]], reach)
             freedom[index] = _TAIL_DF
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
@@ -466,7 +469,7 @@ def _or_none(value: float) -> float | None:
 
 
 def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
-    """Standard error of a change of speedup, from the intervals of single runs; NaN if unknown.
+    """Standard error of a change of mean speedup, from the intervals of the runs; NaN if unknown.
 
     `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
     nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
@@ -475,12 +478,13 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float
     variance = 0.0
     eager: list[list[float]] = []
     for side in (old, new):
-        eager.append([math.log(value) for row in side if (value := row.values.get("eager_ms"))])
-        for row in side:
-            low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
+        runs = [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
+        eager.append([math.log(value) for values in runs if (value := values.get("eager_ms"))])
+        for values in runs:
+            low, high = values.get("speedup_low"), values.get("speedup_high")
             if not low or not high:
                 return math.nan
-            variance += (math.log(high / low) / 2 / reach) ** 2
+            variance += (math.log(high / low) / 2 / reach / len(runs)) ** 2
     if all(eager):
         before, after = map(statistics.fmean, eager)
         variance += (_OF_EAGER * (after - before)) ** 2
