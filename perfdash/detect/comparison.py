@@ -50,7 +50,7 @@ from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import PASSING, Case, Status
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
-from perfdash.stats.noise_level import levels_and_noise, noise_level
+from perfdash.stats.noise_level import SEVERAL, levels_and_noise, noise_level
 
 ReadPanel = Callable[[sa.Connection, Sequence[RunLine], Sequence[str]], Panel]
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
@@ -121,7 +121,8 @@ class ComparedCase:
     """One case on both sides, with the statuses of each side's last run of it.
 
     checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
-    method, or because the case passed and now fails to run.
+    method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
+    because other programs disturbed a side.
     """
 
     case: Case
@@ -129,6 +130,7 @@ class ComparedCase:
     new_status: str
     deltas: Mapping[str, Delta]
     checked_alike: bool = True
+    disturbed: bool = False
 
     @property
     def status_direction(self) -> int:
@@ -150,9 +152,9 @@ class ComparedCase:
         return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
 
     @property
-    def tested(self) -> bool:
-        """Whether the status or any metric could be compared."""
-        return self.checked_alike or any(delta.tested for delta in self.deltas.values())
+    def untested(self) -> bool:
+        """Whether a metric could not be tested."""
+        return self.disturbed or not all(delta.tested for delta in self.deltas.values())
 
     @property
     def changed(self) -> bool:
@@ -208,21 +210,35 @@ class Comparison:
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
-    def nothing_to_compare(self) -> str | None:
-        """Why no verdict is possible, to end a sentence; None if cases can be compared."""
+    def nothing_in_common(self) -> str | None:
+        """Why no case can be compared, to end a sentence; None if some can."""
         if not self.both:
             return f"no case is in both{_differing(self.only_old, self.only_new)}"
         statuses = ({case.old_status, case.new_status} for case in self.both)
         if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
             return "no case has a result on both sides"
-        if self.methods and not any(case.tested for case in self.both):
-            if any(case.deltas for case in self.both):
-                return (
-                    "nothing is known of the noise of what both measured by the same methods; give several "
-                    "runs, or a history"
-                )
+        if not any(case.checked_alike or case.deltas or case.disturbed for case in self.both):
             return "every case in both was measured by different methods"
         return None
+
+    @property
+    def untested(self) -> str | None:
+        """In how many cases numbers could not be tested, and why; None if all were tested."""
+        count = sum(case.untested for case in self.both)
+        if not count:
+            return None
+        return (
+            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or nothing"
+            f" is known of the noise; give {SEVERAL} runs of a side, or a history of {_FEWEST_NIGHTS} nights"
+        )
+
+    @property
+    def nothing_to_compare(self) -> str | None:
+        """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
+        tested = any(
+            case.changed or any(delta.tested for delta in case.deltas.values()) for case in self.both
+        )
+        return self.nothing_in_common or (None if tested else self.untested)
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
@@ -287,7 +303,8 @@ def compare(
     for case, was, now, deltas in zip(both, *rows, raw, strict=True):
         words = _word(was[-1]), _word(now[-1])
         checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
-        compared.append(ComparedCase(case, *words, deltas, checked_alike))
+        disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
+        compared.append(ComparedCase(case, *words, deltas, checked_alike, disturbed))
     counted = np.array(
         [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)], bool
     )

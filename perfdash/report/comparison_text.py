@@ -29,13 +29,16 @@ def comparison(sides: Comparison) -> str:
         *_of_eager(sides),
         "",
     ]
+    if sides.means or not (nothing or sides.methods):
+        parts += [_means(sides.means), ""]
     if nothing:
         parts.append(f"Nothing to compare: {nothing}")
     else:
-        counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
-        parts += [*([] if sides.methods and not sides.means else [_means(sides.means), ""]), counted]
+        parts.append(f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise")
     if changed:
         parts.append(_changes(changed, several))
+    if sides.untested and not nothing:
+        parts.append(f"Not checked: {sides.untested}")
     parts += _undecided(sides.both, several)
     if sides.both:
         parts += ["", "All cases in both", _table(sides.both, several)]
