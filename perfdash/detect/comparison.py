@@ -228,8 +228,8 @@ class Comparison:
         if not count:
             return None
         return (
-            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or nothing"
-            f" is known of the noise; give {SEVERAL} runs of a side, or a history of {_FEWEST_NIGHTS} nights"
+            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or "
+            f"nothing is known of the noise; give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
         )
 
     @property

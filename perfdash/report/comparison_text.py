@@ -14,6 +14,7 @@ from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Com
 from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
 from perfdash.report.dashboard_tables import backend_of, several_configurations
+from perfdash.report.number_format import four_digits
 
 
 def comparison(sides: Comparison) -> str:
@@ -196,7 +197,7 @@ def _pair(delta: Delta | None, name: str) -> str:
 def _value(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return f"{value / 1e6:.1f}"
-    return f"{value:.3f}" + ("x" if name == "speedup" else "")
+    return f"{value:.3f}x" if name == "speedup" else four_digits(value)
 
 
 def to_plain(sides: Comparison) -> dict[str, Any]:

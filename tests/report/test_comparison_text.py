@@ -170,3 +170,8 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
     assert words in comparison(compared).partition("Nothing changed")[2]
     assert comparison_gate(compared, print) == 0
     assert f"not checked: {words}" in capsys.readouterr().out
+
+
+def test_latencies_of_fast_models_have_four_digits():
+    text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
+    assert "0.0201 -> 0.0208" in text
