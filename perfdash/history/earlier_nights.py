@@ -16,6 +16,7 @@ from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import setting_of_case
 from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
 from perfdash.history.results import RunRow, without_machine
+from perfdash.methods import CURRENT, alike
 from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
 
 if TYPE_CHECKING:
@@ -99,18 +100,21 @@ def earlier_processes(
     """The processes of each case on the nights before a run, the newest first.
 
     Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
-    Nights that sampled a case in fewer than two processes, or that other programs disturbed, are left out.
+    Nights by another method of speedup, that sampled a case in fewer than two processes, or that other
+    programs disturbed, are left out.
     """
     runs, results, details = schema.runs, schema.results, schema.result_details
     latest = (
-        sa.select(runs.c.id)
+        sa.select(runs.c.id, runs.c.method)
         .where(runs.c.testbed_id == testbed_of(connection, run))
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .where(measured_any({setting_of_case(case) for case in cases}))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(nights)
     )
-    numbers = list(connection.execute(latest).scalars())
+    numbers = [
+        number for number, method in connection.execute(latest) if alike(method or {}, CURRENT, "speedup")
+    ]
     query = (
         sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
         .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
