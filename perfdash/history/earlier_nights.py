@@ -22,6 +22,7 @@ from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
 
+_LATEST_RUNS = 400  # of a host, that are read
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 _TRIED = [str(status) for status in Status if status not in NOT_MEASURED or status == Status.INFRA_ERROR]
 
@@ -40,9 +41,7 @@ class NightsOfCase:
     failed: tuple[str, ...] = ()
 
 
-def measured_on(
-    connection: sa.Connection, host: str, setting: Mapping[str, Any], runs_back: int = 400
-) -> dict[Case, NightsOfCase]:
+def measured_on(connection: sa.Connection, host: str, setting: Mapping[str, Any]) -> dict[Case, NightsOfCase]:
     """What a host has measured of each case in its latest runs; skipped cases were not tried.
 
     Only runs with this setting (results.setting_of_options) count as nights: a case that another nightly of
@@ -58,7 +57,7 @@ def measured_on(
         sa.select(runs.c.id)
         .where(runs.c.host_id.in_(alone_or_with_others), runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(runs_back)
+        .limit(_LATEST_RUNS)
     )
     query = (
         sa.select(
