@@ -88,7 +88,7 @@ def report() -> str:
         for name, tree in trees.items()
     }
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    texts = [path for path in files if path.suffix in {".py", ".html", ".js", ".css", ".mako", ".svg"}]
+    texts = [path for path in files if path.suffix in {".py", ".html", ".js", ".css", ".svg"}]
     lonely = [
         name for name, path in known.items()
         if length[name] < SMALL and importers[name] == 1 and not is_plugin(path) and path.stem != "__init__"

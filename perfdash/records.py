@@ -334,9 +334,9 @@ class Speedup:
     Before method 3 of `speedup` the interval was of what another run would report.
 
     basis says what the interval covers: `processes` (the case was sampled in several processes), `pooled`
-    (in one, and the spread between processes is that of the run's other cases) or `within` (one process
-    only: too narrow, and never enough for a verdict). A single pair of samples has no interval: both ends
-    are None.
+    (in one, and the spread between processes is that of the run's other cases or of earlier nights) or
+    `within` (one process only: too narrow, and never enough for a verdict). A single pair of samples has no
+    interval: both ends are None.
     """
 
     value: float

@@ -198,15 +198,15 @@ def threads_of_a_socket(cores: str | None) -> int:
     return len(topology.one_socket(topology.available(topology.parse_cores(cores) if cores else None)))
 
 
-def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
+def judging_rules() -> tuple[SeriesRule, ...]:
     """The rules of [[thresholds]] in perfdash.toml. Raises UsageError for wrong ones."""
-    path = (folder or Path.cwd()) / CONFIG_FILE
+    path = Path.cwd() / CONFIG_FILE
     return read_rules(_read_toml(path).get("thresholds", []), str(path))
 
 
-def model_owners(folder: Path | None = None) -> Owners:
+def model_owners() -> Owners:
     """Who owns which models, by [owners] in perfdash.toml. Raises UsageError for wrong ones."""
-    path = (folder or Path.cwd()) / CONFIG_FILE
+    path = Path.cwd() / CONFIG_FILE
     return read_owners(_read_toml(path).get("owners", {}), str(path))
 
 
@@ -240,21 +240,21 @@ class BisectSettings(BaseModel):
         return self
 
 
-def bisect_settings(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> BisectSettings:
+def bisect_settings() -> BisectSettings:
     """[bisect] of perfdash.toml; PERFDASH_BISECT_<KEY> comes first. Raises UsageError for a wrong one."""
-    path = (folder or Path.cwd()) / CONFIG_FILE
+    path = Path.cwd() / CONFIG_FILE
     table = _read_toml(path).get("bisect", {})
     _bisect_table(table, f"{path}: [bisect]")
-    named = {key: environ.get(f"PERFDASH_BISECT_{key.upper()}") for key in BisectSettings.model_fields}
+    named = {key: os.environ.get(f"PERFDASH_BISECT_{key.upper()}") for key in BisectSettings.model_fields}
     return _bisect_table({**table, **{k: v for k, v in named.items() if v}}, "PERFDASH_BISECT_*, [bisect]")
 
 
-def bisect_origins(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> dict[str, str]:
+def bisect_origins() -> dict[str, str]:
     """Where each key of bisect_settings that is set comes from."""
-    path = (folder or Path.cwd()) / CONFIG_FILE
+    path = Path.cwd() / CONFIG_FILE
     origins = {key: f"{path.name} [bisect] {key}" for key in _read_toml(path).get("bisect", {})}
     variables = {key: f"PERFDASH_BISECT_{key.upper()}" for key in BisectSettings.model_fields}
-    return origins | {key: name for key, name in variables.items() if environ.get(name)}
+    return origins | {key: name for key, name in variables.items() if os.environ.get(name)}
 
 
 def _bisect_table(table: Any, where: str) -> BisectSettings:

@@ -192,7 +192,7 @@ class _Draft:
         except UsageError as error:
             self.faults.append(str(error))
         self._ends()
-        wanted = self._recipe(typist)
+        wanted = self._recipe()
         self._metric()
         if measured:
             self._model()
@@ -228,7 +228,7 @@ class _Draft:
         today = date.today()
         return str(today - timedelta(days=_EXAMPLE_DAYS)), str(today - timedelta(days=1))
 
-    def _recipe(self, typist: Typist) -> bool:
+    def _recipe(self) -> bool:
         """Choose the recipe, and note which place of revisions is missing. Returns whether there is one."""
         flags = self.flags
         if flags["recipe"] is None and not self._has_range:

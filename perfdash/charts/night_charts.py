@@ -14,7 +14,7 @@ from perfdash.charts import svg
 from perfdash.charts.axes import Axis, linear_ticks, value_range
 from perfdash.charts.values import SampleSide, SampleStrip, SpeedupBar, finite
 
-BARS_LEFT, BARS_RIGHT, BARS_TOP, BARS_ROW = 190, 232, 22, 17
+BARS_WIDTH, BARS_LEFT, BARS_RIGHT, BARS_TOP, BARS_ROW = 760, 190, 232, 22, 17
 _MOST_TIMES = 40.0  # a speedup above 40x or below 1/40 is drawn at the edge, with its number beside it
 # The verdict's class and shape about (0, 0).
 _SHAPES = {
@@ -26,14 +26,14 @@ _SHAPES = {
 _PLAIN = ("plain", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")
 
 
-def bars(rows: Sequence[SpeedupBar], prefix: str, title: str = "Speedup", *, width: int = 760) -> Markup:
+def bars(rows: Sequence[SpeedupBar], prefix: str) -> Markup:
     """Draw a row per model: verdict as a shape, interval, number. Models without a speedup come last."""
     measured = [(value, row) for row in rows if (value := finite([row.value], positive=True)[0]) is not None]
     measured.sort(key=lambda pair: -pair[0])
     without = [row for row in rows if finite([row.value], positive=True)[0] is None]
     near = [min(max(value, 1 / _MOST_TIMES), _MOST_TIMES) for value, _ in measured]
     low, high = value_range([1.0, *near], (), (), log=True)
-    right, bottom = width - BARS_RIGHT, BARS_TOP + BARS_ROW * len(rows)
+    right, bottom = BARS_WIDTH - BARS_RIGHT, BARS_TOP + BARS_ROW * len(rows)
     axis = Axis(low, high, BARS_LEFT * 10, right * 10, log=True)
     parts = [_bar_levels(axis, bottom)]
     for place, (value, row) in enumerate(measured):
@@ -45,7 +45,9 @@ def bars(rows: Sequence[SpeedupBar], prefix: str, title: str = "Speedup", *, wid
         parts.append(svg.text(BARS_LEFT + 22, y + 3.5, note))
     content = "".join(parts)
     return Markup(
-        svg.figure("bars", prefix, width, bottom + 24, title, _bars_summary(measured, without), content)
+        svg.figure(
+            "bars", prefix, BARS_WIDTH, bottom + 24, "Speedup", _bars_summary(measured, without), content
+        )
     )
 
 
@@ -98,28 +100,30 @@ def _bars_summary(measured: list[tuple[float, SpeedupBar]], without: list[Speedu
     )
 
 
-STRIP_LEFT, STRIP_RIGHT, STRIP_TOP, STRIP_ROW = 84, 20, 14, 44
+STRIP_WIDTH, STRIP_LEFT, STRIP_RIGHT, STRIP_TOP, STRIP_ROW = 560, 84, 20, 14, 44
 # One late sample must not press all others into a line: samples further than this many interquartile
 # ranges beyond the quartiles are counted at the edge instead of drawn.
 _FAR_OUT = 8.0
 
 
-def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
+def strip(data: SampleStrip, prefix: str) -> Markup:
     """Draw each side's samples as a row of points, with outliers counted at the edge."""
     sides = [(side, sorted(v for v in finite(side.samples) if v is not None)) for side in data.sides]
     on_axis = [value for side, samples in sides for value in _on_axis(side, samples)]
     low, high = (min(on_axis), max(on_axis)) if on_axis else (0.0, 1.0)
     room = 0.03 * (high - low) or 0.03 * abs(high) or 0.5
     low, high = low - room, high + room
-    axis = Axis(low, high, STRIP_LEFT * 10, (width - STRIP_RIGHT) * 10)
+    right = STRIP_WIDTH - STRIP_RIGHT
+    axis = Axis(low, high, STRIP_LEFT * 10, right * 10)
     bottom = STRIP_TOP + STRIP_ROW * len(sides)
-    parts = [_strip_levels(low, high, axis, bottom, width - STRIP_RIGHT, data.unit)]
+    parts = [_strip_levels(low, high, axis, bottom, right, data.unit)]
     for row, (side, samples) in enumerate(sides):
-        parts.append(
-            _side(side, samples, STRIP_TOP + STRIP_ROW * row + STRIP_ROW / 2, axis, row, width - STRIP_RIGHT)
-        )
+        y = STRIP_TOP + STRIP_ROW * row + STRIP_ROW / 2
+        parts.append(_side(side, samples, y, axis, row, right))
     summary = "; ".join(_side_words(side, samples, data.unit) for side, samples in sides) or "no samples"
-    return Markup(svg.figure("strip", prefix, width, bottom + 22, data.title, f"{summary}.", "".join(parts)))
+    return Markup(
+        svg.figure("strip", prefix, STRIP_WIDTH, bottom + 22, data.title, f"{summary}.", "".join(parts))
+    )
 
 
 def _on_axis(side: SampleSide, samples: list[float]) -> list[float]:

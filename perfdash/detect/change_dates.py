@@ -31,7 +31,7 @@ class Dated:
     bad: RunLine
 
 
-def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
+def lasting_changes(panel: Panel) -> Iterator[Dated]:
     """Every lasting change of level, for all cases and judged metrics without parts.
 
     If most cases of the host change in the same direction on the same night, that is one change. Nights of
@@ -48,11 +48,9 @@ def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
             dated = [
                 _dated(panel, case_id, metric.column, change)
                 for row, case_id in enumerate(panel.case_ids)
-                for change in change_points(
-                    values[row], min_change=metric.threshold, persistence=persistence, rho=rho
-                )
+                for change in change_points(values[row], min_change=metric.threshold, rho=rho)
             ]
-            yield from _together(panel, metric.column, values, dated)
+            yield from _together(panel, values, dated)
 
 
 def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
@@ -60,7 +58,7 @@ def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
     return list({str(numbers(run.method, metric)): run.method for run in panel.runs}.values())
 
 
-def _together(panel: Panel, metric: str, values: Array, dated: list[Dated]) -> Iterator[Dated]:
+def _together(panel: Panel, values: Array, dated: list[Dated]) -> Iterator[Dated]:
     """Replace the changes of many cases on one night by one change without a case."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     common: list[tuple[int, int]] = []  # (night, direction)

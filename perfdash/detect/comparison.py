@@ -50,7 +50,7 @@ from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import PASSING, Case, Status
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
-from perfdash.stats.noise_level import levels_and_noise, noise_level
+from perfdash.stats.noise_level import SEVERAL, levels_and_noise, noise_level
 
 ReadPanel = Callable[[sa.Connection, Sequence[RunLine], Sequence[str]], Panel]
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
@@ -121,7 +121,8 @@ class ComparedCase:
     """One case on both sides, with the statuses of each side's last run of it.
 
     checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
-    method, or because the case passed and now fails to run.
+    method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
+    because other programs disturbed a side.
     """
 
     case: Case
@@ -129,6 +130,7 @@ class ComparedCase:
     new_status: str
     deltas: Mapping[str, Delta]
     checked_alike: bool = True
+    disturbed: bool = False
 
     @property
     def status_direction(self) -> int:
@@ -150,9 +152,9 @@ class ComparedCase:
         return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
 
     @property
-    def tested(self) -> bool:
-        """Whether the status or any metric could be compared."""
-        return self.checked_alike or any(delta.tested for delta in self.deltas.values())
+    def untested(self) -> bool:
+        """Whether a metric could not be tested."""
+        return self.disturbed or not all(delta.tested for delta in self.deltas.values())
 
     @property
     def changed(self) -> bool:
@@ -208,21 +210,35 @@ class Comparison:
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
-    def nothing_to_compare(self) -> str | None:
-        """Why no verdict is possible, to end a sentence; None if cases can be compared."""
+    def nothing_in_common(self) -> str | None:
+        """Why no case can be compared, to end a sentence; None if some can."""
         if not self.both:
             return f"no case is in both{_differing(self.only_old, self.only_new)}"
         statuses = ({case.old_status, case.new_status} for case in self.both)
         if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
             return "no case has a result on both sides"
-        if self.methods and not any(case.tested for case in self.both):
-            if any(case.deltas for case in self.both):
-                return (
-                    "nothing is known of the noise of what both measured by the same methods; give several "
-                    "runs, or a history"
-                )
+        if not any(case.checked_alike or case.deltas or case.disturbed for case in self.both):
             return "every case in both was measured by different methods"
         return None
+
+    @property
+    def untested(self) -> str | None:
+        """In how many cases numbers could not be tested, and why; None if all were tested."""
+        count = sum(case.untested for case in self.both)
+        if not count:
+            return None
+        return (
+            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or "
+            f"nothing is known of the noise; give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
+        )
+
+    @property
+    def nothing_to_compare(self) -> str | None:
+        """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
+        tested = any(
+            case.changed or any(delta.tested for delta in case.deltas.values()) for case in self.both
+        )
+        return self.nothing_in_common or (None if tested else self.untested)
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
@@ -287,7 +303,8 @@ def compare(
     for case, was, now, deltas in zip(both, *rows, raw, strict=True):
         words = _word(was[-1]), _word(now[-1])
         checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
-        compared.append(ComparedCase(case, *words, deltas, checked_alike))
+        disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
+        compared.append(ComparedCase(case, *words, deltas, checked_alike, disturbed))
     counted = np.array(
         [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)], bool
     )
@@ -405,11 +422,15 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     """
     width = max(map(len, rows), default=0)
     every = [row for of_case in rows for row in of_case]
-    usable = [is_compiled(row) and not (is_sampled(metric) and is_disturbed(row)) for row in every]
+    usable = [_is_usable(row, metric) for row in every]
     flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))
+
+
+def _is_usable(row: Row, metric: str) -> bool:
+    return is_compiled(row) and not (is_sampled(metric) and is_disturbed(row))
 
 
 def _is_in_no_mean(row: Row) -> bool:
@@ -443,13 +464,12 @@ def _deltas(
         noise_of_runs.inflation[places, np.minimum(count[places], longest) - 1] / count[places]
         for count in counts
     ]
-    runs = counts[0][places] + counts[1][places]
     errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
     # A single night may be an outlier of any size, so it gets the heavy tails of _TAIL_DF degrees of freedom;
     # the mean of many nights is nearly Gaussian.
     freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
-        for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
+        for index in np.flatnonzero(np.isnan(errors)).tolist():
             errors[index] = _of_intervals(rows[0][places[index]], rows[1][places[index]], reach)
             freedom[index] = _TAIL_DF
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
@@ -466,7 +486,7 @@ def _or_none(value: float) -> float | None:
 
 
 def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
-    """Standard error of a change of speedup, from the intervals of single runs; NaN if unknown.
+    """Standard error of a change of mean speedup, from the intervals of the runs; NaN if unknown.
 
     `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
     nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
@@ -475,12 +495,13 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float
     variance = 0.0
     eager: list[list[float]] = []
     for side in (old, new):
-        eager.append([math.log(value) for row in side if (value := row.values.get("eager_ms"))])
-        for row in side:
-            low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
+        runs = [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
+        eager.append([math.log(value) for values in runs if (value := values.get("eager_ms"))])
+        for values in runs:
+            low, high = values.get("speedup_low"), values.get("speedup_high")
             if not low or not high:
                 return math.nan
-            variance += (math.log(high / low) / 2 / reach) ** 2
+            variance += (math.log(high / low) / 2 / reach / len(runs)) ** 2
     if all(eager):
         before, after = map(statistics.fmean, eager)
         variance += (_OF_EAGER * (after - before)) ** 2

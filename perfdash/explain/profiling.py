@@ -195,17 +195,6 @@ def keep_report(folder: Path, text: str) -> None:
     write(folder / "report.txt", f"{text}\n")
 
 
-def read_profiles(folder: Path) -> list[Pair]:
-    """The profiles that an earlier call left in a folder, pair by pair; half a pair is left out."""
-    pairs = []
-    for number in range(1, len(list(folder.glob("*-new"))) + 1):
-        files = [folder / f"{number}-{side}" / FILE for side in ("old", "new")]
-        if all(file.is_file() for file in files):
-            old, new = (read_json(file.read_bytes()) for file in files)
-            pairs.append((old, new))
-    return pairs
-
-
 def _one(slots: PairedSlots, side: str, build: ProfiledBuild, folder: Path, traced: Path | None) -> Any:
     planned = build.planned
     if traced is not None:

@@ -79,13 +79,12 @@ def load(
     *,
     act: str | None = None,
     run_id: int | None = None,
-    alert_id: int | None = None,
     testbed_id: int | None = None,
 ) -> list[Act]:
-    """Acts, oldest first: all, or those of a kind, run, alert or testbed."""
+    """Acts, oldest first: all, or those of a kind, run or testbed."""
     table = schema.acts
     query = sa.select(*table.c[_NAMES]).order_by(table.c.id)
-    wanted = {"act": act, "run_id": run_id, "alert_id": alert_id, "testbed_id": testbed_id}
+    wanted = {"act": act, "run_id": run_id, "testbed_id": testbed_id}
     for name, value in wanted.items():
         if value is not None:
             query = query.where(table.c[name] == value)

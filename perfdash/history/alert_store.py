@@ -166,13 +166,4 @@ def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
         connection.execute(sa.update(table).where(table.c.id == number).values(values))
 
 
-def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[BisectionRow]:
-    """All bisections, or the bisections of one alert, oldest first."""
-    table = schema.bisections
-    query = sa.select(*table.c[_BISECTION_COLUMNS]).order_by(table.c.started, table.c.id)
-    if alert_id is not None:
-        query = query.where(table.c.alert_id == alert_id)
-    return [BisectionRow(**row._mapping) for row in connection.execute(query)]
-
-
 _BISECTION_COLUMNS = tuple(column.name for column in fields(BisectionRow))

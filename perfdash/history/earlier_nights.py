@@ -16,11 +16,13 @@ from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import setting_of_case
 from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
 from perfdash.history.results import RunRow, without_machine
+from perfdash.methods import CURRENT, alike
 from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
 
 if TYPE_CHECKING:
     from perfdash.stats.process_spread import ProcessRatios
 
+_LATEST_RUNS = 400  # of a host, that are read
 _PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 _TRIED = [str(status) for status in Status if status not in NOT_MEASURED or status == Status.INFRA_ERROR]
 
@@ -39,9 +41,7 @@ class NightsOfCase:
     failed: tuple[str, ...] = ()
 
 
-def measured_on(
-    connection: sa.Connection, host: str, setting: Mapping[str, Any], runs_back: int = 400
-) -> dict[Case, NightsOfCase]:
+def measured_on(connection: sa.Connection, host: str, setting: Mapping[str, Any]) -> dict[Case, NightsOfCase]:
     """What a host has measured of each case in its latest runs; skipped cases were not tried.
 
     Only runs with this setting (results.setting_of_options) count as nights: a case that another nightly of
@@ -57,7 +57,7 @@ def measured_on(
         sa.select(runs.c.id)
         .where(runs.c.host_id.in_(alone_or_with_others), runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(runs_back)
+        .limit(_LATEST_RUNS)
     )
     query = (
         sa.select(
@@ -99,18 +99,21 @@ def earlier_processes(
     """The processes of each case on the nights before a run, the newest first.
 
     Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
-    Nights that sampled a case in fewer than two processes, or that other programs disturbed, are left out.
+    Nights by another method of speedup, that sampled a case in fewer than two processes, or that other
+    programs disturbed, are left out.
     """
     runs, results, details = schema.runs, schema.results, schema.result_details
     latest = (
-        sa.select(runs.c.id)
+        sa.select(runs.c.id, runs.c.method)
         .where(runs.c.testbed_id == testbed_of(connection, run))
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .where(measured_any({setting_of_case(case) for case in cases}))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(nights)
     )
-    numbers = list(connection.execute(latest).scalars())
+    numbers = [
+        number for number, method in connection.execute(latest) if alike(method or {}, CURRENT, "speedup")
+    ]
     query = (
         sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
         .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)

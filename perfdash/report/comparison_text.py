@@ -14,6 +14,7 @@ from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Com
 from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
 from perfdash.report.dashboard_tables import backend_of, several_configurations
+from perfdash.report.number_format import four_digits
 
 
 def comparison(sides: Comparison) -> str:
@@ -29,13 +30,16 @@ def comparison(sides: Comparison) -> str:
         *of_eager(sides),
         "",
     ]
+    if sides.means or not (nothing or sides.methods):
+        parts += [_means(sides.means), ""]
     if nothing:
         parts.append(f"Nothing to compare: {nothing}")
     else:
-        counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
-        parts += [*([] if sides.methods and not sides.means else [_means(sides.means), ""]), counted]
+        parts.append(f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise")
     if changed:
         parts.append(_changes(changed, several))
+    if sides.untested and not nothing:
+        parts.append(f"Not checked: {sides.untested}")
     parts += _undecided(sides.both, several)
     if sides.both:
         parts += ["", "All cases in both", _table(sides.both, several)]
@@ -194,7 +198,7 @@ def _pair(delta: Delta | None, name: str) -> str:
 def _value(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return f"{value / 1e6:.1f}"
-    return f"{value:.3f}" + ("x" if name == "speedup" else "")
+    return f"{value:.3f}x" if name == "speedup" else four_digits(value)
 
 
 def to_plain(sides: Comparison) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         optimizer = "" if setting.scenario == "training" else "; there is no optimizer"
         caveats += [
             f"Weights are {weights}{optimizer}.",
-            "A verdict marked (pooled) has its spread between processes from other cases of the run; "
-            "(within) means that this spread is not known.",
+            "A verdict marked (pooled) has its spread between processes from other cases of the run, or "
+            "earlier nights; (within) means that this spread is not known.",
         ]
     packages = [("torch", night.run.torch), ("commit", night.run.torch_git_version)]
     packages += package_versions(night.run, _PACKAGES)

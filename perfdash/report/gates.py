@@ -129,6 +129,8 @@ def comparison_gate(comparison: Comparison, warn: Warn) -> int:
     if comparison.methods:
         methods = ", ".join(comparison.methods)
         warn(f"{_REGRESSION}: not compared, as measured by different methods ({methods})")
+    if comparison.untested:
+        warn(f"{_REGRESSION}: not checked: {comparison.untested}")
     worse = [compared.case.model for compared in comparison.both if compared.regressed]
     if worse:
         warn(f"{_REGRESSION}: {len(worse)} of {len(comparison.both)}: {', '.join(worse)}")

@@ -43,9 +43,9 @@ def escaped(text: object, longest: int = 500) -> str:
     return _without_references(re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line))
 
 
-def in_html(text: object, longest: int = 500) -> str:
+def in_html(text: object) -> str:
     """Text that stays text within an HTML block, where Markdown is not read: see `escaped`."""
-    return _without_references(escape(plain(text, longest), quote=False))
+    return _without_references(escape(plain(text, 500), quote=False))
 
 
 def _without_references(line: str) -> str:
@@ -81,10 +81,9 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def folded(title: str, body: str, *, open_: bool = False) -> str:
+def folded(title: str, body: str) -> str:
     """A section that opens at a click; `title` is HTML."""
-    state = " open" if open_ else ""
-    return f"<details{state}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
 STYLE = """

@@ -73,10 +73,13 @@ def hints(result: Result) -> list[str]:
             "--env TORCH_LOGS=graph_breaks writes the reasons into the log"
         )
     if verdict == "inconclusive" and result.speedup and result.speedup.basis == "within":
-        found.append(
-            "It was sampled in one process, so how far processes differ is unknown and there is no verdict: "
-            "leave --processes 1 out"
+        failed = next((note for note in result.notes if note.endswith(" processes failed")), None)
+        why, remedy = (
+            (failed, "its log in the run folder says why")
+            if failed
+            else ("It was sampled in one process", "leave --processes 1 out")
         )
+        found.append(f"{why}, so how far processes differ is unknown and there is no verdict: {remedy}")
     elif verdict == "inconclusive":
         found.append(
             f"The interval is too wide for a verdict: try --processes {_PROCESSES}, and `perfdash doctor` "

@@ -36,7 +36,6 @@ from perfdash.history.queries import (
     testbed_of,
 )
 from perfdash.history.results import Imported, Row, RunRow
-from perfdash.metrics import JUDGED
 from perfdash.records import NOT_MEASURED, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
@@ -172,20 +171,11 @@ def _quiet(night: Night) -> str:
 
 def against(imported: Imported, comparison: Comparison) -> Night:
     """The night of a run that is compared with another side."""
-    if comparison.nothing_to_compare:
-        return Night(imported, untold=f"nothing to compare: {comparison.nothing_to_compare}")
+    if comparison.nothing_in_common:
+        return Night(imported, untold=f"nothing to compare: {comparison.nothing_in_common}")
     names = [side.run.name for side in comparison.old.runs]
     title = names[0] if len(names) == 1 else f"{comparison.old.title} ({len(names)} runs)"
-    untested = sum(
-        any(not delta.tested for name, delta in compared.deltas.items() if name in JUDGED)
-        for compared in comparison.both
-    )
-    cautions = []
-    if untested:
-        cautions.append(
-            f"numbers of {untested} of {len(comparison.both)} cases could not be tested, as nothing is known "
-            "of their noise; give several runs, or a history"
-        )
+    cautions = [comparison.untested] if comparison.untested else []
     if undecided := sum(
         any(delta.undecided for delta in compared.deltas.values()) for compared in comparison.both
     ):

@@ -11,7 +11,7 @@ from perfdash.errors import PerfdashError
 from perfdash.runner import gpus, host
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.launcher import ForkParent, Launch
-from perfdash.worker import hardware_counters
+from perfdash.worker import hardware_counters, linux
 
 _GIB = 1 << 30
 _IDLE = 0.5  # tasks, up to which a machine counts as idle
@@ -32,6 +32,7 @@ def examine(python: str) -> list[MachineFinding]:
     return [
         *judge_host(host.facts()),
         judge_counters(hardware_counters.availability()),
+        judge_waiting(bool(linux.waited_s())),
         *_examine_torch(python),
     ]
 
@@ -172,6 +173,19 @@ def judge_counters(counters: dict[str, Any]) -> MachineFinding:
         subject,
         f"no instructions per call: {counters['why']}; {software}",
         "sysctl kernel.perf_event_paranoid=2 (in a container also --cap-add PERFMON)" if is_refused else "",
+    )
+
+
+def judge_waiting(is_counted: bool) -> MachineFinding:
+    """The finding on what shows other programs in a case with several threads; pure."""
+    if is_counted:
+        return MachineFinding("ok", "waiting threads", "the kernel counts how long threads wait for a core")
+    return MachineFinding(
+        "warn",
+        "waiting threads",
+        "this kernel does not count how long threads wait for a core (/proc/self/schedstat): with several "
+        "threads nothing shows whether other programs run on the same cores",
+        "leave the machine to perfdash, or measure with --threads 1",
     )
 
 

@@ -344,8 +344,8 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def _tail(log: Path, lines: int = 5) -> str:
+def _tail(log: Path) -> str:
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(it printed nothing)"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-5:]) or "(it printed nothing)"
     except OSError:
         return "(its log cannot be read)"

@@ -71,9 +71,9 @@ def null_ms(outcomes: Sequence[ProcessOutcome]) -> float | None:
     return statistics.median(latencies) if latencies else None
 
 
-def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
-    """Whether at most one in twenty ratios is off by more than the bound; False without any ratio."""
-    off = sum(abs(math.log(ratio)) > math.log1p(bound) for ratio in ratios)
+def within_bounds(ratios: Sequence[float]) -> bool:
+    """Whether at most one in twenty ratios is off by more than NULL_BOUND; False without any ratio."""
+    off = sum(abs(math.log(ratio)) > math.log1p(NULL_BOUND) for ratio in ratios)
     return bool(ratios) and off <= len(ratios) // 20
 
 

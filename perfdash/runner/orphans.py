@@ -20,12 +20,12 @@ def session_members(session: int) -> list[int]:
     return [pid for pid, fields in _all() if fields[0] != b"Z" and int(fields[3]) == session]
 
 
-def kill_session(session: int, patience_s: float = 2.0) -> None:
-    """SIGKILL to every process of a session until none is left, at most `patience_s`.
+def kill_session(session: int) -> None:
+    """SIGKILL to every process of a session until none is left, for at most two seconds.
 
     Repeated, since a process that is forking while it is being looked for has a child unseen.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + 2.0
     while members := session_members(session):
         for pid in members:
             _kill(pid)

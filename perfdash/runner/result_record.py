@@ -331,7 +331,7 @@ def _fill_latency(
         "clock": chosen.clock,
         "pairs": chosen.pairs,
         "clocks": _by_clock(sampled, sides),
-        "no_core": max(event.get("no_core", 0.0) for event in events),
+        "no_core": max((event["no_core"] for event in events if event["no_core"] is not None), default=None),
         "steal": max((samples.steal for samples in sampled if samples.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
@@ -538,7 +538,12 @@ def _note_disturbance(
             result.notes.append(f"too few clean pairs, {result.conditions['disturbed']}; all were used")
         return
     if any(samples.cpu is None for samples in sampled):
-        lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
+        if result.conditions["no_core"] is None:
+            result.notes.append(
+                "this kernel does not count how long threads wait for a core, so nothing shows whether other "
+                "programs ran on these cores"
+            )
+        lost = (result.conditions["no_core"] or 0.0) + (result.conditions["steal"] or 0.0)
         if lost > MOST_STEAL:
             wider = ""
             if summary is not None:

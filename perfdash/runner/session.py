@@ -221,9 +221,9 @@ class Session:
         return attempts
 
     def _measure_all(self) -> None:
-        for index, planned in enumerate(self.planned):
+        for planned in self.planned:
             if planned.skip_reason is not None:
-                self._record(index, skipped(planned, now()))
+                self._record(skipped(planned, now()))
         self._queue = deque(schedule.queue(self.planned, self.costs, self.executor.slots))
         while self._queue or self._again or self._busy:
             self._dispatch()
@@ -307,7 +307,7 @@ class Session:
             smaller = schedule.smaller_out_of_memory(self.planned[index], self._results.values())
             if smaller is None or index in self._disturbed:  # it has run before
                 return index
-            self._record(index, not_run_after_smaller(self.planned[index], smaller, now()))
+            self._record(not_run_after_smaller(self.planned[index], smaller, now()))
         now_s = time.monotonic()
         for place, (begin, index) in enumerate(self._again):
             if begin <= now_s and self._failures.may_retry(slot, index, self.executor.slots):
@@ -382,7 +382,7 @@ class Session:
                 self._keep_disturbed(kept, result)
                 return
         self._keep_code(result, answer)
-        self._record(index, result)
+        self._record(result)
         self._measure_again_if_disturbed(index, result)
 
     def _judge_slot(self, slot: int, index: int, result: Result) -> None:
@@ -440,7 +440,7 @@ class Session:
         self._queue.append(index)
         self.watcher.say(f"{result.case.model}: disturbed ({reason}): measured again at the end")
 
-    def _record(self, index: int, result: Result) -> None:
+    def _record(self, result: Result) -> None:
         self._results.pop(result.case, None)  # measured again on request: it counts as new
         self._results[result.case] = result
         keep_earlier(result, self._earlier.get(result.case, ()))

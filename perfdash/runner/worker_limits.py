@@ -269,9 +269,9 @@ class _Log:
             except OSError:
                 self.close()
 
-    def tail(self, lines: int = 20) -> list[str]:
+    def tail(self) -> list[str]:
         text = b"".join(self._last).decode(errors="replace")
-        return [line[:1000] for line in text.splitlines()[-lines:]]
+        return [line[:1000] for line in text.splitlines()[-20:]]
 
     def close(self) -> None:
         if self._file:

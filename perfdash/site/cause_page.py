@@ -125,7 +125,7 @@ def open_causes(
         members, left_out = list(shown.members[:_MEMBERS]), max(0, len(shown.members) - _MEMBERS)
         view = CauseView(shown, onset, members, left_out, command=_command(cause))
         if place < MOST:
-            structure = _structure(connection, explained) if explained else None
+            structure = _structure(explained) if explained else None
             view = replace(
                 view, lines=_lines(cause, panels), events=_events(connection, cause), structure=structure
             )
@@ -137,7 +137,7 @@ def open_causes(
     return views + [CauseView(cause, None) for cause in of_changes(changes)], standing
 
 
-def _structure(connection: sa.Connection, explained: Explanation) -> CauseStructure:
+def _structure(explained: Explanation) -> CauseStructure:
     rows = [(name, shown_figure(old), shown_figure(new)) for name, old, new in figures(explained)]
     before, after = explained.before, explained.after
     difference, without_code = "", []

@@ -121,17 +121,16 @@ def alert_histories(
     bed: Testbed,
     runs: Mapping[int, RunLine],
     standing: StandingAlerts,
-    limit: int = MOST,
 ) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
     is_open = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.SHOWN]
-    evidences = is_open[:limit]
+    evidences = is_open[:MOST]
     ended = sorted(
         (alert for alert in alerts if alert.state not in alert_store.SHOWN),
         key=lambda alert: (alert.changed, alert.id),
         reverse=True,
-    )[:limit]
+    )[:MOST]
     cases = cases_by_id(connection, (alert.case_id for alert in ended if alert.case_id is not None))
     evidences += [
         AlertEvidence(

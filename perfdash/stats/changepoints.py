@@ -103,12 +103,7 @@ def change_points(
 
 
 def weak_changes(
-    values: Sequence[float] | Array,
-    *,
-    ratio: bool = True,
-    min_change: float = 0.0,
-    persistence: int = 3,
-    rho: float | None = None,
+    values: Sequence[float] | Array, *, min_change: float = 0.0, persistence: int = 3
 ) -> list[ChangePoint]:
     """The changes that the same test finds in windows of the series and not in the whole, in order of time.
 
@@ -118,8 +113,8 @@ def weak_changes(
     """
     given = np.asarray(values, dtype=float)
     at = np.flatnonzero(np.isfinite(given))
-    ratio = ratio and is_ratio(given)  # of the whole series, so that all its changes have one scale
-    strong = change_points(given, ratio=ratio, min_change=min_change, persistence=persistence, rho=rho)
+    ratio = is_ratio(given)  # of the whole series, so that all its changes have one scale
+    strong = change_points(given, ratio=ratio, min_change=min_change, persistence=persistence)
     if len(at) <= WEAK_WINDOW:
         return []
     place = {int(index): number for number, index in enumerate(at)}
@@ -129,13 +124,8 @@ def weak_changes(
     for first in sorted({*range(0, last, WEAK_WINDOW // 2), last}):
         window = at[first : first + WEAK_WINDOW]
         start = int(window[0])
-        for change in change_points(
-            given[start : int(window[-1]) + 1],
-            ratio=ratio,
-            min_change=min_change,
-            persistence=persistence,
-            rho=rho,
-        ):
+        part = given[start : int(window[-1]) + 1]
+        for change in change_points(part, ratio=ratio, min_change=min_change, persistence=persistence):
             index = start + change.index
             moved = replace(change, index=index, low=start + change.low, high=start + change.high, weak=True)
             candidates.append(moved)
@@ -148,9 +138,9 @@ def weak_changes(
     return sorted(weak, key=lambda change: change.index)
 
 
-def pooled_rho(rows: Iterable[Sequence[float] | Array], *, ratio: bool = True) -> float | None:
+def pooled_rho(rows: Iterable[Sequence[float] | Array]) -> float | None:
     """The median lag-1 autocorrelation of the series of a host; None for fewer than three series."""
-    estimates = [estimate.rho for row in rows if (estimate := noise(row, ratio=ratio)).deviation > 0]
+    estimates = [estimate.rho for row in rows if (estimate := noise(row)).deviation > 0]
     return float(np.median(estimates)) if len(estimates) >= 3 else None
 
 

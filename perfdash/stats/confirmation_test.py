@@ -139,11 +139,11 @@ def decide(
     return Remeasurement(decision, direction * estimate, low, high, n, wanted)
 
 
-def pairs_needed(change: float, sd: float, *, least: int = LEAST, most: int = PAIRS) -> int:
+def pairs_needed(change: float, sd: float, *, most: int = PAIRS) -> int:
     """The number of pairs after which a change of this size stands with 95 %, in noise of `sd` per run."""
     if plan(most).detects * math.sqrt(2) * sd > abs(change):
         return most
-    low, high = least - 1, most  # too few | enough
+    low, high = LEAST - 1, most  # too few | enough
     while high - low > 1:
         middle = (low + high) // 2
         enough = plan(middle).detects * math.sqrt(2) * sd <= abs(change)

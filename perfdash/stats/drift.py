@@ -44,20 +44,11 @@ class Drift:
     together: Flags
 
 
-def drift(
-    values: Array,
-    *,
-    start: Counts | None = None,
-    first: int = FIRST,
-    last: int = LAST,
-    minimum_change: float = MINIMUM_CHANGE,
-    discovery_rate: float = DISCOVERY_RATE,
-    floor: float = FLOOR,
-) -> Drift:
+def drift(values: Array, *, start: Counts | None = None) -> Drift:
     """Compare the last nights of each row with its first nights.
 
     `values` (S, T): logs of the whole history, NaN = missing; nights before `start` (S,) are ignored. A row
-    needs `first` + `last` values. Spread and autocorrelation come from the residuals of a resistant line
+    needs FIRST + LAST values. Spread and autocorrelation come from the residuals of a resistant line
     (Tukey 1977, Exploratory Data Analysis, chapter 5), because around a mean the drift itself would count as
     noise. The pooled autocorrelation up to lag 19 widens the variance of both means, so noise that wanders
     and returns is no drift. Noise that wanders without returning cannot be distinguished from a drift.
@@ -67,28 +58,28 @@ def drift(
     if start is not None:
         present &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
     values = np.where(present, values, np.nan)
-    shifts = host_shift(values, present, floor)
+    shifts = host_shift(values, present, FLOOR)
     values = values - shifts.own
     count = present.sum(axis=1)
-    judged = count >= first + last
+    judged = count >= FIRST + LAST
     rank = np.cumsum(present, axis=1)
-    at_first = present & (rank <= first)
-    at_last = present & (rank > count[:, None] - last)
-    noise = noise_level(values - _line(values, present, rank, count), floor=floor, lags=FIRST, spent=2)
+    at_first = present & (rank <= FIRST)
+    at_last = present & (rank > count[:, None] - LAST)
+    noise = noise_level(values - _line(values, present, rank, count), floor=FLOOR, lags=FIRST, spent=2)
 
     reference = _mean(values, at_first, noise.sd)
     change = _mean(values, at_last, noise.sd) - reference
     lags = noise.inflation.shape[1]
-    variance = sum(noise.inflation[:, min(n, lags) - 1] / n for n in (first, last))
+    variance = sum(noise.inflation[:, min(n, lags) - 1] / n for n in (FIRST, LAST))
     scores = change / (noise.sd * np.sqrt(variance))
     p = np.where(judged, 2 * special.ndtr(-np.abs(as_normal(scores, noise.df))), np.nan)
     change = np.where(judged, change, np.nan)
-    enough = judged & (np.abs(change) >= np.log1p(minimum_change))
-    drifting = enough & discoveries(p, discovery_rate)
+    enough = judged & (np.abs(change) >= np.log1p(MINIMUM_CHANGE))
+    drifting = enough & discoveries(p, DISCOVERY_RATE)
     # Where the host's state changed, its series moved by unlike amounts, which is no drift of theirs.
     wide = excess_spread(np.where(judged & ~noise.constant, scores, np.nan)[:, None])
     beyond = 2 * special.ndtr(-np.abs(as_normal(scores / wide, noise.df)))
-    together = drifting & ~discoveries(np.where(judged, beyond, np.nan), discovery_rate)
+    together = drifting & ~discoveries(np.where(judged, beyond, np.nan), DISCOVERY_RATE)
     if judged.sum() >= MANY:
         for way in (drifting & (change > 0), drifting & (change < 0)):
             if way.sum() > TOGETHER * judged.sum():

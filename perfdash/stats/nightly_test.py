@@ -89,8 +89,6 @@ def judge(
     machines: Array | None = None,
     minimum_change: float | Array = MINIMUM_CHANGE,
     candidates: float = CANDIDATES,
-    discovery_rate: float = DISCOVERY_RATE,
-    floor: float = FLOOR,
 ) -> NightTest:
     """Judge the last night of `values` (S, T): logs, NaN = missing; 70 nights at most.
 
@@ -114,8 +112,8 @@ def judge(
     guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
     later = np.cumsum(present[:, ::-1], axis=1)[:, ::-1] - present
     old = present & (later > guard[:, None])
-    shifts = host_shift(values, old, floor)
-    noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
+    shifts = host_shift(values, old, FLOOR)
+    noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=FLOOR)
     if machines is not None:
         noise = replace(noise, machines=machines / noise.sd**2)
     shift = tonights_shift(shifts.night, noise, present, judged, WINDOWS)
@@ -131,7 +129,7 @@ def judge(
     # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
     # A series that moved with about half of the series raises no alarm: it may be a shift of the host.
-    discovered = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
+    discovered = relevant & discoveries(best.p, DISCOVERY_RATE) & ~shifts.group[:, -1]
     alarm = discovered & (best.p <= MOST_P)
     lasting = relevant & (best.p <= SUSPECT_P)
     far = _usual_reach(_pooled_news(noise, ~noise.quiet, CLIP), candidates)
@@ -140,7 +138,7 @@ def judge(
         alone &= ~quiet
     candidate = lasting | alone
     heavy_p = _heavy_tailed_p(net / wide, noise)
-    far_off = heavy_p <= min(SUSPECT_P, discovery_rate / max(int(judged.sum()), 1))
+    far_off = heavy_p <= min(SUSPECT_P, DISCOVERY_RATE / max(int(judged.sum()), 1))
     suspect = (discovered & lasting) | (candidate & far_off)
     suspect &= ~alarm & ~shifts.group[:, -1]
     window = np.where(alone, 1, best.window)
@@ -187,7 +185,6 @@ def sensitivity(
     *,
     start: Counts | None = None,
     minimum_change: float | Array = MINIMUM_CHANGE,
-    floor: float = FLOOR,
 ) -> Sensitivity:
     """The least change of each series that `judge` finds after so many nights (at most WINDOWS).
 
@@ -197,7 +194,7 @@ def sensitivity(
     values, _ = _recent(values, start, None)
     present = np.isfinite(values)
     noise = noise_level(
-        np.where(present, values - host_shift(values, present, floor).own, np.nan), floor=floor
+        np.where(present, values - host_shift(values, present, FLOOR).own, np.nan), floor=FLOOR
     )
     clips, tails = _clips(noise), _tails(noise)
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1

@@ -151,7 +151,7 @@ def _speedup(
     result: Result, ratios: ProcessRatios, spread: SpreadOfRun, place: int, margin: float
 ) -> Speedup:
     """The speedup of one result; what other programs did to it makes its interval wider."""
-    alone = "pooled" if spread.cases else "within"
+    alone = "pooled" if spread.cases or result.conditions.get("earlier_processes") else "within"
     basis = "processes" if ratios.count > 1 else alone
     disturbed = bool(result.conditions.get("disturbed"))
     if not math.isfinite(ratios.within):  # a single pair of samples

@@ -132,8 +132,11 @@ def on_cores(cores: Collection[int]) -> Iterator[int]:
         linux.bind_threads(before)
 
 
-def start_compilers(number: int, timeout_s: float = 60.0) -> None:
-    """Start inductor's pool of compilers and wait until it answers; a torch without one starts none."""
+def start_compilers(number: int) -> None:
+    """Start inductor's pool of compilers, and wait a minute at most until it answers.
+
+    A torch without one starts none.
+    """
     if number < 2:
         return
     from torch._inductor.async_compile import AsyncCompile
@@ -143,7 +146,7 @@ def start_compilers(number: int, timeout_s: float = 60.0) -> None:
         return
     warm_pool()
     is_ready = getattr(AsyncCompile, "use_process_pool", lambda: True)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + 60
     while not is_ready() and time.monotonic() < deadline:
         time.sleep(0.05)
 

@@ -135,6 +135,7 @@ def sample_pairs(
     names = list(getattr(eager, "parts", ()))
     stalled_after = linux.cpu_stall_s()
     stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
+    waits = [seconds - waited[thread] for thread, seconds in waited_after.items() if thread in waited]
     all_samples = [*samples[0], *samples[1]]
     clean = [is_clean(a) and is_clean(b) for a, b in zip(*samples)]
     return {
@@ -148,13 +149,9 @@ def sample_pairs(
         # The share of samples in which the model itself gave the core up.
         "waiting": _mean([float(s.voluntary > 0) for s in all_samples]),
         # Shares of the time: taken by the hypervisor from the worst core, waited for a core by the worst
-        # thread. A call waits for its slowest thread.
+        # thread. A call waits for its slowest thread. None where the kernel does not count it.
         "steal": _most_stolen(stolen, stolen_after),
-        "no_core": round(
-            max((s - waited[thread] for thread, s in waited_after.items() if thread in waited), default=0.0)
-            / wall,
-            4,
-        ),
+        "no_core": round(max(waits) / wall, 4) if waits else None,
         "involuntary_switches": sum(s.involuntary for s in all_samples),
         "minor_faults_per_call": {
             "eager": _mean([s.faults / repeats[0] for s in samples[0]]),

@@ -227,13 +227,16 @@ def stolen_ticks(cores: Iterable[int]) -> dict[int, tuple[int, int]]:
 def waited_s() -> dict[int, float]:
     """Seconds that each thread of this process was runnable without a core, by thread id.
 
-    /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst).
+    /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). Empty where the kernel does not
+    count them: there is no such file, or it is all zeros.
     """
     seconds = {}
     for thread in os.listdir("/proc/self/task"):
         path = f"/proc/self/task/{thread}/schedstat"
-        with contextlib.suppress(OSError, ValueError, IndexError), open(path) as schedstat:
-            seconds[int(thread)] = int(schedstat.read().split()[1]) / 1e9
+        with contextlib.suppress(OSError, ValueError), open(path) as schedstat:
+            ran, waited, _ = schedstat.read().split()
+            if int(ran):
+                seconds[int(thread)] = int(waited) / 1e9
     return seconds
 
 

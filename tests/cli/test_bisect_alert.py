@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from perfdash import topology
 from perfdash.bisection.completion import Typist, completed
@@ -17,8 +18,7 @@ from perfdash.bisection.request import (
 )
 from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
-from perfdash.history import alert_store
-from perfdash.history.alert_store import load_bisections
+from perfdash.history import alert_store, schema
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.report import reproduce
@@ -452,7 +452,7 @@ def test_the_alert_learns_the_culprit(command, tmp_path):
     )
     assert ran.code == 0, ran.err
     with open_store(db, create=False) as store, store.read() as connection:
-        (made,) = load_bisections(connection, alert_id=1)
+        (made,) = connection.execute(sa.select(schema.bisections).where(schema.bisections.c.alert_id == 1))
         alert = alert_store.find(connection, 1)
         last = alert_store.events(connection, 1)[-1]
     assert made.culprit == commits[5]

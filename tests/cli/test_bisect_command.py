@@ -9,9 +9,10 @@ import sys
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from perfdash.bisection.journal import read
-from perfdash.history.alert_store import load_bisections
+from perfdash.history import schema
 from perfdash.history.store import open_store
 from tests.repositories import Repository, picture
 
@@ -87,7 +88,7 @@ def test_found_reported_filed_and_replayed(command, place, tmp_path):
     assert (made / "report.md").read_text() == ran.out
     assert "<svg" in (made / "report.html").read_text()
     with open_store(str(tmp_path / "runs" / "history.db"), create=False) as store, store.read() as connection:
-        (row,) = load_bisections(connection)
+        (row,) = connection.execute(sa.select(schema.bisections))
     assert (row.name, row.state, row.culprit) == (made.name, "found", commits[37])
 
     log = command("bisect", "log")

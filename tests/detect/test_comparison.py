@@ -233,3 +233,32 @@ def test_what_the_status_says():
     assert not compared("pass", "skipped").regressed
     assert compared("crash", "pass").changed
     assert compared("pass", "pass", calls_captured=0.0).deltas == {}
+
+
+def with_interval(speedup, half_width=0.016, **other):
+    ends = {"speedup_low": speedup * math.exp(-half_width), "speedup_high": speedup * math.exp(half_width)}
+    return {"speedup": speedup, **ends, **other}
+
+
+def nights_of(*rows):
+    return side(*(run(f"2026-11-{day:02}", [one]) for day, one in enumerate(rows, 1)))
+
+
+def test_two_runs_a_side_rest_on_the_intervals_of_their_speedups():
+    slow, fast = ([row("a", **with_interval(speedup))] * 2 for speedup in (0.75, 1.5))
+    (compared_case,) = compare(nights_of(*fast), nights_of(*slow)).both
+    assert compared_case.regressed
+
+
+def test_a_second_run_makes_a_comparison_more_certain():
+    def delta(*old):
+        new = row("a", **with_interval(1.45, eager_ms=10.0))
+        (compared_case,) = compare(nights_of(*old), nights_of(new)).both
+        return compared_case.deltas["speedup"]
+
+    one = row("a", **with_interval(1.5, eager_ms=10.0))
+    spoilt = replace(row("a", **with_interval(1.5, 0.1, eager_ms=12.0)), verdict="disturbed")
+    single = delta(one)
+    assert delta(one, one).reach == pytest.approx(single.reach * math.sqrt(0.75))
+    for other in (spoilt, row("a", "timeout", eager_ms=12.0)):
+        assert delta(one, other) == pytest.approx(single), "only runs with a speedup count"

@@ -8,6 +8,7 @@ import pytest
 from perfdash.history.earlier_nights import earlier_processes
 from perfdash.history.ingest import take_in
 from perfdash.history.results import from_run
+from perfdash.methods import CURRENT
 from perfdash.records import Case, Result, RunInfo, Speedup, Status
 from perfdash.stats.process_spread import ProcessRatios
 from tests.stores import made_store
@@ -15,11 +16,12 @@ from tests.stores import made_store
 CASE = Case("s", "m")
 
 
-def night(number, *ratios, case=CASE, host_class="h x 2", verdict="inconclusive"):
+def night(number, *ratios, case=CASE, host_class="h x 2", verdict="inconclusive", method=CURRENT):
     info = RunInfo(
         f"run{number}", f"2026-01-{number:02}T00:00:00Z", "h", [], {}, {"host_class": host_class}, 1, "0"
     )
     result = Result(case, info.started, 1.0, Status.PASS, speedup=Speedup(1, 1, 1, verdict))
+    result.method = dict(method)
     result.conditions = {"process_ratios": list(ratios), "within_variance": 1e-6}
     return info, from_run(info, [result], f"run{number}")
 
@@ -67,6 +69,16 @@ def test_disturbed_nights_are_left_out(store):
     take_in(store, [imported for _, imported in nights])
     (only,) = spreads_of(store, night(3, 1.0, 1.0)[0])[CASE]
     assert only.ratios == pytest.approx([math.log(1.5), math.log(1.6)])
+
+
+def test_nights_by_another_method_of_speedup_are_left_out(store):
+    nights = [
+        night(number, 1.5, ratio, method={**CURRENT, **method})
+        for number, (ratio, method) in enumerate([(1.6, {"speedup": 3}), (1.7, {}), (1.8, {"latency": 1})], 1)
+    ]
+    take_in(store, [imported for _, imported in nights])
+    (only,) = spreads_of(store, night(4, 1.0, 1.0)[0])[CASE]
+    assert only.ratios == pytest.approx([math.log(1.5), math.log(1.7)])
 
 
 def test_no_nights(store):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.night import Night
+from perfdash.stats.speedup import verdict as verdict_of
 from tests.history.made import run
 from tests.report.nights import HOSTILE, NOISE
 
@@ -44,16 +45,6 @@ def measured(model="resnet18", backend="eager", dtype="float32", size=1, status=
     eager = 10.0 * size
     middle = eager / speedup
     low, high = speedup * (1 - reach), speedup * (1 + reach)
-    if verdict is None:
-        verdict = (
-            "faster"
-            if low > 1
-            else "slower"
-            if high < 1
-            else "equivalent"
-            if reach < 0.02
-            else "inconclusive"
-        )
     values = {
         "eager_ms": eager, "eager_ms_low": eager * 0.995, "eager_ms_high": eager * 1.004,
         "backend_ms": middle, "backend_ms_low": middle * 0.996, "backend_ms_high": middle * 1.006,
@@ -78,7 +69,7 @@ def measured(model="resnet18", backend="eager", dtype="float32", size=1, status=
     amp = {"amp_dtype": "bfloat16"} if dtype == "amp" else {}
     return Row(
         Case(suite, model, dtype=dtype, batch_size=size, backend=backend, **amp, **case), status, values,
-        verdict="inconclusive" if basis == "within" else verdict, basis=basis,
+        verdict="inconclusive" if basis == "within" else verdict or verdict_of(low, high), basis=basis,
         samples={"backend_ms": tuple(middle * (0.99 + 0.0005 * (n * 37 % 100)) for n in range(count))},
         details=facts | (details or {}),
     )  # fmt: skip

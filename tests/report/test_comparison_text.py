@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.errors import UsageError
 from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
+from perfdash.report.gates import comparison_gate
 from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, compared_with, headline
 from tests.history.made import case, row, run
@@ -141,3 +143,38 @@ def test_a_report_against_nothing_in_common_says_so():
     night = against(new.runs[0], compare(old, new))
     assert headline(night).endswith("not compared with other runs")
     assert night.untold == "nothing to compare: no case is in both (batch_size 1 | 8)"
+
+
+def one_case(old, new, **verdict):
+    rows = [replace(row("a", **values), **verdict) for values in (old, new)]
+    return compare(*(ComparedRuns("x", (run(rows=[one]),)) for one in rows))
+
+
+@pytest.mark.parametrize(
+    "compared",
+    [
+        one_case({"speedup": 1.5}, {"speedup": 0.75}),
+        one_case({"backend_ms": 1.0, "compilation_cpu_s": 9.0}, {"backend_ms": 2.0}, verdict="disturbed"),
+    ],
+    ids=["without intervals", "disturbed"],
+)
+def test_what_could_not_be_tested_is_not_called_unchanged(compared):
+    text = comparison(compared)
+    assert "Nothing to compare: numbers of 1 of 1 cases could not be tested" in text
+    assert "Nothing changed" not in text
+    with pytest.raises(UsageError, match="could not be tested"):
+        comparison_gate(compared, print)
+
+
+def test_the_cases_that_could_not_be_tested_are_counted(capsys):
+    interval = {"speedup": 1.5, "speedup_low": 1.48, "speedup_high": 1.52}
+    compared = one_case({**interval, "backend_ms": 1.0}, {**interval, "backend_ms": 2.0})
+    words = "numbers of 1 of 1 cases could not be tested"
+    assert words in comparison(compared).partition("Nothing changed")[2]
+    assert comparison_gate(compared, print) == 0
+    assert f"not checked: {words}" in capsys.readouterr().out
+
+
+def test_latencies_of_fast_models_have_four_digits():
+    text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
+    assert "0.0201 -> 0.0208" in text

@@ -162,6 +162,10 @@ def test_one_process_is_named_as_the_reason_for_no_verdict():
     result.speedup.basis = "within"
     (hint,) = hints(result)
     assert "leave --processes 1 out" in hint
+    result.notes.append("1 of 2 processes failed")
+    (hint,) = hints(result)
+    assert "1 of 2 processes failed" in hint
+    assert "--processes" not in hint
 
 
 def test_a_graph_break_is_a_hint():

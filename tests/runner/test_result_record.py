@@ -344,6 +344,17 @@ def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by)
     assert by is None or "waited for a core during" in result.notes[0]
 
 
+def test_waiting_for_a_core_may_be_unknown():
+    script = events(no_core=None)
+    script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    result, _ = run(ProcessOutcome(script, status=0))
+    assert result.conditions["no_core"] is None
+    (note,) = result.notes
+    assert "does not count how long threads wait for a core" in note
+    known, _ = run(ProcessOutcome(events(no_core=None), status=0))
+    assert not known.notes, "of one thread CPU time shows it"
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_back_end_alone_has_no_figures_of_eager(device):
     script = events(clean=0.0, no_core=0.02, alone=True)

@@ -245,6 +245,14 @@ def test_what_earlier_nights_tell_is_kept_and_counts():
     assert unsampled.conditions == {}
 
 
+def test_one_process_gets_its_spread_from_earlier_nights():
+    one = result("a", 1.5)
+    keep_earlier(one, [ProcessRatios((0.0, 0.05), 1e-6)] * 8)
+    set_speedups([one])
+    assert (one.speedup.basis, one.speedup.verdict) == ("pooled", "faster")
+    assert one.speedup.ci_high > 1.5 * 1.03
+
+
 def test_results_of_an_earlier_method_keep_their_intervals():
     """Merged or resumed by a newer perfdash; their record says by which method their interval was made."""
     old = result("a", 1.5, 1.51)

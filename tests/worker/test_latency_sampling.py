@@ -1,5 +1,6 @@
 """The sampling loop against a device that plays a script instead of a clock."""
 
+import io
 import math
 import os
 import threading
@@ -228,6 +229,16 @@ def test_what_the_kernel_tells_of_waiting():
     waited = linux.waited_s()
     assert threading.get_native_id() in waited
     assert all(seconds >= 0 for seconds in waited.values())
+
+
+def test_waiting_is_unknown_where_the_kernel_does_not_count_it(monkeypatch):
+    """Without CONFIG_SCHED_INFO every schedstat is 0 0 0; other kernels have no such file."""
+    monkeypatch.setattr(linux, "open", lambda path: io.StringIO("0 0 0\n"), raising=False)
+    assert linux.waited_s() == {}
+    monkeypatch.undo()
+    monkeypatch.setattr(linux, "waited_s", dict)
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    assert latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)["no_core"] is None
 
 
 def test_the_order_within_pairs_is_random_and_seeded():

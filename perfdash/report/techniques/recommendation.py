@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from perfdash.history.pass_rates_and_means import nothing_captured
 from perfdash.history.results import Row
-from perfdash.metrics import EQUIVALENCE_MARGIN
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import status
 from perfdash.report.markdown import code, escaped, table
@@ -30,7 +29,6 @@ from perfdash.report.techniques.technique_results import (
     real,
     speed_of,
 )
-from perfdash.stats.speedup import verdict
 
 QUALITY_DROP = 0.01
 SAME_MEMORY = 0.03  # the relative accuracy of a measured peak (docs/method.md)
@@ -47,11 +45,8 @@ class MeasuredTechnique:
 
     @property
     def beats_eager(self) -> bool:
-        """Whether it is faster beyond its interval and beyond the margin of equivalence."""
-        speed = self.speed
-        if speed is None or speed.low is None or speed.high is None:
-            return False
-        return verdict(speed.low, speed.high) == "faster"
+        """Whether its verdict over the group's baseline is `faster`."""
+        return self.speed is not None and self.row.verdict == "faster"
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,11 @@ class Choice:
     left_out: tuple[tuple[MeasuredTechnique, str], ...]
     eager_peak_bytes: float | None
     measured: bool  # whether any technique, eager included, is within the bound
+
+    @property
+    def of_one_process(self) -> bool:
+        """Whether no technique has the verdict `faster`, and the next best one was sampled in one process."""
+        return bool(self.next_best and self.next_best.speed and self.next_best.speed.one_process)
 
 
 @dataclass(frozen=True)
@@ -214,11 +214,11 @@ _BOUND = (
     "Within the accuracy bound is a way whose status is `pass` (its outputs agree with eager's as the suite "
     "demands; neither disturbed nor beyond the recompile limit) and, where it was scored on labelled data, "
     "whose score is at most "
-    f"{QUALITY_DROP:g} below eager's. Faster is what is faster beyond its 95 % interval, and not merely "
-    f"within {EQUIVALENCE_MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as "
-    f"small those whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one "
-    "process only, it does not hold what differs between processes: another start may differ by more. Left "
-    "out are ways that are faster, or that have no speedup over this eager, but do not keep the bound."
+    f"{QUALITY_DROP:g} below eager's. Faster is a way whose verdict is `faster`. As fast are ways whose "
+    f"intervals overlap that of the fastest; as small those whose peak is within {SAME_MEMORY:.0%} of the "
+    "smallest. The interval of one process only does not hold what differs between processes, so such a way "
+    "is never called faster. Left out are ways that are faster, or that have no speedup over this eager, but "
+    "do not keep the bound."
 )
 
 
@@ -256,15 +256,19 @@ def _line(title: str, recommendation: Recommendation) -> str:
 
 def _stay(recommendation: Recommendation, sizes: Sequence[int]) -> str:
     group = recommendation.group
+    stays = [choice for choice in recommendation.choices if choice.batch_size in sizes]
     near = [
         f"at {group.size_in_words(choice.batch_size)} {code(choice.next_best.technique.label)}: "
         f"{_speedup(choice.next_best)}"
-        for choice in recommendation.choices
-        if choice.batch_size in sizes and choice.next_best
+        for choice in stays
+        if choice.next_best
     ]
     rest = f"; nearest {'; '.join(near)}" if near else ""
     name = code(recommendation.baseline.label)
-    return f"nothing within the bound beats {name} at {group.sizes_in_words(sizes)}: stay with it{rest}"
+    where = group.sizes_in_words(sizes)
+    if any(choice.of_one_process for choice in stays):
+        return f"cannot tell what beats {name} at {where}, as it was sampled in one process only{rest}"
+    return f"nothing within the bound beats {name} at {where}: stay with it{rest}"
 
 
 def _evidence(candidate: MeasuredTechnique, recommendation: Recommendation, size: int) -> str:
@@ -325,7 +329,8 @@ def _of_choice(choice: Choice, baseline: Technique) -> list[str]:
         if choice.next_best:
             near = f"nearest: {code(choice.next_best.technique.label)} {_speedup(choice.next_best)}"
         eager = f"{digits(choice.eager_peak_bytes / 1e6)}" if choice.eager_peak_bytes else "-"
-        return [f"{code(baseline.label)}: nothing beats it", near, "-", "-", "-", eager]
+        words = "cannot tell (one process)" if choice.of_one_process else "nothing beats it"
+        return [f"{code(baseline.label)}: {words}", near, "-", "-", "-", eager]
     distance = distance_of(candidate.row)
     return [
         code(candidate.technique.label),

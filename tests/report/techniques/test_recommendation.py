@@ -75,14 +75,29 @@ def test_nothing_but_what_is_surely_faster_beats_eager(speedup, reach, beats):
 
 def test_one_process_is_known_as_such():
     choice = only(measured(backend="inductor", speedup=1.5, basis="within"))
-    assert choice.fastest.speed.one_process
-    assert choice.fastest.speed.low < 1.5 < choice.fastest.speed.high
+    assert choice.next_best.speed.one_process
+    assert choice.next_best.speed.low < 1.5 < choice.next_best.speed.high
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        measured(backend="inductor", speedup=1.5, basis="within"),
+        measured(backend="inductor", speedup=1.035, reach=0.005, verdict="inconclusive"),
+    ],
+    ids=["one process", "98.5 % interval"],
+)
+def test_only_what_its_verdict_calls_faster_is_shipped(row):
+    choice = only(row)
+    assert choice.fastest is None
+    assert choice.next_best.row == row
 
 
 def test_without_an_interval_nothing_is_faster():
     row = measured(backend="inductor", speedup=1.5)
     ends = ("speedup_low", "speedup_high", "backend_ms_low")
-    row = replace(row, values={name: value for name, value in row.values.items() if name not in ends})
+    values = {name: value for name, value in row.values.items() if name not in ends}
+    row = replace(row, values=values, verdict=None)
     assert only(row).fastest is None
 
 
