@@ -20,14 +20,12 @@ def list_suites(
 ) -> None:
     """List the suites, or the models of one suite."""
     from perfdash.settings import resolve
-    from perfdash.suites.suite_file import BatchSize, Suite, load_suite, suite_names
-    from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite
+    from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, suite_names
+    from perfdash.suites.torchbench_checkout import suite_named
 
     path = resolve({"torchbench": torchbench})[0].torchbench
     names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if path else [])]
-    suites: list[Suite] = [
-        checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names
-    ]
+    suites = [suite_named(name, path) for name in names]
     if as_json:
         typer.echo(
             dumps(

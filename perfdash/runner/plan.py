@@ -22,8 +22,8 @@ from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import Suite, load_suite, notebook_model, own_models
-from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
+from perfdash.suites.suite_file import CHECKOUT_SUITE, Suite, notebook_model, own_models
+from perfdash.suites.torchbench_checkout import find_checkout, needs_checkout, suite_named
 from perfdash.worker import own_files, registry
 
 # Fields that may differ when a run is resumed: limits and hints on the duration.
@@ -79,7 +79,7 @@ def make_plan(
         raise UsageError(not_one_of("--scenario", settings.scenario, registry.names("scenarios")))
     names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
     path = settings.torchbench
-    suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
+    suites = [suite_named(name, path) for name in names]
     if settings.model:
         suites.append(own_models(settings.model))
     if notebook:

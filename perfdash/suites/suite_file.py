@@ -31,6 +31,7 @@ from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
 OWN = "own"  # the suite of the models that --model names
+CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
@@ -234,6 +235,12 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
+    is_own = suite.path.parent != bundled("suites").resolve()
+    if is_own and suite.name in {*suite_names(), OWN, CHECKOUT_SUITE}:
+        raise UsageError(
+            f"suite file {path}: key 'name': {suite.name} is a name of perfdash's own: give it another, "
+            "because results belong to the series of their suite's name"
+        )
     if suite.scenario not in registry.names("scenarios"):
         raise UsageError(
             f"suite file {path}: key 'scenario': no scenario named "

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.suites.suite_file import BatchSize, Model, Settings, Suite, load_suite
+from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Settings, Suite, load_suite
 
-CHECKOUT_SUITE = "torchbench-checkout"
 _FOLDERS = ("models", "canary_models")
 _BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
 _FIXED = "ALLOW_CUSTOMIZE_BSIZE"
@@ -28,6 +27,11 @@ def find_checkout(path: Path | None) -> Path:
             "that `git clone` made"
         )
     return folder
+
+
+def suite_named(name: str, checkout: Path | None) -> Suite:
+    """A suite by name or by the path of its file, or that of the checkout. Raises UsageError."""
+    return checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name)
 
 
 def needs_checkout(suites: Sequence[Suite]) -> bool:

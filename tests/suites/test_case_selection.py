@@ -1,6 +1,7 @@
 import pytest
 
 from perfdash.errors import UsageError
+from perfdash.files import bundled
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite, own_models, suite_names
@@ -166,6 +167,15 @@ def test_a_wrong_suite_file_names_file_and_key(write, change, words):
         load_suite(path)
     for word in [path, *words]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["timm", "own", "torchbench-checkout"])
+def test_a_name_of_perfdash_itself_is_refused(write, name):
+    """Cases know their suite by its name: its results would continue the series of the other suite."""
+    path = write(GOOD.replace('"mine"', f'"{name}"'))
+    with pytest.raises(UsageError, match=f"{path}: key 'name': {name} is a name of perfdash's own: give it"):
+        load_suite(path)
+    load_suite(str(bundled("suites") / "timm.toml"))
 
 
 def test_unknown_names_come_with_near_ones(write):

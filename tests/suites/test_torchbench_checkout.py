@@ -5,7 +5,8 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import select
-from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
+from perfdash.suites.suite_file import CHECKOUT_SUITE
+from perfdash.suites.torchbench_checkout import checkout_suite, find_checkout
 from tests.checkouts import write_checkout
 
 
