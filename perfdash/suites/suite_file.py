@@ -186,16 +186,26 @@ class Suite(_Strict):
         """The name of the loader that the model comes by."""
         return registry.canonical(model.loader or self.loader)
 
-    def setting(self, model: Model, key: str, otherwise: Any = None, scenario: str = "inference") -> Any:
+    def setting(
+        self,
+        model: Model,
+        key: str,
+        otherwise: Any = None,
+        scenario: str = "inference",
+        entry: str | None = None,
+    ) -> Any:
         """A setting of a model: its own, else the suite's default, else `otherwise`.
 
-        For training what is set for training comes before both.
+        For training what is set for training comes before both. `entry`: of a table by dtype, only this
+        entry; where a table does not have it, the next level counts.
         """
         levels: list[Common | None] = [model, self.defaults]
         if scenario == "training":
             levels = [model.training, self.defaults.training, *levels]
         for level in levels:
             value = getattr(level, key, None)
+            if entry is not None and isinstance(value, dict):
+                value = value.get(entry)
             if value is not None:
                 return value
         return otherwise
@@ -311,7 +321,7 @@ def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
 
     freezing: whether the case's options ask for it. Inductor freezes nothing in training.
     """
-    plain = _per_dtype(setting("tolerance", 1e-3), case.dtype, 1e-3)
+    plain = setting("tolerance", 1e-3, entry=case.dtype)
     frozen = setting("tolerance_freezing", plain)
     freezes = freezing or case.backend == "inductor-freezing"
     freezes = freezes or (case.backend == "inductor-max-autotune" and case.device == "cpu")
@@ -326,8 +336,8 @@ def distance_bound(
     if not lossy and baseline is None and not autocast:
         return None
     kind = "int8" if lossy else "amp" if autocast else dtype
-    own: dict[str, float] = setting("distance", {})
-    return own.get(kind, _DISTANCE[kind])
+    bound: float = setting("distance", _DISTANCE[kind], entry=kind)
+    return bound
 
 
 def labelled_data(
@@ -354,13 +364,7 @@ def kind_of(data: str) -> str:
     return "text" if path.is_file() or (path / "data.csv").is_file() else "images"
 
 
-def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
-    if isinstance(value, dict):
-        # The keys are literals, and dtype is one of them, which the type checker cannot know.
-        return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
-    return value
-
-
 def factor(setting: Setting, dtype: str) -> float:
     """How many times eager's own error the compiled one may be."""
-    return _per_dtype(setting("factor", _FACTOR), dtype, _FACTOR[dtype])
+    times: float = setting("factor", _FACTOR[dtype], entry=dtype)
+    return times

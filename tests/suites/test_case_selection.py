@@ -72,6 +72,34 @@ def test_settings_come_from_the_model_then_the_defaults(write):
     assert b.skip_reason is None
 
 
+def test_a_dtype_that_a_table_does_not_name_has_the_next_level(write):
+    text = """
+name = "mine"
+loader = "timm"
+[defaults]
+tolerance = 1e-5
+factor = 1.2
+distance = { bfloat16 = 0.3, amp = 0.4 }
+training = { tolerance = 2e-2 }
+[[models]]
+name = "a"
+tolerance = { bfloat16 = 1e-2 }
+factor = { bfloat16 = 5.0 }
+distance = { bfloat16 = 0.1 }
+training = { tolerance = { amp = 7e-2 } }
+"""
+    suite = load_suite(write(text.replace("[defaults]", 'baseline_dtype = "float32"\n[defaults]')))
+
+    def judged(**settings):
+        planned = select([suite], RunSettings(dtype=("float32", "bfloat16", "amp"), **settings))
+        return {p.case.dtype: (p.tolerance, p.factor, p.distance_bound) for p in planned}
+
+    assert judged() == {"float32": (1e-5, 1.2, None), "bfloat16": (1e-2, 5.0, 0.1), "amp": (1e-5, 1.2, 0.4)}
+    assert {dtype: tolerance for dtype, (tolerance, _, _) in judged(scenario="training").items()} == {
+        "float32": 2e-2, "bfloat16": 2e-2, "amp": 7e-2,
+    }  # fmt: skip
+
+
 def test_batch_size_follows_the_device_and_threads(write):
     suite = load_suite(write(GOOD))
     sizes = [
