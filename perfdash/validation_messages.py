@@ -17,6 +17,7 @@ _PLAIN = {
     "bool_parsing": "is neither true nor false",
     "bool_type": "is neither true nor false",
     "string_type": "is not a text in quotes",
+    "string_pattern_mismatch": "is no name: give up to 60 letters, digits and . _ -",
     "path_type": "is not the path of a file or folder",
     "dict_type": "is not a table",
     "model_type": "is not a table",

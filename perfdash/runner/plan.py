@@ -93,7 +93,7 @@ def make_plan(
     if needs_checkout(suites):
         find_checkout(path)
     planned = select(suites, settings)
-    dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
     measured = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
@@ -102,6 +102,13 @@ def make_plan(
     if shard and shard[1] > len(planned):
         raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
     return cut(planned, costs, shard), dynamo_names
+
+
+def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:
+    """The name of each suite in CSV files: one that several suites share would put them into one file."""
+    names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    shared = list(names.values())
+    return {suite: suite if shared.count(name) > 1 else name for suite, name in names.items()}
 
 
 def _refuse_equal_names(suites: Sequence[Suite]) -> None:

@@ -42,6 +42,8 @@ Setting = Callable[..., Any]
 # With fewer bits both sides differ more from the float64 reference (factors of the dynamo runners).
 _FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
 
+_FILE_NAME = r"^[A-Za-z0-9_.-]{1,60}$"
+
 # Ending of transformers' classes that classify a text.
 _TEXT_HEAD = "ForSequenceClassification"
 # Allowed distance to eager's outputs (relative rmse) where they differ by intent.
@@ -161,10 +163,12 @@ class Model(Settings):
 class Suite(_Strict):
     """A suite file."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    name: str = Field(pattern=_FILE_NAME)
     loader: str = ""  # of the models that name none
     title: str = ""
-    dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
+    dynamo_name: str | None = Field(
+        default=None, pattern=_FILE_NAME
+    )  # the suite's name in the dynamo runners' file names
     defaults: Settings = Settings()
     # The dtype of eager that every technique is compared with; default: the dtype of the case.
     baseline_dtype: Literal["float32"] | None = None

@@ -17,6 +17,7 @@ from perfdash.runner.plan import (
 )
 from perfdash.settings import RunSettings
 from perfdash.worker import own_files
+from tests.checkouts import write_checkout
 from tests.runner.planned import CASES, COSTS, case
 
 
@@ -151,3 +152,15 @@ def test_two_suites_of_one_name_are_refused(tmp_path):
     assert all(text in str(refusal.value) for text in (first, second, "named 'team'"))
     plan, _ = make_plan(RunSettings(suite=(first, first)))
     assert len(plan.cases) == 1
+
+
+def test_two_suites_of_one_dynamo_name_have_files_of_their_own(tmp_path):
+    checkout = write_checkout(tmp_path / "benchmark")
+    names = [
+        make_plan(RunSettings(suite=suites, torchbench=checkout), uncut=True)[1]
+        for suites in (("torchbench-checkout",), ("timm", "torchbench", "torchbench-checkout", "timm"))
+    ]
+    assert names == [
+        {"torchbench-checkout": "torchbench"},
+        {"timm": "timm_models", "torchbench": "torchbench", "torchbench-checkout": "torchbench-checkout"},
+    ]

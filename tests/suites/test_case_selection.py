@@ -187,6 +187,11 @@ def test_training_freezes_nothing():
         (("[defaults]", "[default]"), ["unknown key 'default'", "did you mean defaults"]),
         (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 14"]),
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
+        (
+            ('name = "mine"', 'name = "mine"\ndynamo_name = "team/bench"'),
+            ["key 'dynamo_name': 'team/bench' is no name: give up"],
+        ),
+        (('name = "mine"', f'name = "{"m" * 61}"'), ["key 'name': 'mmm", "is no name"]),
     ],
 )
 def test_a_wrong_suite_file_names_file_and_key(write, change, words):
