@@ -112,14 +112,18 @@ def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:
 
 
 def _refuse_equal_names(suites: Sequence[Suite]) -> None:
-    """Raise UsageError where two suite files have one name: cases know their suite by its name alone."""
-    paths: dict[str, Path] = {}
+    """Raise UsageError for two suite files of one name: cases know their suite by its name alone.
+
+    Names that differ in `_` and `-` only are one in the names of files.
+    """
+    first: dict[str, Suite] = {}
     for suite in suites:
-        other = paths.setdefault(suite.name, suite.path)
-        if other != suite.path:
+        other = first.setdefault(Case(suite=suite.name, model="").name, suite)
+        if other.path != suite.path:
+            name = repr(suite.name)
+            named = f"both named {name}" if other.name == suite.name else f"named {other.name!r} and {name}"
             raise UsageError(
-                f"--suite: {other} and {suite.path} are both named {suite.name!r}; "
-                "change the key 'name' of one of them"
+                f"--suite: {other.path} and {suite.path} are {named}; change the key 'name' of one of them"
             )
 
 

@@ -5,6 +5,7 @@ Also the limits that a model's outputs are judged by, and the labelled data that
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -184,6 +185,11 @@ class Suite(_Strict):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"listed twice: {', '.join(twice)}")
+        files: dict[str, str] = {}
+        for name in names:
+            other = files.setdefault(_file_name(name), name)
+            if other != name:
+                raise ValueError(f"{other} and {name} have one file name: rename one of them")
         return models
 
     def loader_of(self, model: Model) -> str:
@@ -282,17 +288,26 @@ def load_suite(name_or_path: str) -> Suite:
 
 
 def own_models(targets: Sequence[str]) -> Suite:
-    """A suite of models of the user's own, each from `file.py:function`."""
-    models: list[Model] = []
-    for target in dict.fromkeys(targets):
+    """A suite of models of the user's own, each from `file.py:function`; one that is given twice once."""
+    models: dict[tuple[Path, str], Model] = {}
+    names: set[str] = set()
+    for target in targets:
         file, _, function = target.rpartition(":")
         if not file or not function:
             raise UsageError(f"--model {target!r}: give it as file.py:function")
-        name = f"{Path(file).stem}.{function}"
-        if any(model.name == name for model in models):
-            name = f"{Path(file).with_suffix('')}.{function}"
-        models.append(Model(name=name, target=target, quick=True))
-    return OwnModels(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+        path = Path(os.path.abspath(file))
+        if (path, function) in models:
+            continue
+        places = (path.stem, Path(file).with_suffix(""), path.with_suffix(""), path)
+        name = next(name for place in places if _file_name(name := f"{place}.{function}") not in names)
+        names.add(_file_name(name))
+        models[path, function] = Model(name=name, target=target, quick=True)
+    return OwnModels(name=OWN, loader="python", models=tuple(models.values()), path=Path.cwd() / "own.toml")
+
+
+def _file_name(model: str) -> str:
+    """What the names of files have of a model's name: `a_b` and `a-b` are the same there."""
+    return Case(suite="", model=model).name
 
 
 def notebook_model(name: str) -> Suite:

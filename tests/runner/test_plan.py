@@ -164,3 +164,15 @@ def test_two_suites_of_one_dynamo_name_have_files_of_their_own(tmp_path):
         {"torchbench-checkout": "torchbench"},
         {"timm": "timm_models", "torchbench": "torchbench", "torchbench-checkout": "torchbench-checkout"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("my_nets", "both named 'my_nets'"), ("my-nets", "named 'my_nets' and 'my-nets'")]
+)
+def test_suites_of_one_file_name_are_refused(tmp_path, name, words):
+    """The generated code of a case is kept under its name, where `_` and `-` are the same."""
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for file, suite in zip(files, ("my_nets", name), strict=True):
+        file.write_text(f'name = "{suite}"\nloader = "timm"\n[[models]]\nname = "resnet18"\n')
+    with pytest.raises(UsageError, match=rf"a\.toml and {files[1]} are {words}; change the key 'name'"):
+        make_plan(RunSettings(suite=tuple(map(str, files))), uncut=True)

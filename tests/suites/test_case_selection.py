@@ -184,6 +184,7 @@ def test_training_freezes_nothing():
         (('loader = "timm"', 'loader = "tim"'), ["key 'loader'", "'tim'", "timm"]),
         (('loader = "timm"', ""), ["key 'loader'", "required"]),
         (('name = "b_large"', 'name = "a_small"'), ["listed twice: a_small"]),
+        (('name = "b_large"', 'name = "a-small"'), ["a_small and a-small have one file name: rename one"]),
         (("[defaults]", "[default]"), ["unknown key 'default'", "did you mean defaults"]),
         (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 14"]),
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
@@ -243,6 +244,17 @@ def test_own_models_of_one_name_are_told_apart(tmp_path):
         (tmp_path / folder / "net.py").write_text("")
     targets = [f"{tmp_path}/a/net.py:make", f"{tmp_path}/b/net.py:make", f"{tmp_path}/a/net.py:make"]
     assert len({p.case.name for p in select([own_models(targets)], RunSettings())}) == 2
+
+
+def test_own_models_are_told_apart_in_file_names_and_one_of_two_spellings_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("net_2.py", "net-2.py"):
+        (tmp_path / name).write_text("")
+    targets = ["net_2.py:make", "net-2.py:make", "./net_2.py:make", f"{tmp_path}/net-2.py:make"]
+    planned = select([own_models(targets)], RunSettings())
+    assert [p.target for p in planned] == [f"{tmp_path}/net_2.py:make", f"{tmp_path}/net-2.py:make"]
+    assert [p.case.model for p in planned] == ["net_2.make", f"{tmp_path}/net-2.make"]
+    assert len({p.case.name for p in planned}) == 2
 
 
 def test_own_model(tmp_path):
