@@ -15,6 +15,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
+    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -30,7 +32,7 @@ from perfdash.suggestions import did_you_mean
 from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
-PerDtype = float | dict[Dtype, float]
+PerDtype = dict[Dtype, NonNegativeFloat]
 OWN = "own"  # the suite of the models that --model names
 CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
@@ -52,7 +54,7 @@ _DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BatchSize(_Strict):
@@ -83,7 +85,7 @@ class Way(_Strict):
 def _keys_of_cases(training: bool) -> type[_Strict]:
     """The keys that a case's specification declares (records.Option), as a model; None where not set."""
     keys: dict[str, Any] = {
-        name: (validated_type(kind | None, option), None)
+        name: (validated_type(kind, option) | None, None)
         for name, (kind, option) in declared_options(Specification).items()
         if option.training == training
     }
@@ -109,11 +111,13 @@ class Common(_Keys):
     batch_size: BatchSize | None = None
     batch_sizes: tuple[PositiveInt, ...] | None = None  # all of these, instead of batch_size
     tolerance: PerDtype | None = None
-    tolerance_freezing: float | None = None  # instead of tolerance, where inductor freezes the weights
+    tolerance_freezing: NonNegativeFloat | None = (
+        None  # instead of tolerance, where inductor freezes the weights
+    )
     factor: PerDtype | None = None
     distance: dict[Literal["bfloat16", "float16", "amp", "int8"], PositiveFloat] | None = None
     data: Literal["digits", "images", "text"] | None = None  # the labelled data that it can be scored on
-    config: dict[str, Any] | None = None  # of the model, as its loader understands it
+    config: dict[str, JsonValue] | None = None  # of the model, as its loader understands it
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
     phase_timeout_s: dict[Phase, PositiveFloat] | None = None
@@ -132,6 +136,13 @@ class Common(_Keys):
     def _one_number_for_all(cls, value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             return {"one_thread": value, "cpu": value, "cuda": value}
+        return value
+
+    @field_validator("tolerance", "factor", mode="before")
+    @classmethod
+    def _one_number_for_all_dtypes(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return dict.fromkeys(DTYPES, value)
         return value
 
 
@@ -155,7 +166,7 @@ class Model(Settings):
     name: str = Field(min_length=1)
     target: str | None = None
     # Keys of the configuration that differ on the back end's side; `channels_last` sets the memory format.
-    variant: dict[str, Any] | None = None
+    variant: dict[str, JsonValue] | None = None
     loader: str | None = None  # instead of the suite's
     parameters: int | None = Field(default=None, gt=0)
     quick: bool = False

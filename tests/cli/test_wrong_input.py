@@ -59,6 +59,7 @@ TABLE = [
     ([*OWN, "--jobs", "none"], ["--jobs: 'none'", "give 1 or more, or auto"]),
     ([*OWN, "--margin", "0"], ["--margin: 0.0 must be more than 0"]),
     ([*OWN, "--timeout", "-1"], ["--timeout: -1.0 must be more than 0"]),
+    ([*OWN, "--memory-limit", "inf"], ["--memory-limit: inf is not a finite number"]),
     ([*OWN, "--phase-timeout", "compil=3"], ["'compil' is not one of", "did you mean compile"]),
     ([*OWN, "--phase-timeout", "compile"], ["'compile' is not KEY=VALUE", "compile=600"]),
     ([*OWN, "--env", "FOO"], ["--env: 'FOO' is not KEY=VALUE", "OMP_DYNAMIC=FALSE"]),

@@ -188,6 +188,13 @@ def test_training_freezes_nothing():
         (("[defaults]", "[default]"), ["unknown key 'default'", "did you mean defaults"]),
         (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 14"]),
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
+        (("tolerance = 0.5", "tolerance = -1"), ["models.1.tolerance", "b_large", "-1 must be at least 0"]),
+        (("factor = 7.0", "factor = nan"), ["models.1.factor", "nan is not a finite number"]),
+        (("factor = 7.0", "factor = true"), ["models.1.factor", "True is not a table"]),
+        (("factor = 7.0", "memory_limit_gb = inf"), ["memory_limit_gb", "inf is not a finite number"]),
+        (('env = { X = "1" }', "config = { since = 2020-01-01 }"), ["since", "2020-01-01 is a date or time"]),
+        (('env = { X = "1" }', "inputs = { at = [07:32:00] }"), ["inputs.at", "07:32:00 is a date or time"]),
+        (('env = { X = "1" }', "variant = { a = nan }"), ["variant.a", "nan is not a finite number"]),
         (
             ('name = "mine"', 'name = "mine"\ndynamo_name = "team/bench"'),
             ["key 'dynamo_name': 'team/bench' is no name: give up"],
