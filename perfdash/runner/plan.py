@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,15 @@ class Plan:
 
 
 def make_plan(
-    settings: RunSettings, uncut: bool = False, notebook: str | None = None
+    settings: RunSettings,
+    uncut: bool = False,
+    notebook: str | None = None,
+    adapt: Callable[[Suite], Suite] | None = None,
 ) -> tuple[Plan, dict[str, str]]:
     """Plan a run: its cases with costs and shard, and the suites' dynamo names.
 
     `uncut` leaves out costs and shard, for a run that has its own, or needs none. `notebook`: the function
-    of a notebook that makes one more model. Raises UsageError.
+    of a notebook that makes one more model. `adapt` changes each suite. Raises UsageError.
     """
     if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
         raise UsageError(not_one_of("--scenario", settings.scenario, registry.names("scenarios")))
@@ -92,7 +95,7 @@ def make_plan(
     _refuse_equal_names(suites)
     if needs_checkout(suites):
         find_checkout(path)
-    planned = select(suites, settings)
+    planned = select(list(map(adapt, suites)) if adapt else suites, settings)
     dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names

@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -156,6 +156,9 @@ class Settings(Common):
     training: Training | None = None
 
 
+_Settings = TypeVar("_Settings", bound=Common)
+
+
 class Model(Settings):
     """One model: its name here, and what the loader knows it by where that differs.
 
@@ -230,6 +233,25 @@ class Suite(_Strict):
             if value is not None:
                 return value
         return otherwise
+
+    def for_check(self) -> Suite:
+        """The suite in the smallest of several batch sizes, and in inference instead of scenario `sizes`."""
+        return self.model_copy(
+            update={
+                "scenario": "inference" if self.scenario == "sizes" else self.scenario,
+                "defaults": _in_one_size(self.defaults),
+                "models": tuple(map(_in_one_size, self.models)),
+            }
+        )
+
+
+def _in_one_size(settings: _Settings) -> _Settings:
+    update: dict[str, Any] = {}
+    if settings.batch_sizes:
+        update["batch_sizes"] = (min(settings.batch_sizes),)
+    if training := getattr(settings, "training", None):
+        update["training"] = _in_one_size(training)
+    return settings.model_copy(update=update)
 
 
 class OwnModels(Suite):
