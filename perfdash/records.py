@@ -402,9 +402,10 @@ class Result:
     # fingerprint, text}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
     # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, failed_guards
     # {guard: times}, isa, settings, version, fingerprint, text (of the code without isa and settings), loaded
-    # {library or package: digest}, model_files {path: digest} of a model of the user's own}; of eager also
-    # eager_operators {name: calls in one step} and registered_operators (by Python code of the model). Empty
-    # for a back end without dynamo; without a key that this torch does not tell.
+    # {library or package: digest}, model_files {path: digest} of a model of the user's own, model {key of its
+    # suite: value}; of eager also eager_operators {name: calls in one step} and registered_operators (by
+    # Python code of the model)}. Empty for a back end without dynamo; without a key that this torch does not
+    # tell.
     structure: dict[str, Any] = field(default_factory=dict)
     # The file that a back end makes (aot-inductor, export): {kind, package_bytes, export_s, compile_s,
     # load_s, standalone}, the last of a fresh process without the model's code

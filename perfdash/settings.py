@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     create_model,
     field_validator,
@@ -39,11 +40,15 @@ _EXAMPLES = {
 
 
 def validated_type(kind: Any, option: Option) -> Any:
-    """The type of an option with its bounds, for pydantic. Bounds of a table hold for its values."""
+    """The type of an option with its bounds, for pydantic. Bounds of a table hold for its values.
+
+    A table of anything has values that JSON has, too: plans and records are JSON.
+    """
     bounds = Field(gt=option.above, ge=option.at_least)
     if get_origin(kind) is dict:
         key, value = get_args(kind)
-        return dict[key, Annotated[value, bounds]]  # type: ignore[valid-type]
+        within: Any = JsonValue if value is Any else Annotated[value, bounds]
+        return dict[key, within]  # type: ignore[valid-type]
     return Annotated[kind, bounds]
 
 
@@ -64,7 +69,7 @@ else:
 class RunSettings(_Declared):
     """The options of `perfdash run`, validated; the names are those of the flags, with underscores."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
     def history(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, time
 from typing import Any
 
 from perfdash.suggestions import did_you_mean
@@ -14,9 +15,12 @@ _PLAIN = {
     "int_from_float": "is not a whole number",
     "float_parsing": "is not a number",
     "float_type": "is not a number",
+    "finite_number": "is not a finite number",
     "bool_parsing": "is neither true nor false",
     "bool_type": "is neither true nor false",
     "string_type": "is not a text in quotes",
+    "string_pattern_mismatch": "is no name: give up to 60 letters, digits and . _ -",
+    "invalid-json-value": "is a date or time: write it in quotes",  # TOML has nothing else that JSON has not
     "path_type": "is not the path of a file or folder",
     "dict_type": "is not a table",
     "model_type": "is not a table",
@@ -56,7 +60,8 @@ def predicate(complaint: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else repr(value)
+    plain = isinstance(value, (int, float, date, time)) and not isinstance(value, bool)
+    return str(value) if plain else repr(value)
 
 
 def _expected(text: str) -> list[str]:

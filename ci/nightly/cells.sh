@@ -10,4 +10,6 @@ case "${1:-}:${2:-}" in
 esac
 check_numbers SHARDS CONFIRM_MINUTES BISECT_HOURS ${CELL_MINUTES:+CELL_MINUTES}
 export "${nightly_parameters[@]}"
+arguments_of "$RUN_ARGUMENTS"
+if measures_own_models; then export OWN_MODELS=yes; fi
 plain_python -m perfdash.runner.night_cells "$@"

@@ -63,7 +63,8 @@ def _choices(name: str, kind: Any) -> list[str]:
     """What an option takes; empty if it takes anything."""
     if name in ("--suite", "--configuration"):
         folder = _ROOT / ("suites" if name == "--suite" else "configurations")
-        return sorted(path.stem for path in folder.glob("*.toml"))
+        of_checkout = ["torchbench-checkout"] if name == "--suite" else []
+        return sorted(path.stem for path in folder.glob("*.toml")) + of_checkout
     kinds = [kind, *get_args(kind)] if get_origin(kind) is tuple else [kind]
     return [str(choice) for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
 

@@ -30,7 +30,8 @@ nightly_parameters=(
 
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
 : "${TORCH_WITH=torchvision timm transformers}"
-: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=}" "${CONFIGURATIONS:=}"
+default_suites=torchbench,huggingface,timm
+: "${SUITES:=${PERFDASH_SUITE:-$default_suites}}" "${MODELS:=}" "${DTYPES:=}" "${CONFIGURATIONS:=}"
 : "${DEVICES:=cpu}" "${THREADS:=1}" "${SHARDS:=1}" "${SHARD:=}" "${QUICK:=no}" "${BASE_RUNS:=1}"
 : "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}" "${CONFIRM_MINUTES:=45}"
 : "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
@@ -148,21 +149,25 @@ quoted() { # WORDS...: a text of which arguments_of makes the same words
   done
 }
 
+# Whether the options in `more` say what is measured, and SUITES does not.
+measures_own_models() {
+  local each
+  [ "$SUITES" = "$default_suites" ] || return 1
+  for each in "${more[@]}"; do
+    case "$each" in --model | --model=* | --torchbench | --torchbench=*) return 0 ;; esac
+  done
+  return 1
+}
+
 # What is measured, for `perfdash run`: in `plan`; the user's own options in `more`.
 plan_words() {
-  local each how=()
+  local how=()
   arguments_of "$RUN_ARGUMENTS"
   # Without DTYPES as the suites and configurations say, else float32.
   if [ -n "$DTYPES" ]; then how+=(--dtype "$DTYPES"); fi
   if [ -n "$CONFIGURATIONS" ]; then how+=(--configuration "$CONFIGURATIONS"); fi
   plan=(--suite "$SUITES" "${how[@]}" --out "$OUT")
-  for each in "${more[@]}"; do
-    case "$each" in
-      --model | --model=* | --torchbench | --torchbench=*) # these say what is measured
-        plan=("${how[@]}" --out "$OUT")
-        ;;
-    esac
-  done
+  if measures_own_models; then plan=("${how[@]}" --out "$OUT"); fi
   if [ -n "$MODELS" ]; then plan+=(--models "$MODELS"); fi
   if [ "$QUICK" = yes ]; then plan+=(--quick); fi
 }

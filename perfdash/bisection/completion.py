@@ -38,7 +38,7 @@ from perfdash.history.store import NoHistory, open_store
 from perfdash.redaction import mask_secrets
 from perfdash.settings import BisectSettings, bisect_settings, resolve
 from perfdash.suggestions import did_you_mean, nearest
-from perfdash.suites.suite_file import load_suite, suite_names
+from perfdash.suites.suite_file import CHECKOUT_SUITE, load_suite, suite_names
 
 # Of the command that a message proposes: a small model that every installation has.
 _A_MODEL = ("--suite", "timm", "--model", "lcnet_050")
@@ -327,8 +327,9 @@ class _Draft:
     def _model(self) -> None:
         """Note a missing or unknown model or suite, with the nearest names."""
         suite, model = self.flags["suite"], self.flags["model"]
-        if self.command or self.flags["torchbench"] or (model and ".py:" in model):
-            return
+        of_checkout = self.flags["torchbench"] or CHECKOUT_SUITE in (suite or "").split(",")
+        if self.command or of_checkout or (model and ".py:" in model):
+            return  # the plan names what is wrong
         if not suite:
             if not resolve({})[0].suite:
                 self._without_suite(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,14 +20,16 @@ def list_suites(
 ) -> None:
     """List the suites, or the models of one suite."""
     from perfdash.settings import resolve
-    from perfdash.suites.suite_file import BatchSize, Suite, load_suite, suite_names
-    from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite
+    from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Suite, suite_names
+    from perfdash.suites.torchbench_checkout import suite_named
 
     path = resolve({"torchbench": torchbench})[0].torchbench
     names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if path else [])]
-    suites: list[Suite] = [
-        checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names
-    ]
+    suites = [suite_named(name, path) for name in names]
+
+    def setting(of: Suite, model: Model, key: str, otherwise: Any = None) -> Any:
+        return of.setting(model, key, otherwise, scenario=of.scenario)
+
     if as_json:
         typer.echo(
             dumps(
@@ -42,9 +44,10 @@ def list_suites(
                                 "loader": s.loader_of(m),
                                 "target": m.target or m.name,
                                 "parameters": m.parameters,
-                                "batch_size": s.setting(m, "batch_size", BatchSize()).model_dump(),
+                                "batch_size": setting(s, m, "batch_size", BatchSize()).model_dump(),
+                                "batch_sizes": setting(s, m, "batch_sizes"),
                                 "quick": m.quick,
-                                "skip": [skip.model_dump() for skip in s.setting(m, "skip", ())],
+                                "skip": [skip.model_dump() for skip in setting(s, m, "skip", ())],
                             }
                             for m in s.models
                         ],
@@ -60,14 +63,16 @@ def list_suites(
             quick = sum(m.quick for m in s.models)
             typer.echo(f"{s.name:<20} {len(s.models):>4} models, {quick} quick   {s.title}")
         return
-    width = max(len(m.name) for m in suites[0].models)
+    (s,) = suites
+    width = max(len(m.name) for m in s.models)
     typer.echo(f"{'model':<{width}}  batch size: one thread, cpu, cuda   loader")
-    for m in suites[0].models:
-        sizes = suites[0].setting(m, "batch_size", BatchSize())
+    for m in s.models:
+        sizes = setting(s, m, "batch_size", BatchSize())
+        several = ",".join(map(str, setting(s, m, "batch_sizes", ())))
+        batch = several or f"{sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}"
         mark = "  quick" if m.quick else ""
         skip = "".join(
             f"  skipped on {', '.join(skip.devices)} in {', '.join(skip.dtypes)}: {skip.reason}"
-            for skip in suites[0].setting(m, "skip", ())
+            for skip in setting(s, m, "skip", ())
         )
-        batch = f"{sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}"
-        typer.echo(f"{m.name:<{width}}  {batch}  {suites[0].loader_of(m)}{mark}{skip}")
+        typer.echo(f"{m.name:<{width}}  {batch}  {s.loader_of(m)}{mark}{skip}")

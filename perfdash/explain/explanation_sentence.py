@@ -20,6 +20,7 @@ from perfdash.explain.structure_comparison import (
     LOADED,
     MEMORY,
     MODEL_FILE,
+    MODEL_KEY,
     PACKAGE,
     PHASE,
     RECOMPILE,
@@ -96,7 +97,7 @@ def _sentence(clauses: Sequence[str]) -> str:
 
 
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
-    """What somebody changed: packages, settings, options, variables, the model's own files."""
+    """What somebody changed: packages, settings, options, variables, the model: its suite, its own files."""
     of = explanation.of
     packages = [item for item in of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
     return [
@@ -104,6 +105,7 @@ def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
         *([] if of_eager else _named_changes("compiled with other settings", of(SETTING))),
         *_named_changes("run with other options", of(RUN_OPTION)),
         *_named_changes("other variables", of(VARIABLE)),
+        *_named_changes("the model has other keys in its suite", of(MODEL_KEY)),
         *_model_clauses(of(MODEL_FILE)),
         *_registered_clauses(of(REGISTERED)),
     ]

@@ -22,6 +22,7 @@ from perfdash.explain.structure_comparison import (
     LOADED,
     MEMORY,
     MODEL_FILE,
+    MODEL_KEY,
     OPERATORS,
     PACKAGE,
     PHASE,
@@ -120,6 +121,7 @@ _HOW = {
 _TITLES = {
     PACKAGE: "Packages",
     VARIABLE: "Variables",
+    MODEL_KEY: "Keys of the model in its suite",
     MODEL_FILE: "Files of the model with other contents",
     REGISTERED: "Operators that Python code implements",
     STATUS: "Status",

@@ -73,16 +73,16 @@ class Difference:
 # The parts in the order in which findings are shown. The first ones are what people change, the others what
 # comes of it.
 PACKAGE, VARIABLE, SETTING, RUN_OPTION = "package", "variable", "setting", "option of the run"
-MODEL_FILE, REGISTERED = "model file", "registered operator"
+MODEL_KEY, MODEL_FILE, REGISTERED = "key of the model", "model file", "registered operator"
 STATUS, BREAK, GRAPHS, FALLBACK = "status", "graph break", "graphs", "fallback"
 RECOMPILE, FAILED_GUARD, GIVEN_UP = "recompiles", "failed guard", "frames given up"
 MEMORY, LATENCY, EAGER_OPERATOR = "peak memory", "latency", "eager operator"
 LIBRARY_CALL, GUARDS, OPERATORS = "library call", "guards", "graph operators"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
 ABOUT = (
-    PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS, FALLBACK,
-    RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS, OPERATORS,
-    LOADED, ENVIRONMENT, PHASE,
+    PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_KEY, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS,
+    FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS,
+    OPERATORS, LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
@@ -133,6 +133,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_packages(before.run, after.run),
         *settings,
         *_run_options(before, after),
+        *_model_keys(old.get("model"), new.get("model")),
         *_contents(MODEL_FILE, old.get("model_files"), new.get("model_files")),
         *_registered(old.get("registered_operators"), new.get("registered_operators")),
         *_statuses(before.status, after.status),
@@ -372,6 +373,13 @@ def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference
     ]
 
 
+def _model_keys(old: Any, new: Any) -> list[Difference]:
+    """Keys of the model in its suite file; records of an older perfdash have none."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return []
+    return _contents(MODEL_KEY, _flat(old), _flat(new))
+
+
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a run or configuration by name, variables one by one, without those of compiling."""
     return {
@@ -383,7 +391,7 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _contents(about: str, old: Any, new: Any) -> list[Difference]:
-    """Files whose digests differ, by name."""
+    """What differs between two tables, by name, such as digests of files."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
     return [

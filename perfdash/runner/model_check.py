@@ -21,6 +21,7 @@ from perfdash.runner.plan import make_plan
 from perfdash.runner.slot import free_slots
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
+from perfdash.suites.suite_file import Suite
 
 _SLOT_BYTES = 8 << 30  # memory a slot: models are loaded side by side
 # Failures that neighbouring cases or the machine may cause: the model is tried again alone.
@@ -57,21 +58,35 @@ def check_models(
 
     `bounded` uses only free cores, and no more slots than the memory holds. Raises UsageError, MachineError.
     """
-    plan, _ = make_plan(settings, uncut=True)
+    cases = planned_checks(settings)
     slots = slots_of(settings)
     if bounded:
         if settings.device == "cpu" and not settings.cores:
             slots = free_slots(settings.threads) or slots  # without a free core the error names its holder
         slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
-    real = [case for case in plan.cases if case.skip_reason is None]
-    if not real:
-        raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+    real = [case for case in cases if case.skip_reason is None]
     with (
         tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs,
         open_executor(settings, slots, Path(logs)) as executor,
     ):
         check_slots(executor.introduce(real), real)
-        return check(plan.cases, executor, Path(logs), on_check)
+        return check(cases, executor, Path(logs), on_check)
+
+
+def planned_checks(settings: RunSettings) -> tuple[Planned, ...]:
+    """The cases to check: each model in one batch size, unless --batch-size names several.
+
+    Scenario `sizes` is about compiling, so its models are checked in inference. Raises UsageError, also where
+    every case is skipped.
+    """
+    if settings.scenario == "sizes":
+        settings = settings.model_copy(update={"scenario": "inference"})
+    settings = settings.model_copy(update={"sizes": None, "sizes_of": None})
+    cases = make_plan(settings, uncut=True, adapt=Suite.for_check)[0].cases
+    if all(case.skip_reason for case in cases):
+        reasons = dict.fromkeys(str(case.skip_reason) for case in cases)
+        raise UsageError(f"every model is skipped: {'; '.join(reasons)}")
+    return cases
 
 
 def check(

@@ -47,10 +47,12 @@ def cells_of(stage: str, parameters: Mapping[str, str], agents: Mapping[str, str
 def _measured(parameters: Mapping[str, str]) -> list[Cell]:
     """Suite files of the user share the cell `own`, which is not cut into shards.
 
+    So do models that RUN_ARGUMENTS names in place of the default suites (OWN_MODELS=yes).
     Without DTYPES a cell measures the dtypes of its suite and configurations.
     """
     suites = _words(parameters["SUITES"])
-    files = [suite for suite in suites if suite.endswith(".toml") or "/" in suite]
+    own_models = parameters.get("OWN_MODELS") == "yes"
+    files = [suite for suite in suites if own_models or suite.endswith(".toml") or "/" in suite]
     shards = int(parameters["SHARDS"])
     groups = [(suite, suite, shards) for suite in suites if suite not in files]
     if files:

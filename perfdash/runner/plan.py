@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import Suite, load_suite, notebook_model, own_models
-from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
+from perfdash.suites.suite_file import CHECKOUT_SUITE, Suite, notebook_model, own_models
+from perfdash.suites.torchbench_checkout import find_checkout, needs_checkout, suite_named
 from perfdash.worker import own_files, registry
 
 # Fields that may differ when a run is resumed: limits and hints on the duration.
@@ -68,18 +68,21 @@ class Plan:
 
 
 def make_plan(
-    settings: RunSettings, uncut: bool = False, notebook: str | None = None
+    settings: RunSettings,
+    uncut: bool = False,
+    notebook: str | None = None,
+    adapt: Callable[[Suite], Suite] | None = None,
 ) -> tuple[Plan, dict[str, str]]:
     """Plan a run: its cases with costs and shard, and the suites' dynamo names.
 
     `uncut` leaves out costs and shard, for a run that has its own, or needs none. `notebook`: the function
-    of a notebook that makes one more model. Raises UsageError.
+    of a notebook that makes one more model. `adapt` changes each suite. Raises UsageError.
     """
     if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
         raise UsageError(not_one_of("--scenario", settings.scenario, registry.names("scenarios")))
     names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
     path = settings.torchbench
-    suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
+    suites = [suite_named(name, path) for name in names]
     if settings.model:
         suites.append(own_models(settings.model))
     if notebook:
@@ -92,8 +95,8 @@ def make_plan(
     _refuse_equal_names(suites)
     if needs_checkout(suites):
         find_checkout(path)
-    planned = select(suites, settings)
-    dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    planned = select(list(map(adapt, suites)) if adapt else suites, settings)
+    dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
     measured = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
@@ -104,15 +107,26 @@ def make_plan(
     return cut(planned, costs, shard), dynamo_names
 
 
+def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:
+    """The name of each suite in CSV files: one that several suites share would put them into one file."""
+    names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    shared = list(names.values())
+    return {suite: suite if shared.count(name) > 1 else name for suite, name in names.items()}
+
+
 def _refuse_equal_names(suites: Sequence[Suite]) -> None:
-    """Raise UsageError where two suite files have one name: cases know their suite by its name alone."""
-    paths: dict[str, Path] = {}
+    """Raise UsageError for two suite files of one name: cases know their suite by its name alone.
+
+    Names that differ in `_` and `-` only are one in the names of files.
+    """
+    first: dict[str, Suite] = {}
     for suite in suites:
-        other = paths.setdefault(suite.name, suite.path)
-        if other != suite.path:
+        other = first.setdefault(Case(suite=suite.name, model="").name, suite)
+        if other.path != suite.path:
+            name = repr(suite.name)
+            named = f"both named {name}" if other.name == suite.name else f"named {other.name!r} and {name}"
             raise UsageError(
-                f"--suite: {other} and {suite.path} are both named {suite.name!r}; "
-                "change the key 'name' of one of them"
+                f"--suite: {other.path} and {suite.path} are {named}; change the key 'name' of one of them"
             )
 
 

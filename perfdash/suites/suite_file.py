@@ -5,15 +5,18 @@ Also the limits that a model's outputs are judged by, and the labelled data that
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
+    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -29,8 +32,9 @@ from perfdash.suggestions import did_you_mean
 from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
-PerDtype = float | dict[Dtype, float]
+PerDtype = dict[Dtype, NonNegativeFloat]
 OWN = "own"  # the suite of the models that --model names
+CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
@@ -41,6 +45,8 @@ Setting = Callable[..., Any]
 # With fewer bits both sides differ more from the float64 reference (factors of the dynamo runners).
 _FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
 
+_FILE_NAME = r"^[A-Za-z0-9_.-]{1,60}$"
+
 # Ending of transformers' classes that classify a text.
 _TEXT_HEAD = "ForSequenceClassification"
 # Allowed distance to eager's outputs (relative rmse) where they differ by intent.
@@ -48,7 +54,7 @@ _DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BatchSize(_Strict):
@@ -79,7 +85,7 @@ class Way(_Strict):
 def _keys_of_cases(training: bool) -> type[_Strict]:
     """The keys that a case's specification declares (records.Option), as a model; None where not set."""
     keys: dict[str, Any] = {
-        name: (validated_type(kind | None, option), None)
+        name: (validated_type(kind, option) | None, None)
         for name, (kind, option) in declared_options(Specification).items()
         if option.training == training
     }
@@ -105,11 +111,13 @@ class Common(_Keys):
     batch_size: BatchSize | None = None
     batch_sizes: tuple[PositiveInt, ...] | None = None  # all of these, instead of batch_size
     tolerance: PerDtype | None = None
-    tolerance_freezing: float | None = None  # instead of tolerance, where inductor freezes the weights
+    tolerance_freezing: NonNegativeFloat | None = (
+        None  # instead of tolerance, where inductor freezes the weights
+    )
     factor: PerDtype | None = None
     distance: dict[Literal["bfloat16", "float16", "amp", "int8"], PositiveFloat] | None = None
     data: Literal["digits", "images", "text"] | None = None  # the labelled data that it can be scored on
-    config: dict[str, Any] | None = None  # of the model, as its loader understands it
+    config: dict[str, JsonValue] | None = None  # of the model, as its loader understands it
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
     phase_timeout_s: dict[Phase, PositiveFloat] | None = None
@@ -130,6 +138,13 @@ class Common(_Keys):
             return {"one_thread": value, "cpu": value, "cuda": value}
         return value
 
+    @field_validator("tolerance", "factor", mode="before")
+    @classmethod
+    def _one_number_for_all_dtypes(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return dict.fromkeys(DTYPES, value)
+        return value
+
 
 class Training(_TrainingKeys, Common):
     """What is set otherwise for training."""
@@ -139,6 +154,9 @@ class Settings(Common):
     """What `[defaults]` and each `[[models]]` may set."""
 
     training: Training | None = None
+
+
+_Settings = TypeVar("_Settings", bound=Common)
 
 
 class Model(Settings):
@@ -151,7 +169,7 @@ class Model(Settings):
     name: str = Field(min_length=1)
     target: str | None = None
     # Keys of the configuration that differ on the back end's side; `channels_last` sets the memory format.
-    variant: dict[str, Any] | None = None
+    variant: dict[str, JsonValue] | None = None
     loader: str | None = None  # instead of the suite's
     parameters: int | None = Field(default=None, gt=0)
     quick: bool = False
@@ -160,10 +178,12 @@ class Model(Settings):
 class Suite(_Strict):
     """A suite file."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    name: str = Field(pattern=_FILE_NAME)
     loader: str = ""  # of the models that name none
     title: str = ""
-    dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
+    dynamo_name: str | None = Field(
+        default=None, pattern=_FILE_NAME
+    )  # the suite's name in the dynamo runners' file names
     defaults: Settings = Settings()
     # The dtype of eager that every technique is compared with; default: the dtype of the case.
     baseline_dtype: Literal["float32"] | None = None
@@ -179,25 +199,59 @@ class Suite(_Strict):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"listed twice: {', '.join(twice)}")
+        files: dict[str, str] = {}
+        for name in names:
+            other = files.setdefault(_file_name(name), name)
+            if other != name:
+                raise ValueError(f"{other} and {name} have one file name: rename one of them")
         return models
 
     def loader_of(self, model: Model) -> str:
         """The name of the loader that the model comes by."""
         return registry.canonical(model.loader or self.loader)
 
-    def setting(self, model: Model, key: str, otherwise: Any = None, scenario: str = "inference") -> Any:
+    def setting(
+        self,
+        model: Model,
+        key: str,
+        otherwise: Any = None,
+        scenario: str = "inference",
+        entry: str | None = None,
+    ) -> Any:
         """A setting of a model: its own, else the suite's default, else `otherwise`.
 
-        For training what is set for training comes before both.
+        For training what is set for training comes before both. `entry`: of a table by dtype, only this
+        entry; where a table does not have it, the next level counts.
         """
         levels: list[Common | None] = [model, self.defaults]
         if scenario == "training":
             levels = [model.training, self.defaults.training, *levels]
         for level in levels:
             value = getattr(level, key, None)
+            if entry is not None and isinstance(value, dict):
+                value = value.get(entry)
             if value is not None:
                 return value
         return otherwise
+
+    def for_check(self) -> Suite:
+        """The suite in the smallest of several batch sizes, and in inference instead of scenario `sizes`."""
+        return self.model_copy(
+            update={
+                "scenario": "inference" if self.scenario == "sizes" else self.scenario,
+                "defaults": _in_one_size(self.defaults),
+                "models": tuple(map(_in_one_size, self.models)),
+            }
+        )
+
+
+def _in_one_size(settings: _Settings) -> _Settings:
+    update: dict[str, Any] = {}
+    if settings.batch_sizes:
+        update["batch_sizes"] = (min(settings.batch_sizes),)
+    if training := getattr(settings, "training", None):
+        update["training"] = _in_one_size(training)
+    return settings.model_copy(update=update)
 
 
 class OwnModels(Suite):
@@ -234,6 +288,12 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
+    is_own = suite.path.parent != bundled("suites").resolve()
+    if is_own and suite.name in {*suite_names(), OWN, CHECKOUT_SUITE}:
+        raise UsageError(
+            f"suite file {path}: key 'name': {suite.name} is a name of perfdash's own: give it another, "
+            "because results belong to the series of their suite's name"
+        )
     if suite.scenario not in registry.names("scenarios"):
         raise UsageError(
             f"suite file {path}: key 'scenario': no scenario named "
@@ -261,17 +321,26 @@ def load_suite(name_or_path: str) -> Suite:
 
 
 def own_models(targets: Sequence[str]) -> Suite:
-    """A suite of models of the user's own, each from `file.py:function`."""
-    models: list[Model] = []
-    for target in dict.fromkeys(targets):
+    """A suite of models of the user's own, each from `file.py:function`; one that is given twice once."""
+    models: dict[tuple[Path, str], Model] = {}
+    names: set[str] = set()
+    for target in targets:
         file, _, function = target.rpartition(":")
         if not file or not function:
             raise UsageError(f"--model {target!r}: give it as file.py:function")
-        name = f"{Path(file).stem}.{function}"
-        if any(model.name == name for model in models):
-            name = f"{Path(file).with_suffix('')}.{function}"
-        models.append(Model(name=name, target=target, quick=True))
-    return OwnModels(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+        path = Path(os.path.abspath(file))
+        if (path, function) in models:
+            continue
+        places = (path.stem, Path(file).with_suffix(""), path.with_suffix(""), path)
+        name = next(name for place in places if _file_name(name := f"{place}.{function}") not in names)
+        names.add(_file_name(name))
+        models[path, function] = Model(name=name, target=target, quick=True)
+    return OwnModels(name=OWN, loader="python", models=tuple(models.values()), path=Path.cwd() / "own.toml")
+
+
+def _file_name(model: str) -> str:
+    """What the names of files have of a model's name: `a_b` and `a-b` are the same there."""
+    return Case(suite="", model=model).name
 
 
 def notebook_model(name: str) -> Suite:
@@ -304,7 +373,7 @@ def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
 
     freezing: whether the case's options ask for it. Inductor freezes nothing in training.
     """
-    plain = _per_dtype(setting("tolerance", 1e-3), case.dtype, 1e-3)
+    plain = setting("tolerance", 1e-3, entry=case.dtype)
     frozen = setting("tolerance_freezing", plain)
     freezes = freezing or case.backend == "inductor-freezing"
     freezes = freezes or (case.backend == "inductor-max-autotune" and case.device == "cpu")
@@ -319,8 +388,8 @@ def distance_bound(
     if not lossy and baseline is None and not autocast:
         return None
     kind = "int8" if lossy else "amp" if autocast else dtype
-    own: dict[str, float] = setting("distance", {})
-    return own.get(kind, _DISTANCE[kind])
+    bound: float = setting("distance", _DISTANCE[kind], entry=kind)
+    return bound
 
 
 def labelled_data(
@@ -347,13 +416,7 @@ def kind_of(data: str) -> str:
     return "text" if path.is_file() or (path / "data.csv").is_file() else "images"
 
 
-def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
-    if isinstance(value, dict):
-        # The keys are literals, and dtype is one of them, which the type checker cannot know.
-        return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
-    return value
-
-
 def factor(setting: Setting, dtype: str) -> float:
     """How many times eager's own error the compiled one may be."""
-    return _per_dtype(setting("factor", _FACTOR), dtype, _FACTOR[dtype])
+    times: float = setting("factor", _FACTOR[dtype], entry=dtype)
+    return times

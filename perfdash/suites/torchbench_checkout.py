@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.suites.suite_file import BatchSize, Model, Settings, Suite, load_suite
+from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Settings, Suite, load_suite
 
-CHECKOUT_SUITE = "torchbench-checkout"
 _FOLDERS = ("models", "canary_models")
 _BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
+_NOT_OURS = frozenset({"config", "inputs", "batch_size", "cost_s", "skip"})  # theirs, or unknown
 _FIXED = "ALLOW_CUSTOMIZE_BSIZE"
 
 
@@ -28,6 +28,11 @@ def find_checkout(path: Path | None) -> Path:
             "that `git clone` made"
         )
     return folder
+
+
+def suite_named(name: str, checkout: Path | None) -> Suite:
+    """A suite by name or by the path of its file, or that of the checkout. Raises UsageError."""
+    return checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name)
 
 
 def needs_checkout(suites: Sequence[Suite]) -> bool:
@@ -63,11 +68,13 @@ def checkout_suite(path: Path | None) -> Suite:
 
 
 def _settings(model: Model | None) -> dict[str, Any]:
-    """The settings of our own model that also hold for torchbench's: judging and limits."""
-    not_ours = {"config", "inputs", "batch_size", "cost_s", "skip"}
+    """The settings of our own model that also hold for torchbench's: judging and limits, in training too."""
     if model is None:
         return {}
-    return {key: getattr(model, key) for key in Settings.model_fields if key not in not_ours}
+    settings = {key: getattr(model, key) for key in Settings.model_fields if key not in _NOT_OURS}
+    if model.training:
+        settings["training"] = model.training.model_copy(update=dict.fromkeys(_NOT_OURS))
+    return settings
 
 
 def _model_folders(checkout: Path) -> list[Path]:

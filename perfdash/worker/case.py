@@ -499,7 +499,7 @@ class CaseProcess:
         if cache and (loaded := loaded_files.digests_or_note(cache, self.job.scratch, notes)):
             figures["loaded"] = loaded
         found, texts = loaded_files.of_model(registry.find("loaders", self.job.loader), self.job)
-        figures |= found
+        figures |= {**found, "model": structure.model_keys_of(self.job)}
         if texts:
             self.emit("model_files", files=texts)
         return figures, notes

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Dict, Optional
+
+_MOST_CHARS = 4 << 20  # of sources that are handed over
 
 _sources: Dict[Path, str] = {}
 
@@ -49,3 +52,34 @@ def digest_now(path: Path) -> Optional[str]:
 def digest_of_text(text: str) -> str:
     """The digest of a file with this text."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def imported_from(folder: Path, scratch: str) -> dict[str, str]:
+    """The sources of the modules below a folder that this process has imported, by path from there.
+
+    Each is as it was executed, or as it was when this function first found it. `scratch`: the folder of the
+    case, whose files are generated.
+    """
+    texts: dict[str, str] = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        path = Path(file) if isinstance(file, str) else None
+        if path is None or path.suffix != ".py" or not is_own(path, folder, scratch):
+            continue
+        try:
+            text = source(path)
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
+            texts[str(path.relative_to(folder))] = text
+    return dict(sorted(texts.items()))
+
+
+def is_own(path: Path, folder: Path, scratch: str) -> bool:
+    """Whether a file lies below a folder, belongs to no installed package and is not generated."""
+    return folder in path.parents and Path(scratch) not in path.parents and not _is_installed(path)
+
+
+def _is_installed(path: Path) -> bool:
+    own = Path(__file__).resolve().parents[1]
+    return own in path.parents or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

@@ -263,6 +263,18 @@ def settings_of(job: Any) -> dict[str, Any]:
     }
 
 
+def model_keys_of(job: Any) -> dict[str, Any]:
+    """What the model is built from, by the keys of its suite, without the place of its files."""
+    is_file = job.loader == "python"
+    return {
+        "loader": job.loader,
+        "target": os.path.basename(job.target) if is_file else job.target,
+        "config": {key: value for key, value in job.config.items() if key != "checkout"},
+        "inputs": job.inputs,
+        "variant": job.variant,
+    }
+
+
 def of_case(
     folder: str, frames: Frames, isa: Optional[str], settings: dict[str, Any], keep_code: bool = False
 ) -> tuple[dict[str, Any], Optional[list[str]], list[str]]:

@@ -107,6 +107,29 @@ def test_a_dtype_is_passed_on_where_one_was_given_whatever_the_configurations(st
     assert ("--dtype" in call) == ("DTYPES" in more)
 
 
+@pytest.mark.parametrize("source", ["--torchbench /b", "--torchbench=/b", "--model net.py:make"])
+def test_what_suites_names_is_measured_also_beside_models_of_ones_own(stage, source):
+    for suites in ("", "torchbench,huggingface,timm", "mine.toml", "timm,torchbench-checkout"):
+        more = {"RUN_ARGUMENTS": source, "SUITES": suites}
+        more["PERFDASH_NIGHTLY"] = str(stage.home / f"night of {suites}")
+        assert script(stage, "nightly/measure.sh", **more).returncode == 0
+        (call,) = stage.calls("run")
+        is_default = suites in ("", "torchbench,huggingface,timm")
+        assert (f" --suite {suites} " in call) != is_default
+        assert ("--suite" in call) != is_default
+        assert call.endswith(f" {source}")
+
+
+@pytest.mark.parametrize(
+    ("suites", "cells"), [("", ["own-cpu-1"]), ("timm,huggingface", ["timm-cpu-1", "huggingface-cpu-1"])]
+)
+def test_models_in_place_of_the_default_suites_are_one_cell(stage, suites, cells):
+    more = {"RUN_ARGUMENTS": "--torchbench /b", "SUITES": suites, "NIGHT": str(stage.home / "night")}
+    done = script(stage, "nightly/cells.sh", "measure", "--json", **more)
+    assert done.returncode == 0, done.stderr
+    assert [cell["CELL"] for cell in json.loads(done.stdout)] == cells
+
+
 def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
     (stage.home / "mine.toml").write_text(
         "name = 'mine'\nloader = 'timm'\n[[ways]]\nbackend = 'inductor'\ndtypes = ['amp', 'bfloat16']\n"
@@ -302,6 +325,7 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
     ("--processes many", "give a whole number"),
     ("timm", "'timm' is not an option"),
     ("--suite tim", "did you mean timm?"),
+    ("--suite timm,torchbench-checkout", ""),
     ("--dtype float31", "did you mean float32?"),
     ("--allocator stedy", "did you mean steady?"),
 ])  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.cli import bisect_output
+from tests.checkouts import write_checkout
 from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.repositories import Repository
 from tests.wheels import make_wheel
@@ -135,6 +136,22 @@ def test_what_perfdash_toml_says(typed, library):
         "exit code of the command of true"
         in typed("--good", "v1.0.9", "--bad", "main", "--dry-run", "--", "true").out
     )
+
+
+def test_a_checkout_that_perfdash_toml_names(typed, library, tmp_path):
+    write_checkout(tmp_path / "benchmark")
+    settings = library[0].folder / "sub" / "perfdash.toml"
+    torch = ("--good", "2.13.0", "--bad", "2.14.0", "--suite", "torchbench-checkout")
+    ran = typed(*torch, "--model", "plain")
+    assert (ran.code, "come from a checkout: give its folder, --torchbench PATH" in ran.err) == (2, True)
+    assert "--suite torchbench " not in ran.err, "that is other code"
+    settings.write_text(f'[torchbench]\npath = "{tmp_path}/benchmark"\n')
+    ran = typed(*torch, "--model", "plian")
+    assert (ran.code, "matches no model of torchbench-checkout (did you mean plain" in ran.err) == (2, True)
+    settings.write_text(settings.read_text() + '[bisect]\nsuite = "torchbench-checkout"\nmodel = "plain"\n')
+    ran = typed("--good", "v1.0.9", "--bad", "main", "--dry-run")
+    assert ran.code == 0, ran.err
+    assert "of torchbench-checkout" in ran.out
 
 
 @pytest.mark.parametrize(("text", "why"), [

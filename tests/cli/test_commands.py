@@ -17,8 +17,28 @@ def test_list(command):
     assert "mobilenetv3_large_100" in ran.out
     (suite,) = json.loads(command("list", "timm", "--json").out)
     assert suite["source"].endswith("timm.toml")
-    keys = {"name", "loader", "target", "parameters", "batch_size", "quick", "skip"}
+    keys = {"name", "loader", "target", "parameters", "batch_size", "batch_sizes", "quick", "skip"}
     assert keys == set(suite["models"][0])
+
+
+def test_list_has_the_batch_sizes_of_the_suites_scenario(command, tmp_path):
+    (tmp_path / "mine.toml").write_text("""
+name = "mine"
+loader = "timm"
+scenario = "training"
+[defaults]
+training = { batch_size = 8, skip = { reason = "untrainable", devices = ["cuda"] } }
+[[models]]
+name = "one"
+[[models]]
+name = "many"
+batch_sizes = [1, 2, 64]
+""")
+    lines = [line.split() for line in command("list", "mine.toml").out.splitlines()]
+    assert [line[:4] for line in lines[1:]] == [["one", "8", "8", "8"], ["many", "1,2,64", "timm", "skipped"]]
+    models = json.loads(command("list", "mine.toml", "--json").out)[0]["models"]
+    assert [model["batch_sizes"] for model in models] == [None, [1, 2, 64]]
+    assert models[0]["batch_size"] == {"one_thread": 8, "cpu": 8, "cuda": 8}
 
 
 def test_config_shows_origins(command, tmp_path):

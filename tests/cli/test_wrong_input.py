@@ -15,6 +15,7 @@ FILES = {
     "unknown.toml": 'name = "u"\nloader = "timm"\nmodle = 3\n[[models]]\nname = "x"\n',
     "kind.toml": 'name = "k"\nloader = "timm"\n[[models]]\nname = "resnet18"\nbatch_size = "many"\n',
     "loader.toml": 'name = "l"\nloader = "tim"\n[[models]]\nname = "resnet18"\n',
+    "taken.toml": 'name = "timm"\nloader = "timm"\n[[models]]\nname = "resnet18"\n',
     "setting.toml": 'compile_moed = "max-autotune"\n',
     "series.csv": "time,value\n1,2\n2,x\n",
 }
@@ -41,6 +42,7 @@ TABLE = [
     (["run", "--suite", "unknown.toml"], ["unknown key 'modle'", "did you mean models"]),
     (["run", "--suite", "kind.toml"], ["kind.toml: key 'models.0.batch_size", "resnet18", "'many' is not a"]),
     (["run", "--suite", "loader.toml"], ["no loader named 'tim' (did you mean timm"]),
+    (["run", "--suite", "taken.toml"], ["taken.toml: key 'name': timm is a name of perfdash's own"]),
     (["run", "--suite", "timm", "--models", "resnt18"], ["'resnt18'", "did you mean", "list timm"]),
     # Values of options
     ([*OWN, "--dtype", "fp16"], ["--dtype: 'fp16' is not one of float32, ", "(did you mean float16"]),
@@ -57,6 +59,7 @@ TABLE = [
     ([*OWN, "--jobs", "none"], ["--jobs: 'none'", "give 1 or more, or auto"]),
     ([*OWN, "--margin", "0"], ["--margin: 0.0 must be more than 0"]),
     ([*OWN, "--timeout", "-1"], ["--timeout: -1.0 must be more than 0"]),
+    ([*OWN, "--memory-limit", "inf"], ["--memory-limit: inf is not a finite number"]),
     ([*OWN, "--phase-timeout", "compil=3"], ["'compil' is not one of", "did you mean compile"]),
     ([*OWN, "--phase-timeout", "compile"], ["'compile' is not KEY=VALUE", "compile=600"]),
     ([*OWN, "--env", "FOO"], ["--env: 'FOO' is not KEY=VALUE", "OMP_DYNAMIC=FALSE"]),

@@ -116,6 +116,25 @@ def test_the_models_own_file_is_named_and_the_host_is_not():
     assert "The model's file layers.py is new" in told(new)
 
 
+def test_an_edited_key_of_the_suite_is_named_and_the_host_is_not():
+    model = {"loader": "timm", "target": "vit", "config": {"depth": 2}, "inputs": {}, "variant": {}}
+    old = {**PLAIN, "model": model}
+    new = {
+        **PLAIN,
+        "model": {**model, "target": "vit_large", "config": {"depth": 9}, "inputs": {"size": [3, 8]}},
+    }
+    for metric in (None, "backend_ms", "eager_ms"):
+        found = told(new, old, metric)
+        assert found.startswith(
+            "The model has other keys in its suite (config depth: 2 -> 9, inputs size: none -> [3, 8] and "
+            "target: vit -> vit_large)"
+        ), metric
+        assert "host" not in found
+    assert "suite" not in told(new), "a record of an older perfdash has none"
+    explanation = compare(side(old), side(new))
+    assert "Keys of the model in its suite:\n  config depth: 2 -> 9\n" in text(explanation)
+
+
 def test_a_variable_of_the_shell_is_named():
     facts = {**run().run.environment, "variables": {"OMP_WAIT_POLICY": "passive"}}
     found = told(PLAIN, environment=facts)

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
-from perfdash.runner.model_check import check
+from perfdash.runner.model_check import check, planned_checks
+from perfdash.settings import RunSettings
 from tests.runner.planned import PLANNED
 
 OK = [
@@ -133,3 +135,32 @@ def test_a_crash_comes_with_what_it_last_printed(tmp_path):
     crash = ProcessOutcome(OK[:1], signal.SIGSEGV, tail=["first", "free(): invalid pointer"])
     _, outcomes = run(tmp_path, [planned("a")], {"a": crash}, slots=1)
     assert outcomes["a"].reason.endswith("it last printed: free(): invalid pointer")
+
+
+def planned_suite(tmp_path, text, **settings):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'name = "mine"\nloader = "timm"\n{text}\n[[models]]\nname = "resnet18"\n')
+    return planned_checks(RunSettings(suite=(str(path),), backend=("eager",), **settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [('scenario = "sizes"\n[defaults]\nsizes = [2, 4]', {}), ("", {"scenario": "sizes", "sizes": (2, 4)})],
+)
+def test_a_model_that_is_measured_in_several_sizes_is_checked_in_inference(tmp_path, text, settings):
+    (case,) = planned_suite(tmp_path, text, **settings)
+    assert (case.case.scenario, case.skip_reason) == ("inference", None)
+
+
+def test_a_model_is_checked_in_its_smallest_batch_size(tmp_path):
+    text = "[defaults]\nbatch_sizes = [64, 2, 4096]\ntraining = { batch_sizes = [8, 16] }"
+    sizes = [
+        [case.case.batch_size for case in planned_suite(tmp_path, text, **settings)]
+        for settings in ({}, {"scenario": "training"}, {"batch_size": (32, 64)})
+    ]
+    assert sizes == [[2], [8], [32, 64]]
+
+
+def test_nothing_to_check_says_why(tmp_path):
+    with pytest.raises(UsageError, match="every model is skipped: too large"):
+        planned_suite(tmp_path, '[defaults]\nskip = { reason = "too large" }')

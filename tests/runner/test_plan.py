@@ -17,6 +17,7 @@ from perfdash.runner.plan import (
 )
 from perfdash.settings import RunSettings
 from perfdash.worker import own_files
+from tests.checkouts import write_checkout
 from tests.runner.planned import CASES, COSTS, case
 
 
@@ -151,3 +152,27 @@ def test_two_suites_of_one_name_are_refused(tmp_path):
     assert all(text in str(refusal.value) for text in (first, second, "named 'team'"))
     plan, _ = make_plan(RunSettings(suite=(first, first)))
     assert len(plan.cases) == 1
+
+
+def test_two_suites_of_one_dynamo_name_have_files_of_their_own(tmp_path):
+    checkout = write_checkout(tmp_path / "benchmark")
+    names = [
+        make_plan(RunSettings(suite=suites, torchbench=checkout), uncut=True)[1]
+        for suites in (("torchbench-checkout",), ("timm", "torchbench", "torchbench-checkout", "timm"))
+    ]
+    assert names == [
+        {"torchbench-checkout": "torchbench"},
+        {"timm": "timm_models", "torchbench": "torchbench", "torchbench-checkout": "torchbench-checkout"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("my_nets", "both named 'my_nets'"), ("my-nets", "named 'my_nets' and 'my-nets'")]
+)
+def test_suites_of_one_file_name_are_refused(tmp_path, name, words):
+    """The generated code of a case is kept under its name, where `_` and `-` are the same."""
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for file, suite in zip(files, ("my_nets", name), strict=True):
+        file.write_text(f'name = "{suite}"\nloader = "timm"\n[[models]]\nname = "resnet18"\n')
+    with pytest.raises(UsageError, match=rf"a\.toml and {files[1]} are {words}; change the key 'name'"):
+        make_plan(RunSettings(suite=tuple(map(str, files))), uncut=True)

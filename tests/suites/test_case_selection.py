@@ -1,6 +1,7 @@
 import pytest
 
 from perfdash.errors import UsageError
+from perfdash.files import bundled
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite, own_models, suite_names
@@ -69,6 +70,34 @@ def test_settings_come_from_the_model_then_the_defaults(write):
         {"X": "1", "Y": "2"},
     )
     assert b.skip_reason is None
+
+
+def test_a_dtype_that_a_table_does_not_name_has_the_next_level(write):
+    text = """
+name = "mine"
+loader = "timm"
+[defaults]
+tolerance = 1e-5
+factor = 1.2
+distance = { bfloat16 = 0.3, amp = 0.4 }
+training = { tolerance = 2e-2 }
+[[models]]
+name = "a"
+tolerance = { bfloat16 = 1e-2 }
+factor = { bfloat16 = 5.0 }
+distance = { bfloat16 = 0.1 }
+training = { tolerance = { amp = 7e-2 } }
+"""
+    suite = load_suite(write(text.replace("[defaults]", 'baseline_dtype = "float32"\n[defaults]')))
+
+    def judged(**settings):
+        planned = select([suite], RunSettings(dtype=("float32", "bfloat16", "amp"), **settings))
+        return {p.case.dtype: (p.tolerance, p.factor, p.distance_bound) for p in planned}
+
+    assert judged() == {"float32": (1e-5, 1.2, None), "bfloat16": (1e-2, 5.0, 0.1), "amp": (1e-5, 1.2, 0.4)}
+    assert {dtype: tolerance for dtype, (tolerance, _, _) in judged(scenario="training").items()} == {
+        "float32": 2e-2, "bfloat16": 2e-2, "amp": 7e-2,
+    }  # fmt: skip
 
 
 def test_batch_size_follows_the_device_and_threads(write):
@@ -155,9 +184,22 @@ def test_training_freezes_nothing():
         (('loader = "timm"', 'loader = "tim"'), ["key 'loader'", "'tim'", "timm"]),
         (('loader = "timm"', ""), ["key 'loader'", "required"]),
         (('name = "b_large"', 'name = "a_small"'), ["listed twice: a_small"]),
+        (('name = "b_large"', 'name = "a-small"'), ["a_small and a-small have one file name: rename one"]),
         (("[defaults]", "[default]"), ["unknown key 'default'", "did you mean defaults"]),
         (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 14"]),
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
+        (("tolerance = 0.5", "tolerance = -1"), ["models.1.tolerance", "b_large", "-1 must be at least 0"]),
+        (("factor = 7.0", "factor = nan"), ["models.1.factor", "nan is not a finite number"]),
+        (("factor = 7.0", "factor = true"), ["models.1.factor", "True is not a table"]),
+        (("factor = 7.0", "memory_limit_gb = inf"), ["memory_limit_gb", "inf is not a finite number"]),
+        (('env = { X = "1" }', "config = { since = 2020-01-01 }"), ["since", "2020-01-01 is a date or time"]),
+        (('env = { X = "1" }', "inputs = { at = [07:32:00] }"), ["inputs.at", "07:32:00 is a date or time"]),
+        (('env = { X = "1" }', "variant = { a = nan }"), ["variant.a", "nan is not a finite number"]),
+        (
+            ('name = "mine"', 'name = "mine"\ndynamo_name = "team/bench"'),
+            ["key 'dynamo_name': 'team/bench' is no name: give up"],
+        ),
+        (('name = "mine"', f'name = "{"m" * 61}"'), ["key 'name': 'mmm", "is no name"]),
     ],
 )
 def test_a_wrong_suite_file_names_file_and_key(write, change, words):
@@ -166,6 +208,15 @@ def test_a_wrong_suite_file_names_file_and_key(write, change, words):
         load_suite(path)
     for word in [path, *words]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["timm", "own", "torchbench-checkout"])
+def test_a_name_of_perfdash_itself_is_refused(write, name):
+    """Cases know their suite by its name: its results would continue the series of the other suite."""
+    path = write(GOOD.replace('"mine"', f'"{name}"'))
+    with pytest.raises(UsageError, match=f"{path}: key 'name': {name} is a name of perfdash's own: give it"):
+        load_suite(path)
+    load_suite(str(bundled("suites") / "timm.toml"))
 
 
 def test_unknown_names_come_with_near_ones(write):
@@ -200,6 +251,17 @@ def test_own_models_of_one_name_are_told_apart(tmp_path):
         (tmp_path / folder / "net.py").write_text("")
     targets = [f"{tmp_path}/a/net.py:make", f"{tmp_path}/b/net.py:make", f"{tmp_path}/a/net.py:make"]
     assert len({p.case.name for p in select([own_models(targets)], RunSettings())}) == 2
+
+
+def test_own_models_are_told_apart_in_file_names_and_one_of_two_spellings_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("net_2.py", "net-2.py"):
+        (tmp_path / name).write_text("")
+    targets = ["net_2.py:make", "net-2.py:make", "./net_2.py:make", f"{tmp_path}/net-2.py:make"]
+    planned = select([own_models(targets)], RunSettings())
+    assert [p.target for p in planned] == [f"{tmp_path}/net_2.py:make", f"{tmp_path}/net-2.py:make"]
+    assert [p.case.model for p in planned] == ["net_2.make", f"{tmp_path}/net-2.make"]
+    assert len({p.case.name for p in planned}) == 2
 
 
 def test_own_model(tmp_path):

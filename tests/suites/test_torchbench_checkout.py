@@ -5,7 +5,8 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import select
-from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
+from perfdash.suites.suite_file import CHECKOUT_SUITE
+from perfdash.suites.torchbench_checkout import checkout_suite, find_checkout
 from tests.checkouts import write_checkout
 
 
@@ -40,6 +41,26 @@ def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
     assert planned["squeezenet1_1"].parameters is None
     assert planned["squeezenet1_1"].config == {"checkout": str(checkout)}
     assert planned["squeezenet1_1"].tolerance > planned["plain"].tolerance
+
+
+def test_in_training_a_model_we_know_has_its_own_batch_size_and_inputs(checkout):
+    folder = checkout / "torchbenchmark" / "models"
+    for name, body in {
+        "Background_Matting": "DEFAULT_EVAL_BSIZE = 1\n    ALLOW_CUSTOMIZE_BSIZE = False",
+        "densenet121": "DEFAULT_EVAL_BSIZE = 64",
+        "hf_BigBird": "DEFAULT_EVAL_BSIZE = 1",
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"class Model:\n    {body}\n")
+    settings = RunSettings(
+        torchbench=checkout, threads=4, scenario="training", models=("B*_*", "dense*", "hf*")
+    )
+    planned = {p.case.model: p for p in select([checkout_suite(checkout)], settings)}
+    assert {name: p.case.batch_size for name, p in planned.items()} == {
+        "Background_Matting": 1, "densenet121": 64, "hf_BigBird": 1,
+    }  # fmt: skip
+    assert not any(p.inputs or p.skip_reason for p in planned.values())
+    assert (planned["densenet121"].tolerance, planned["densenet121"].loss) == (1e-3, "mean")
 
 
 def test_refused(tmp_path, checkout):

@@ -211,6 +211,17 @@ def test_a_failed_guard_has_its_place_and_no_code(reason, guard):
     assert structure.failed_guard(reason) == guard
 
 
+def test_the_keys_of_a_model_hold_no_place_of_files():
+    job = SimpleNamespace(
+        loader="python", target="/home/me/net.py:make", config={"depth": 2}, inputs={"size": [3]}, variant={}
+    )
+    assert structure.model_keys_of(job) == {**vars(job), "target": "net.py:make"}
+    job = SimpleNamespace(
+        loader="torchbench", target="dcgan", config={"checkout": "/b"}, inputs={}, variant={}
+    )
+    assert structure.model_keys_of(job) == {**vars(job), "config": {}}
+
+
 def test_operators_with_underscores_are_told_apart():
     names = {"add", "native_layer_norm", "_softmax", "layer_norm", "native"}
     assert structure.fused_operators("cpp_fused__softmax_add_native_layer_norm_12", names) == [

@@ -16,7 +16,6 @@ from perfdash.records import Job
 from perfdash.worker import own_files
 
 PRELOAD: tuple[str, ...] = ()
-_MOST_CHARS = 4 << 20  # of sources that are handed over
 
 _modules: Dict[Path, Any] = {}  # those of the files that this process has executed
 
@@ -57,40 +56,17 @@ def _executed(path: Path) -> Any:
 
 
 def files(job: Job) -> dict[str, str]:
-    """The sources that the model is made of: its file and the modules beside it that it imported, by path.
-
-    Each is as it was executed, or as it was when this function first found it.
-    """
-    folder = _folder(job)
-    texts: dict[str, str] = {}
-    for module in list(sys.modules.values()):
-        source = getattr(module, "__file__", None)
-        path = Path(source) if isinstance(source, str) else None
-        if path is None or path.suffix != ".py" or not is_own(job, str(path)):
-            continue
-        try:
-            text = own_files.source(path)
-        except (OSError, SyntaxError, ValueError):
-            continue
-        if sum(map(len, texts.values())) + len(text) <= _MOST_CHARS:
-            texts[str(path.relative_to(folder))] = text
-    return dict(sorted(texts.items()))
+    """The sources that the model is made of: its file and the modules beside it that it imported, by path."""
+    return own_files.imported_from(_folder(job), job.scratch)
 
 
 def is_own(job: Job, file: str) -> bool:
     """Whether a file lies beside that of the model, belongs to no installed package and is not generated."""
-    path = Path(file)
-    is_generated = Path(job.scratch) in path.parents
-    return _folder(job) in path.parents and not is_generated and not _is_installed(path)
+    return own_files.is_own(Path(file), _folder(job), job.scratch)
 
 
 def _folder(job: Job) -> Path:
     return Path(job.target.rpartition(":")[0]).absolute().parent
-
-
-def _is_installed(path: Path) -> bool:
-    own = Path(__file__).resolve().parents[2]
-    return own in path.parents or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:

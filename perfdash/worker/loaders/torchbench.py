@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, Mapping
 
 import torch
 
 from perfdash.records import Job, Status
+from perfdash.worker import own_files
 from perfdash.worker.failures import Unmeasurable
 
 PRELOAD: tuple[str, ...] = ()
@@ -49,9 +51,20 @@ def load(job: Job) -> tuple[Any, Any]:
             f"{job.target} comes in batch size {model.batch_size} only: --batch-size {model.batch_size}",
         )
     module, inputs = model.get_module()
+    files(job)  # an edit of these modules from here on is not what runs
     if isinstance(inputs, Mapping):
         return module, dict(inputs)
     return module, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+
+
+def files(job: Job) -> dict[str, str]:
+    """The sources of the checkout that the model imported, by path in the checkout."""
+    return own_files.imported_from(Path(job.config["checkout"]), job.scratch)
+
+
+def is_own(job: Job, file: str) -> bool:
+    """Whether a file belongs to the checkout, and to no package that is installed below it."""
+    return own_files.is_own(Path(file), Path(job.config["checkout"]), job.scratch)
 
 
 def not_implemented(metadata: Any, device: str) -> str:
