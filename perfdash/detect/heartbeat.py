@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from perfdash.history.nightlies import OK, RUNNING, Nightly
 
 GOOD = ("ok", "running")
+LATEST = 2  # nightlies of a job by which it is judged
 _NAMED = 5  # problems named in one line, at most
 
 

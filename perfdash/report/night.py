@@ -51,7 +51,7 @@ from perfdash.report.changes import (
 )
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
-_NIGHTLIES = 200  # the latest, among which a missing one is sought
+_NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
 _FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
 _NOT_MEASURED = {str(status) for status in NOT_MEASURED}
@@ -202,7 +202,8 @@ def of_history(connection: sa.Connection, imported: Imported) -> Night:
 
 def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
     """One line on missing or broken nightlies before this run; None without any."""
-    all_nightlies = nightlies.load(connection, latest=_NIGHTLIES)
+    by_job = nightlies.latest_of_jobs(connection, _NIGHTLIES)
+    all_nightlies = [nightly for of_job in by_job.values() for nightly in of_job]
     settings = set()
     for row in imported.rows:
         words = f"{row.case.suite} {row.case.device} {row.case.dtype}"

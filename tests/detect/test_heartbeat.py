@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perfdash.detect.heartbeat import job_health, nightlies_of, problems_before
-from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
+from perfdash.detect.nightly_problems import nightly_problems
+from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly, copy_nightly
+from tests.stores import made_store
 
 DAY, GRACE = 86400, 3 * 3600
 START = datetime(2026, 11, 1, 1, tzinfo=UTC)
@@ -104,6 +106,16 @@ def test_of_several_that_a_run_may_be_of_each_is_reported_by_name():
 def test_around_a_change_of_the_clock_none_is_missing():
     assert problems_before([nightly(0), nightly(23 / 24)], [nightly(23 / 24)]) is None
     assert problems_before([nightly(0), nightly(25 / 24)], [nightly(25 / 24)]) is None
+
+
+def test_a_failed_nightly_is_reported_however_busy_other_jobs_are(tmp_path):
+    failed = nightly(0, FAILED, job="gpu")
+    busy = [nightly(0.5 + hour / 24, job="hourly", hours=0.5) for hour in range(201)]
+    with made_store(tmp_path / "history.db") as store, store.write() as connection:
+        for begun in (failed, *busy):
+            copy_nightly(connection, begun)
+        problems = nightly_problems(connection, at(9))
+    assert [beat.level for beat in problems if beat.job == "gpu"] == ["failed", "missing"]
 
 
 def of(nightlies, day, *settings, run="r"):

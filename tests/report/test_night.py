@@ -11,7 +11,7 @@ import pytest
 from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.history import alert_store
+from perfdash.history import alert_store, nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
@@ -20,7 +20,13 @@ from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED,
 from perfdash.report.comment import comment
 from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
-from perfdash.report.night import against, headline, machines_of_testbeds, of_history
+from perfdash.report.night import (
+    against,
+    headline,
+    machines_of_testbeds,
+    nightlies_before,
+    of_history,
+)
 from perfdash.report.weekly_digest import weekly_digest
 from tests.detect.simulated import by_hand, farm, judge_last, judge_nights, of_setting, slower
 from tests.history.made import case, row, run
@@ -321,6 +327,23 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         with store.read() as connection:
             assert "first run of this kind" in of_history(connection, nights[0]).untold
             assert "the 2 runs before it" in of_history(connection, nights[2]).against
+
+
+def test_a_failed_nightly_is_reported_however_busy_other_jobs_are(tmp_path):
+    def begun(job, begun, state, run=()):
+        return nightlies.Nightly(job, begun, begun, 86400, 10800, state, begun, runs=run)
+
+    after = run("2026-11-02")
+    times = [f"2026-11-01T{hour:02}:{minute:02}:00Z" for hour in range(12, 22) for minute in range(0, 60, 2)]
+    nights = [
+        begun("gpu", "2026-11-01T01:00:00Z", nightlies.FAILED),
+        *(begun("busy", time, nightlies.OK) for time in times),
+        begun("gpu", "2026-11-02T01:00:00Z", nightlies.OK, (after.run.name,)),
+    ]
+    with made_store(tmp_path / "h.db") as store, store.write() as connection:
+        for nightly in nights:
+            nightlies.copy_nightly(connection, nightly)
+        assert nightlies_before(connection, after) == "Before this nightly: 2026-11-01 failed"
 
 
 def test_a_run_that_the_history_does_not_have(tmp_path):
