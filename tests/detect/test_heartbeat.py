@@ -62,6 +62,16 @@ def test_how_many_did_not_come():
 
 
 @pytest.mark.parametrize(("nights", "expected"), [
+    ([nightly(0, FAILED), nightly(365)], ["failed", "late", "failed"]),
+    ([nightly(0), nightly(1, RUNNING), nightly(365, RUNNING)], ["ok", "running", "failed"]),
+    ([nightly(365)], ["failed"]),
+    ([nightly(0), nightly(1.5)], ["ok"]),  # by a clock that is a time zone off
+])  # fmt: skip
+def test_one_that_began_in_the_future_hides_no_other(nights, expected):
+    assert levels(nights, 1.2) == expected
+
+
+@pytest.mark.parametrize(("nights", "expected"), [
     ([nightly(0), nightly(1)], None),
     ([nightly(1)], None),
     ([nightly(0), nightly(1.8)], None),  # late by less than a night
