@@ -27,11 +27,12 @@ from perfdash.detect.findings import (
 from perfdash.detect.later_nights import with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
+    begins_in_the_future,
     first_latest_day,
-    has_enough_cases,
     is_a_night,
     is_first_of_its_week,
     is_of_the_week,
+    later_judged_first,
     runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -47,7 +48,6 @@ from perfdash.history.queries import (
     of_method,
     panel,
     settings_of_run,
-    shared_cases,
 )
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -89,11 +89,20 @@ def judge_new(
     _undo_replaced_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
-        waiting, first_days = [], {}
+        waiting: list[RunLine] = []
+        first_days = {}
         for bed in beds:
             since = first_days[bed] = first_latest_day(connection, bed, latest)
             runs = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
-            waiting += [run for run in runs if run.judged is None and run.results]
+            for run in runs:
+                if begins_in_the_future(run):
+                    warn(
+                        f"{run.name} begins in the future ({run.started[:10]}): the clock was wrong. No later "
+                        "night is compared with it. Leave it out of the history: "
+                        f'`perfdash history exclude {run.name} --because "wrong clock"`'
+                    )
+                elif run.judged is None and run.results:
+                    waiting.append(run)
             if skipped := _never_judged(connection, bed, since):
                 first, last = skipped[0], skipped[-1]
                 warn(
@@ -112,7 +121,7 @@ def judge_new(
             judged = judge_run(connection, run, rules)
             at = now()
             # A run that was imported after later nights were judged changes no alert.
-            if not judged.unlike and not _is_late(connection, run):
+            if not judged.unlike and not later_judged_first(connection, run):
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
         done.append(judged)
@@ -340,25 +349,3 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
 
 def _earlier(run: RunLine, later: RunLine) -> bool:
     return (run.started, run.id) < (later.started, later.id)
-
-
-def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night with half of its cases was judged already.
-
-    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
-    first may end last.
-    """
-    later = list_runs(
-        connection,
-        testbed_id=run.testbed_id,
-        since=run.started,
-        with_excluded=False,
-        settings=settings_of_run(connection, run.id),
-    )
-    judged = [
-        line.id
-        for line in later
-        if line.judged is not None and line.origin == run.origin and _earlier(run, line)
-    ]
-    shared = shared_cases(connection, run.id, judged)
-    return any(has_enough_cases(cases, run.results) for cases in shared.values())

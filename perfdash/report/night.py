@@ -15,6 +15,7 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import (
     NEARBY_RUNS,
+    begins_in_the_future,
     comparable_nights,
     is_a_night,
     other_machine,
@@ -219,6 +220,8 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         return Night(imported, untold="this run is not in the history")
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
+    if begins_in_the_future(run):
+        return Night(imported, untold="this run begins in the future, because the clock was wrong")
     if run.judged is None:
         return Night(imported, untold="this night was not judged, because only those of the latest days are")
     # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.

@@ -443,6 +443,27 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
 
 
+@pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
+def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
+    """`judged_in`: it may have been judged by the clock that was wrong."""
+    nights = farm(26, models=4, change=slower("model03", 21, 1.5))
+    ahead = replace(nights[20].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    begin(quick, nights[:20])
+    take_in(quick, [replace(nights[20], run=ahead)])
+    if judged_in:
+        with quick.write() as connection:
+            kept.set_judged(connection, [list_runs(connection)[-1].id], judged_in)
+    warnings = []
+    for night in nights[21:]:
+        take_in(quick, [night])
+        judge_new(quick, warn=warnings.append)
+    assert [alert[:3] for alert in alerts(quick)] == [("model03", "metric", "backend_ms")]
+    assert len(warnings) == 5
+    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
+    with quick.read() as connection:
+        assert list_runs(connection, name="ahead")[0].judged == judged_in
+
+
 def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):
     def change(night, name, values):
         return None if name == "model03" and night >= 6 else values

@@ -79,6 +79,17 @@ def test_a_night_that_nobody_judged_says_so(tmp_path):
     assert headline(new) == "Nothing changed"
 
 
+def test_a_run_that_begins_in_the_future_says_so(tmp_path):
+    nights = farm(5, models=4)
+    nights[4] = replace(nights[4], run=replace(nights[4].run, started="2999-01-01T01:00:00Z"))
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, nights[4])
+    assert night.untold == "this run begins in the future, because the clock was wrong"
+
+
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
     nights = farm(3, models=4, change=slower("model01", 1, 3.0))
     with made_store(tmp_path / "h.db") as store:
