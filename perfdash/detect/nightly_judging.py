@@ -74,12 +74,21 @@ class Judged:
     machines: Levels = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class JudgedRun:
+    """The findings of a judged run without the panel, which is large. `unlike`: as in Judged."""
+
+    run: RunLine
+    findings: list[Finding]
+    unlike: bool = False
+
+
 def judge_new(
     store: Store,
     latest: int = LATEST,
     rules: Sequence[SeriesRule] = (),
     warn: Callable[[str], None] = lambda text: None,
-) -> list[Judged]:
+) -> list[JudgedRun]:
     """Judge the runs that were not judged yet, oldest first, each in a transaction.
 
     `latest`: the number of days with runs of each testbed that are considered. `rules`: `[[thresholds]]` of
@@ -110,7 +119,7 @@ def judge_new(
                     f"from {first.started[:10]} to {last.started[:10]}, because only the latest {latest} "
                     "days with runs are judged. A change that began in them raises no alert."
                 )
-    done = []
+    done: list[JudgedRun] = []
     for run in sorted(waiting, key=lambda run: (run.started, run.id)):
         with store.write() as connection:
             if _is_settled(connection, run):
@@ -124,7 +133,7 @@ def judge_new(
             if not judged.unlike and not later_judged_first(connection, run):
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
-        done.append(judged)
+        done.append(JudgedRun(run, judged.findings, judged.unlike))
     else:
         return done
     return done + judge_new(store, latest, rules, warn)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from datetime import date
 
@@ -414,6 +416,23 @@ def test_all_runs_of_the_latest_nights_are_judged(quick):
     take_in(quick, nights[5 * 12 :])
     assert len(judge_new(quick)) == 36
     assert [alert[:2] for alert in alerts(quick)] == [("model01", "status")]
+
+
+def test_the_numbers_of_a_judged_night_are_not_kept(quick, monkeypatch):
+    """A large night reads 40 MB, and after `history exclude` thirty nights are judged."""
+    numbers = []
+
+    def read(*night):
+        numbers_of_night = read_night(*night)
+        numbers.append(weakref.ref(numbers_of_night))
+        return numbers_of_night
+
+    monkeypatch.setattr(nightly_judging, "read_night", read)
+    take_in(quick, farm(4, models=2))
+    judged_nights = judge_new(quick)
+    gc.collect()
+    assert len(judged_nights) == 4
+    assert [reference() for reference in numbers] == [None] * 4
 
 
 def test_nights_that_are_too_many_to_be_judged_are_named(quick):
