@@ -10,7 +10,13 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
+from perfdash.detect.curation import (
+    LATEST,
+    judge_again_from,
+    raised_again,
+    undo_replaced,
+    withdrawn_alerts,
+)
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -76,11 +82,15 @@ class Judged:
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """The findings of a judged run without the panel, which is large. `unlike`: as in Judged."""
+    """The findings of a judged run without the panel, which is large. `unlike`: as in Judged.
+
+    `later`: the name of a later run that was judged first, so that this one changes no alert.
+    """
 
     run: RunLine
     findings: list[Finding]
     unlike: bool = False
+    later: str | None = None
 
 
 def judge_new(
@@ -106,8 +116,8 @@ def judge_new(
             for run in runs:
                 if begins_in_the_future(run):
                     warn(
-                        f"{run.name} begins in the future ({run.started[:10]}): the clock was wrong. No later "
-                        "night is compared with it. Leave it out of the history: "
+                        f"{run.name} begins in the future ({run.started[:10]}): the clock was wrong. No "
+                        "later night is compared with it. Leave it out of the history: "
                         f'`perfdash history exclude {run.name} --because "wrong clock"`'
                     )
                 elif run.judged is None and run.results:
@@ -128,12 +138,20 @@ def judge_new(
             if _earlier_waits(connection, run, first_days[run.testbed_id]):
                 break
             judged = judge_run(connection, run, rules)
+            later = [] if judged.unlike else later_judged_first(connection, run)
+            # Two machines may measure the same in one night, and the run that began first may end last.
+            beside = [night for night in later if run.ended and night.started <= run.ended]
+            if beside:
+                why = f"{run.name} began before {beside[0].name} and was stored after it"
+                judge_again_from(connection, run, why)
+                if later_judged_first(connection, run) != later:
+                    break
             at = now()
             # A run that was imported after later nights were judged changes no alert.
-            if not judged.unlike and not later_judged_first(connection, run):
+            if not judged.unlike and not later:
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
-        done.append(JudgedRun(run, judged.findings, judged.unlike))
+        done.append(JudgedRun(run, judged.findings, judged.unlike, later[0].name if later else None))
     else:
         return done
     return done + judge_new(store, latest, rules, warn)

@@ -18,6 +18,7 @@ from perfdash.detect.nights import (
     begins_in_the_future,
     comparable_nights,
     is_a_night,
+    later_judged_first,
     other_machine,
     previous_run,
     runs_before,
@@ -252,7 +253,11 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     text = (
         f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
     )
-    cautions = [_with_few_nights(connection, earlier, shortly), _by_new_method(alike, run)]
+    cautions = [
+        _judged_late(connection, run),
+        _with_few_nights(connection, earlier, shortly),
+        _by_new_method(alike, run),
+    ]
     found = reported(
         is_open,
         run.id,
@@ -264,6 +269,14 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     previous = read_run(connection, baseline)
     caution = "; ".join(words for words in cautions if words) or None
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+
+
+def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:
+    """Say that a run changed no alert, because a later one was judged first."""
+    later = later_judged_first(connection, run)
+    return (
+        f"changes that began with this run, because {later[0].name} was judged before it" if later else None
+    )
 
 
 def _is_fixed_by(alert: Alert, run: RunLine) -> bool:

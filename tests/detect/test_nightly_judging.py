@@ -462,6 +462,31 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
 
 
+def on_second_machine(night):
+    """The same night of another machine of the class, which begins and ends a little earlier or later."""
+    started, ended = (night.run.started.replace("T01:00", "T01:05"), night.run.ended.replace("T05", "T04"))
+    beside = {"name": f"{night.run.name}_b", "uid": f"{night.run.name}_b", "host": "farm-b"}
+    return replace(night, run=replace(night.run, started=started, ended=ended, **beside))
+
+
+def test_of_two_machines_the_one_that_ends_last_raises_its_alerts(quick):
+    """The other one, which began later, is judged first."""
+
+    def fails_on_first_machine(night, name):
+        return "fail_accuracy" if name == "model03" and night == 7 else "pass"
+
+    healthy = farm(8, models=4)
+    begin(quick, [run for night in healthy[:6] for run in (night, on_second_machine(night))])
+    for first, second in zip(
+        farm(8, models=4, statuses=fails_on_first_machine)[6:], healthy[6:], strict=True
+    ):
+        for run in (on_second_machine(second), first):
+            take_in(quick, [run])
+            judge_new(quick)
+    assert [alert[:4] for alert in alerts(quick)] == [("model03", "status", "status", 1)]
+    assert judge_new(quick) == []
+
+
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
 def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""

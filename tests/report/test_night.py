@@ -8,6 +8,7 @@ from datetime import datetime
 
 import pytest
 
+from perfdash.detect import nightly_judging
 from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
@@ -88,6 +89,26 @@ def test_a_run_that_begins_in_the_future_says_so(tmp_path):
         with store.read() as connection:
             night = of_history(connection, nights[4])
     assert night.untold == "this run begins in the future, because the clock was wrong"
+
+
+def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch):
+    nights = farm(8, models=4, statuses=lambda night, model: "crash" if night == 6 else "pass")
+    warnings = []
+    with made_store(tmp_path / "h.db") as store:
+        for imported, clock in ([*nights[:6], nights[7]], "09"), (nights[6:7], "10"):
+            take_in(store, imported)
+            monkeypatch.setattr(nightly_judging, "now", lambda at=f"2026-01-{clock}T00:00:00Z": at)
+            *_, last = judge_new(store)
+        with store.read() as connection:
+            late, later = (of_history(connection, night) for night in nights[6:])
+    assert last.later == nights[7].run.name
+    assert headline(late) == "No change was found in what could be compared"
+    assert late.caution == (
+        f"changes that began with this run, because {nights[7].run.name} was judged before it"
+    )
+    assert night_gate(late, warnings.append) == 0
+    assert "not checked" in warnings[0]
+    assert (headline(later), later.caution) == ("Nothing changed", None)
 
 
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
