@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import dumps
+from perfdash.files import dumps, replaced
 from perfdash.redaction import remember
 
 # The newest migration. A test compares it with the files; a store that is at HEAD opens without Alembic.
@@ -324,15 +324,17 @@ def _migrate(store: Store, revision: str | None) -> None:
 
 
 def _back_up(path: Path, revision: str) -> None:
-    """Copy the file before a migration changes it."""
+    """Copy the file before a migration changes it. Without room for all of it nothing is left."""
     copy = path.with_name(f"{path.name}.schema{revision}.bak")
     try:
         with (
+            replaced(copy) as part,
             contextlib.closing(sqlite3.connect(path)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
+            contextlib.closing(sqlite3.connect(part)) as target,
         ):
+            target.execute("PRAGMA journal_mode = OFF")  # a journal would stay beside a copy that failed
             source.backup(target)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise MachineError(
             f"no backup of {path} can be made ({error}), so it is not migrated; make room and try again"
         ) from error
