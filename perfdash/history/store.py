@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -264,16 +265,28 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # perfdash issues BEGIN: the driver would only before a write
     for pragma in (
         f"busy_timeout = {int(_BUSY_S * 1000)}",
-        "journal_mode = WAL",  # one process writes while others read
         "synchronous = NORMAL",  # WAL keeps the file consistent; a lost transaction can be imported again
         "foreign_keys = ON",
         "cache_size = -65536",
     ):
+        connection.execute(f"PRAGMA {pragma}")
+    _write_ahead(connection)
+
+
+def _write_ahead(connection: Any) -> None:
+    """Let one process write while others read (WAL); a file that is read only stays as it is."""
+    until = time.monotonic() + _BUSY_S
+    while True:
         try:
-            connection.execute(f"PRAGMA {pragma}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
         except sqlite3.OperationalError as error:
-            if "journal_mode" not in pragma or "readonly" not in str(error):
+            if "readonly" in str(error):
+                return
+            # If several processes change a new file to WAL, SQLite refuses it without waiting.
+            if "locked" not in str(error) or time.monotonic() > until:
                 raise
+        time.sleep(0.05)
 
 
 def _revision(store: Store) -> str | None:

@@ -71,6 +71,25 @@ def test_many_may_open_a_new_store_at_once(address):
         assert len(connection.execute(sa.select(schema.hosts)).all()) == 6
 
 
+def test_setting_up_a_new_file_waits_for_others_that_do(monkeypatch):
+    """SQLite refuses the change to WAL at once, without waiting, while another connection makes it."""
+
+    class Busy:
+        refusals = ["database is locked"] * 2
+
+        def execute(self, statement):
+            if "journal_mode" in statement and self.refusals:
+                raise sqlite3.OperationalError(self.refusals.pop())
+
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    store._set_up_sqlite(Busy(), None)
+    assert len(waited) == 2
+    Busy.refusals = ["disk I/O error"]
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        store._set_up_sqlite(Busy(), None)
+
+
 def test_a_newer_store_is_refused(address):
     with open_store(address) as opened, opened.write() as connection:
         connection.execute(sa.text("update perfdash_version set version_num = '9999'"))
