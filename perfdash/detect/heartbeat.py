@@ -50,6 +50,7 @@ def job_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
 
 
 def _present_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
+    """The state of one job's nightlies, none of which begins in the future."""
     last = nightlies[-1]
     due = _time(last.begun) + timedelta(seconds=last.every_s)
     overdue = int((now - due).total_seconds() - last.grace_s) // last.every_s + 1

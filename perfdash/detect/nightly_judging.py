@@ -154,7 +154,7 @@ def judge_new(
         done.append(JudgedRun(run, judged.findings, judged.unlike, later[0].name if later else None))
     else:
         return done
-    return done + judge_new(store, latest, rules, warn)
+    return done + judge_new(store, latest, rules)  # the warnings are known
 
 
 def _earlier_waits(connection: sa.Connection, run: RunLine, since: str) -> bool:

@@ -477,14 +477,18 @@ def test_of_two_machines_the_one_that_ends_last_raises_its_alerts(quick):
 
     healthy = farm(8, models=4)
     begin(quick, [run for night in healthy[:6] for run in (night, on_second_machine(night))])
+    ahead = replace(healthy[0].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    take_in(quick, [replace(healthy[0], run=ahead)])
+    warnings = []
     for first, second in zip(
         farm(8, models=4, statuses=fails_on_first_machine)[6:], healthy[6:], strict=True
     ):
         for run in (on_second_machine(second), first):
             take_in(quick, [run])
-            judge_new(quick)
+            judge_new(quick, warn=warnings.append)
     assert [alert[:4] for alert in alerts(quick)] == [("model03", "status", "status", 1)]
     assert judge_new(quick) == []
+    assert len(warnings) == 4, "one each time"
 
 
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
