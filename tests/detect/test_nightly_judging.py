@@ -15,7 +15,7 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, on_second_machine, slower
 from tests.stores import in_sqlite, made_store
 
 
@@ -462,31 +462,29 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
 
 
-def on_second_machine(night):
-    """The same night of another machine of the class, which begins and ends a little earlier or later."""
-    started, ended = (night.run.started.replace("T01:00", "T01:05"), night.run.ended.replace("T05", "T04"))
-    beside = {"name": f"{night.run.name}_b", "uid": f"{night.run.name}_b", "host": "farm-b"}
-    return replace(night, run=replace(night.run, started=started, ended=ended, **beside))
+@pytest.mark.parametrize("fails_on", [0, 1])
+def test_two_machines_that_measure_side_by_side_raise_the_alerts_of_both(quick, fails_on):
+    """The first one ends last, so that the second one is judged before it."""
 
-
-def test_of_two_machines_the_one_that_ends_last_raises_its_alerts(quick):
-    """The other one, which began later, is judged first."""
-
-    def fails_on_first_machine(night, name):
+    def statuses(night, name):
         return "fail_accuracy" if name == "model03" and night == 7 else "pass"
 
-    healthy = farm(8, models=4)
-    begin(quick, [run for night in healthy[:6] for run in (night, on_second_machine(night))])
-    ahead = replace(healthy[0].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
-    take_in(quick, [replace(healthy[0], run=ahead)])
+    machines = [
+        farm(8, models=4, statuses=statuses) if fails_on == machine else farm(8, 4) for machine in (0, 1)
+    ]
+    nights = [(first, on_second_machine(second)) for first, second in zip(*machines, strict=True)]
+    begin(quick, [run for night in nights[:6] for run in night])
+    ahead = replace(nights[0][0].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    take_in(quick, [replace(nights[0][0], run=ahead)])
     warnings = []
-    for first, second in zip(
-        farm(8, models=4, statuses=fails_on_first_machine)[6:], healthy[6:], strict=True
-    ):
-        for run in (on_second_machine(second), first):
+    for first, second in nights[6:]:
+        for run in (second, first):
             take_in(quick, [run])
             judge_new(quick, warn=warnings.append)
     assert [alert[:4] for alert in alerts(quick)] == [("model03", "status", "status", 1)]
+    with quick.read() as connection:
+        states = [alert.state for alert in kept.load(connection, states=kept.STATES)]
+    assert states == [kept.DISMISSED if fails_on == 0 else kept.NEW], "the second one decides"
     assert judge_new(quick) == []
     assert len(warnings) == 4, "one each time"
 

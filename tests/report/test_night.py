@@ -29,7 +29,16 @@ from perfdash.report.night import (
     of_history,
 )
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import by_hand, farm, judge_last, judge_nights, of_setting, slower
+from tests.detect.simulated import (
+    begin,
+    by_hand,
+    farm,
+    judge_last,
+    judge_nights,
+    of_setting,
+    on_second_machine,
+    slower,
+)
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -109,6 +118,27 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
     assert night_gate(late, warnings.append) == 0
     assert "not checked" in warnings[0]
     assert (headline(later), later.caution) == ("Nothing changed", None)
+
+
+def test_what_the_machine_beside_did_not_show_is_named(tmp_path):
+    """The first machine ends last, so that the second one is judged again after it."""
+    failing = farm(
+        8, 4, statuses=lambda night, model: "crash" if night == 7 and model < "model02" else "pass"
+    )
+    first, second = failing, [on_second_machine(night) for night in farm(8, 4)]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, [*first[:7], *second[:7]])
+        for imported in (second[7], first[7]):
+            take_in(store, [imported])
+            judge_new(store)
+        with store.read() as connection:
+            failed, passed = (of_history(connection, night) for night in (first[7], second[7]))
+    assert failed.caution == (
+        f"2 changes that began with this run, because {second[7].run.name} ran at the same time and did not "
+        "show them"
+    )
+    assert headline(failed) == "No change was found in what could be compared"
+    assert passed.caution is None
 
 
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
