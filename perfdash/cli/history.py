@@ -278,8 +278,9 @@ def prune(
         count = maintenance.prune(store, old, samples_only=samples)
         if not samples:
             maintenance.prune_nightlies(store, moment)
-    text = f"Removed {prefix}{count} results of {len(old)} runs"
-    print_result({**plain, "results": count}, text, as_json)
+        text = f"Removed {prefix}{count} results of {len(old)} runs"
+        print_result({**plain, "results": count}, text, as_json)
+        maintenance.shrink(store, pruned=count > 0)
 
 
 @app.command("merge")

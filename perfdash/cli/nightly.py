@@ -173,12 +173,14 @@ def examined(
     as_json: bool = False,
 ) -> int:
     """`perfdash doctor --nightly`: print the state of the nightlies; 1 if any is missing."""
-    from perfdash.detect.heartbeat import health
+    from perfdash.detect.heartbeat import LATEST, health
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.read() as connection:
-        jobs = [job] if job else nightlies.jobs(connection)
-        latest = {name: nightlies.load(connection, job=name, latest=2) for name in jobs}
+        if job:
+            latest = {job: nightlies.load(connection, job=job, latest=LATEST)}
+        else:
+            latest = nightlies.latest_of_jobs(connection, LATEST)
     beats = health(latest, now or datetime.now(UTC))
     lines = "\n".join(f"{beat.level:<11} {beat.job}  {beat.what}" for beat in beats)
     print_result([asdict(beat) for beat in beats], lines, as_json)

@@ -126,6 +126,10 @@ def regressions(
                     f"{judged.run.name} is not judged: it has too few of the cases of the runs before it",
                     err=True,
                 )
+            if judged.later:
+                typer.echo(
+                    f"{judged.run.name} changes no alert: {judged.later} was judged before it", err=True
+                )
         if alert is not None:
             _show(store, alert, as_json)
             return

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from perfdash.history.nightlies import OK, RUNNING, Nightly
 
 GOOD = ("ok", "running")
+LATEST = 20  # nightlies of a job that are read: the last two, also after some that began in the future
+CLOCK_ERROR = timedelta(days=1)  # what begins later than this from now was given a wrong time
 _NAMED = 5  # problems named in one line, at most
 
 
@@ -29,7 +31,26 @@ class Beat:
 
 
 def job_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
-    """The state of one job's nightlies (oldest first, at least one) at a moment."""
+    """The state of one job's nightlies (oldest first, at least one) at a moment.
+
+    One that begins in the future is a failure, and the others are judged without it.
+    """
+    future = [nightly for nightly in nightlies if _time(nightly.begun) > now + CLOCK_ERROR]
+    wrong = [
+        Beat(
+            "failed",
+            nightly.job,
+            f"{nightly.night}, begun {nightly.begun}, which is in the future: the clock was wrong. "
+            "`perfdash nightly forget` removes it, with all others of this job",
+        )
+        for nightly in future
+    ]
+    past = [nightly for nightly in nightlies if nightly not in future]
+    return [*(_present_health(past, now) if past else []), *wrong]
+
+
+def _present_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
+    """The state of one job's nightlies, none of which begins in the future."""
     last = nightlies[-1]
     due = _time(last.begun) + timedelta(seconds=last.every_s)
     overdue = int((now - due).total_seconds() - last.grace_s) // last.every_s + 1

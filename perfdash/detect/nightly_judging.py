@@ -10,7 +10,13 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
+from perfdash.detect.curation import (
+    LATEST,
+    judge_again_from,
+    raised_again,
+    undo_replaced,
+    withdrawn_alerts,
+)
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -27,11 +33,12 @@ from perfdash.detect.findings import (
 from perfdash.detect.later_nights import with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
+    begins_in_the_future,
     first_latest_day,
-    has_enough_cases,
     is_a_night,
     is_first_of_its_week,
     is_of_the_week,
+    later_judged_first,
     runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -47,7 +54,6 @@ from perfdash.history.queries import (
     of_method,
     panel,
     settings_of_run,
-    shared_cases,
 )
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -74,12 +80,25 @@ class Judged:
     machines: Levels = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class JudgedRun:
+    """The findings of a judged run without the panel, which is large. `unlike`: as in Judged.
+
+    `later`: the name of a later run that was judged first, so that this one changes no alert.
+    """
+
+    run: RunLine
+    findings: list[Finding]
+    unlike: bool = False
+    later: str | None = None
+
+
 def judge_new(
     store: Store,
     latest: int = LATEST,
     rules: Sequence[SeriesRule] = (),
     warn: Callable[[str], None] = lambda text: None,
-) -> list[Judged]:
+) -> list[JudgedRun]:
     """Judge the runs that were not judged yet, oldest first, each in a transaction.
 
     `latest`: the number of days with runs of each testbed that are considered. `rules`: `[[thresholds]]` of
@@ -89,11 +108,20 @@ def judge_new(
     _undo_replaced_nights(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
-        waiting, first_days = [], {}
+        waiting: list[RunLine] = []
+        first_days = {}
         for bed in beds:
             since = first_days[bed] = first_latest_day(connection, bed, latest)
             runs = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
-            waiting += [run for run in runs if run.judged is None and run.results]
+            for run in runs:
+                if begins_in_the_future(run):
+                    warn(
+                        f"{run.name} begins in the future ({run.started[:10]}): the clock was wrong. No "
+                        "later night is compared with it. Leave it out of the history: "
+                        f'`perfdash history exclude {run.name} --because "wrong clock"`'
+                    )
+                elif run.judged is None and run.results:
+                    waiting.append(run)
             if skipped := _never_judged(connection, bed, since):
                 first, last = skipped[0], skipped[-1]
                 warn(
@@ -101,7 +129,7 @@ def judge_new(
                     f"from {first.started[:10]} to {last.started[:10]}, because only the latest {latest} "
                     "days with runs are judged. A change that began in them raises no alert."
                 )
-    done = []
+    done: list[JudgedRun] = []
     for run in sorted(waiting, key=lambda run: (run.started, run.id)):
         with store.write() as connection:
             if _is_settled(connection, run):
@@ -110,15 +138,23 @@ def judge_new(
             if _earlier_waits(connection, run, first_days[run.testbed_id]):
                 break
             judged = judge_run(connection, run, rules)
+            later = [] if judged.unlike else later_judged_first(connection, run)
+            # Two machines may measure the same in one night, and the run that began first may end last.
+            beside = [night for night in later if run.ended and night.started <= run.ended]
+            if beside:
+                why = f"{run.name} began before {beside[0].name} and was stored after it"
+                judge_again_from(connection, run, why)
+                if later_judged_first(connection, run) != later:
+                    break
             at = now()
             # A run that was imported after later nights were judged changes no alert.
-            if not judged.unlike and not _is_late(connection, run):
+            if not judged.unlike and not later:
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
-        done.append(judged)
+        done.append(JudgedRun(run, judged.findings, judged.unlike, later[0].name if later else None))
     else:
         return done
-    return done + judge_new(store, latest, rules, warn)
+    return done + judge_new(store, latest, rules)  # the warnings are known
 
 
 def _earlier_waits(connection: sa.Connection, run: RunLine, since: str) -> bool:
@@ -340,25 +376,3 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
 
 def _earlier(run: RunLine, later: RunLine) -> bool:
     return (run.started, run.id) < (later.started, later.id)
-
-
-def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night with half of its cases was judged already.
-
-    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
-    first may end last.
-    """
-    later = list_runs(
-        connection,
-        testbed_id=run.testbed_id,
-        since=run.started,
-        with_excluded=False,
-        settings=settings_of_run(connection, run.id),
-    )
-    judged = [
-        line.id
-        for line in later
-        if line.judged is not None and line.origin == run.origin and _earlier(run, line)
-    ]
-    shared = shared_cases(connection, run.id, judged)
-    return any(has_enough_cases(cases, run.results) for cases in shared.values())

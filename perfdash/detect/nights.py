@@ -10,16 +10,18 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from perfdash.detect.heartbeat import CLOCK_ERROR
+from perfdash.files import now
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import SETTING
-from perfdash.history.queries import Panel, RunLine, list_runs
+from perfdash.history.queries import Panel, RunLine, list_runs, settings_of_run, shared_cases
 from perfdash.history.results import RunRow
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
@@ -138,6 +140,40 @@ def runs_before(
         earlier
         for earlier in before
         if earlier.origin == run.origin and (earlier.started, earlier.id) < (run.started, run.id)
+    ]
+
+
+def begins_in_the_future(run: RunRow) -> bool:
+    """Whether a run begins so long after now that the clock by which it began was wrong."""
+    latest = datetime.fromisoformat(now()) + CLOCK_ERROR
+    return run.started > latest.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]:
+    """The later nights with half of its cases that were judged before it, so that it changes no alert.
+
+    Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
+    first may end last.
+    """
+    later = list_runs(
+        connection,
+        testbed_id=run.testbed_id,
+        since=run.started,
+        with_excluded=False,
+        settings=settings_of_run(connection, run.id),
+    )
+    judged_first = [
+        line
+        for line in later
+        if line.judged is not None
+        and (run.judged is None or line.judged < run.judged)
+        and line.origin == run.origin
+        and (line.started, line.id) > (run.started, run.id)
+        and not begins_in_the_future(line)
+    ]
+    shared = shared_cases(connection, run.id, [line.id for line in judged_first])
+    return [
+        line for line in judged_first if line.id in shared and has_enough_cases(shared[line.id], run.results)
     ]
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
+from perfdash.errors import MachineError
 from perfdash.history import acts, generated_code, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, store_run
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, pruned_content
-from perfdash.history.store import Store
+from perfdash.history.store import Store, brief
 
 _RUNS_AT_ONCE = 50
 
@@ -19,7 +21,7 @@ _RUNS_AT_ONCE = 50
 def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) -> int:
     """Remove runs with their results, or only their samples; return the number of results.
 
-    Alerts stay, without their references to removed runs. SQLite's file shrinks.
+    Alerts stay, without their references to removed runs. SQLite's file keeps its size until `shrink`.
     """
     results = schema.results
     count = 0
@@ -31,10 +33,30 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
                 count += connection.execute(sa.delete(results).where(results.c.run_id.in_(ids))).rowcount
                 connection.execute(sa.delete(schema.runs).where(schema.runs.c.id.in_(ids)))
                 generated_code.drop_unused(connection)
-    if count and store.is_sqlite:
-        with store.exclusive() as connection:
-            connection.exec_driver_sql("VACUUM")
     return count
+
+
+def shrink(store: Store, *, pruned: bool) -> None:
+    """Make SQLite's file smaller if something was pruned, or if a tenth of it is free after an earlier prune.
+
+    Raises MachineError where there is no room for it.
+    """
+    if not store.is_sqlite:
+        return
+    with store.exclusive() as connection:
+        free, pages = (
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("freelist_count", "page_count")
+        )
+        if not pruned and free < pages / 10:
+            return
+        try:
+            connection.exec_driver_sql("VACUUM")
+        except DBAPIError as error:
+            raise MachineError(
+                f"the history {store.shown} could not be made smaller ({brief(error)}), which needs free "
+                "room of up to twice its size; make room, and repeat the command"
+            ) from error
 
 
 def prune_nightlies(store: Store, before: str) -> int:

@@ -98,6 +98,11 @@ def load(connection: sa.Connection, *, job: str | None = None, latest: int | Non
     return [_nightly(row) for row in connection.execute(query)][::-1]
 
 
+def latest_of_jobs(connection: sa.Connection, latest: int) -> dict[str, list[Nightly]]:
+    """The newest nightlies of each job, oldest first."""
+    return {job: load(connection, job=job, latest=latest) for job in jobs(connection)}
+
+
 def jobs(connection: sa.Connection) -> list[str]:
     """The names of all jobs."""
     table = schema.nightlies

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import dumps
+from perfdash.files import dumps, replaced
 from perfdash.history.schema import metadata
 from perfdash.redaction import remember
 
@@ -267,16 +268,28 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # perfdash issues BEGIN: the driver would only before a write
     for pragma in (
         f"busy_timeout = {int(_BUSY_S * 1000)}",
-        "journal_mode = WAL",  # one process writes while others read
         "synchronous = NORMAL",  # WAL keeps the file consistent; a lost transaction can be imported again
         "foreign_keys = ON",
         "cache_size = -65536",
     ):
+        connection.execute(f"PRAGMA {pragma}")
+    _write_ahead(connection)
+
+
+def _write_ahead(connection: Any) -> None:
+    """Let one process write while others read (WAL); a file that is read only stays as it is."""
+    until = time.monotonic() + _BUSY_S
+    while True:
         try:
-            connection.execute(f"PRAGMA {pragma}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
         except sqlite3.OperationalError as error:
-            if "journal_mode" not in pragma or "readonly" not in str(error):
+            if "readonly" in str(error):
+                return
+            # If several processes change a new file to WAL, SQLite refuses it without waiting.
+            if "locked" not in str(error) or time.monotonic() > until:
                 raise
+        time.sleep(0.05)
 
 
 def _revision(store: Store) -> str | None:
@@ -345,15 +358,17 @@ def _migrate(store: Store, revision: str) -> None:
 
 
 def _back_up(path: Path, revision: str) -> None:
-    """Copy the file before a migration changes it."""
+    """Copy the file before a migration changes it. Without room for all of it nothing is left."""
     copy = path.with_name(f"{path.name}.schema{revision}.bak")
     try:
         with (
+            replaced(copy) as part,
             contextlib.closing(sqlite3.connect(path)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
+            contextlib.closing(sqlite3.connect(part)) as target,
         ):
+            target.execute("PRAGMA journal_mode = OFF")  # a journal would stay beside a copy that failed
             source.backup(target)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise MachineError(
             f"no backup of {path} can be made ({error}), so it is not migrated; make room and try again"
         ) from error

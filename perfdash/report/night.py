@@ -15,8 +15,10 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import (
     NEARBY_RUNS,
+    begins_in_the_future,
     comparable_nights,
     is_a_night,
+    later_judged_first,
     other_machine,
     previous_run,
     runs_before,
@@ -51,7 +53,7 @@ from perfdash.report.changes import (
 from perfdash.report.comparison_text import of_eager
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
-_NIGHTLIES = 200  # the latest, among which a missing one is sought
+_NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
 _FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
 _NOT_MEASURED = {str(status) for status in NOT_MEASURED}
@@ -197,7 +199,8 @@ def of_history(connection: sa.Connection, imported: Imported) -> Night:
 
 def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
     """One line on missing or broken nightlies before this run; None without any."""
-    all_nightlies = nightlies.load(connection, latest=_NIGHTLIES)
+    by_job = nightlies.latest_of_jobs(connection, _NIGHTLIES)
+    all_nightlies = [nightly for of_job in by_job.values() for nightly in of_job]
     settings = set()
     for row in imported.rows:
         words = f"{row.case.suite} {row.case.device} {row.case.dtype}"
@@ -213,6 +216,8 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         return Night(imported, untold="this run is not in the history")
     if run.excluded is not None:
         return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
+    if begins_in_the_future(run):
+        return Night(imported, untold="this run begins in the future, because the clock was wrong")
     if run.judged is None:
         return Night(imported, untold="this night was not judged, because only those of the latest days are")
     # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
@@ -243,7 +248,12 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     text = (
         f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
     )
-    cautions = [_with_few_nights(connection, earlier, shortly), _by_new_method(alike, run)]
+    cautions = [
+        _judged_late(connection, run),
+        _not_shown_beside(connection, run),
+        _with_few_nights(connection, earlier, shortly),
+        _by_new_method(alike, run),
+    ]
     found = reported(
         is_open,
         run.id,
@@ -255,6 +265,27 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     previous = read_run(connection, baseline)
     caution = "; ".join(words for words in cautions if words) or None
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+
+
+def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:
+    """Say that a run changed no alert, because a later one was judged first."""
+    later = later_judged_first(connection, run)
+    return (
+        f"changes that began with this run, because {later[0].name} was judged before it" if later else None
+    )
+
+
+def _not_shown_beside(connection: sa.Connection, run: RunLine) -> str | None:
+    """Count the changes that began with a run and were dismissed by a run of another machine beside it."""
+    dismissed = alert_store.load(connection, testbed_id=run.testbed_id, states=[alert_store.DISMISSED])
+    by_run = Counter(alert.seen_run_id for alert in dismissed if alert.bad_run_id == run.id)
+    others = list_runs(connection, ids=[number for number in by_run if number not in (None, run.id)])
+    beside = [other for other in others if run.ended and other.started <= run.ended]
+    if not beside:
+        return None
+    count, names = sum(by_run[other.id] for other in beside), ", ".join(other.name for other in beside)
+    changes, them = ("1 change", "it") if count == 1 else (f"{count} changes", "them")
+    return f"{changes} that began with this run, because {names} ran at the same time and did not show {them}"
 
 
 def _is_fixed_by(alert: Alert, run: RunLine) -> bool:

@@ -82,6 +82,13 @@ def of_setting(night: Imported, threads: int) -> Imported:
     return Imported(replace(night.run, name=name, started=started, uid=name), rows)
 
 
+def on_second_machine(night: Imported) -> Imported:
+    """The same night of another machine of the class, which begins a little later and ends earlier."""
+    started, ended = (night.run.started.replace("T01:00", "T01:05"), night.run.ended.replace("T05", "T04"))
+    beside = {"name": f"{night.run.name}_b", "uid": f"{night.run.name}_b", "host": "farm-b"}
+    return replace(night, run=replace(night.run, started=started, ended=ended, **beside))
+
+
 def by_hand(night: Imported, hour: int, models: Sequence[str]) -> Imported:
     """A run of some models of a night, in an hour of the day."""
     name, day = f"by-hand-{hour}", night.run.started[:10]

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perfdash.detect.heartbeat import job_health, nightlies_of, problems_before
-from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
+from perfdash.detect.nightly_problems import nightly_problems
+from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly, copy_nightly
+from tests.stores import made_store
 
 DAY, GRACE = 86400, 3 * 3600
 START = datetime(2026, 11, 1, 1, tzinfo=UTC)
@@ -60,6 +62,16 @@ def test_how_many_did_not_come():
 
 
 @pytest.mark.parametrize(("nights", "expected"), [
+    ([nightly(0, FAILED), nightly(365)], ["failed", "late", "failed"]),
+    ([nightly(0), nightly(1, RUNNING), nightly(365, RUNNING)], ["ok", "running", "failed"]),
+    ([nightly(365)], ["failed"]),
+    ([nightly(0), nightly(1.5)], ["ok"]),  # by a clock that is a time zone off
+])  # fmt: skip
+def test_one_that_began_in_the_future_hides_no_other(nights, expected):
+    assert levels(nights, 1.2) == expected
+
+
+@pytest.mark.parametrize(("nights", "expected"), [
     ([nightly(0), nightly(1)], None),
     ([nightly(1)], None),
     ([nightly(0), nightly(1.8)], None),  # late by less than a night
@@ -104,6 +116,16 @@ def test_of_several_that_a_run_may_be_of_each_is_reported_by_name():
 def test_around_a_change_of_the_clock_none_is_missing():
     assert problems_before([nightly(0), nightly(23 / 24)], [nightly(23 / 24)]) is None
     assert problems_before([nightly(0), nightly(25 / 24)], [nightly(25 / 24)]) is None
+
+
+def test_a_failed_nightly_is_reported_however_busy_other_jobs_are(tmp_path):
+    failed = nightly(0, FAILED, job="gpu")
+    busy = [nightly(0.5 + hour / 24, job="hourly", hours=0.5) for hour in range(201)]
+    with made_store(tmp_path / "history.db") as store, store.write() as connection:
+        for begun in (failed, *busy):
+            copy_nightly(connection, begun)
+        problems = nightly_problems(connection, at(9))
+    assert [beat.level for beat in problems if beat.job == "gpu"] == ["failed", "missing"]
 
 
 def of(nightlies, day, *settings, run="r"):

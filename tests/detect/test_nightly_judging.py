@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from datetime import date
 
@@ -13,7 +15,7 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, on_second_machine, slower
 from tests.stores import in_sqlite, made_store
 
 
@@ -416,6 +418,23 @@ def test_all_runs_of_the_latest_nights_are_judged(quick):
     assert [alert[:2] for alert in alerts(quick)] == [("model01", "status")]
 
 
+def test_the_numbers_of_a_judged_night_are_not_kept(quick, monkeypatch):
+    """A large night reads 40 MB, and after `history exclude` thirty nights are judged."""
+    numbers = []
+
+    def read(*night):
+        numbers_of_night = read_night(*night)
+        numbers.append(weakref.ref(numbers_of_night))
+        return numbers_of_night
+
+    monkeypatch.setattr(nightly_judging, "read_night", read)
+    take_in(quick, farm(4, models=2))
+    judged_nights = judge_new(quick)
+    gc.collect()
+    assert len(judged_nights) == 4
+    assert [reference() for reference in numbers] == [None] * 4
+
+
 def test_nights_that_are_too_many_to_be_judged_are_named(quick):
     nights = farm(6, models=4)
     begin(quick, nights[:2])
@@ -441,6 +460,54 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
             take_in(quick, [of_setting(night, threads)])
             judge_new(quick)
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
+
+
+@pytest.mark.parametrize("fails_on", [0, 1])
+def test_two_machines_that_measure_side_by_side_raise_the_alerts_of_both(quick, fails_on):
+    """The first one ends last, so that the second one is judged before it."""
+
+    def statuses(night, name):
+        return "fail_accuracy" if name == "model03" and night == 7 else "pass"
+
+    machines = [
+        farm(8, models=4, statuses=statuses) if fails_on == machine else farm(8, 4) for machine in (0, 1)
+    ]
+    nights = [(first, on_second_machine(second)) for first, second in zip(*machines, strict=True)]
+    begin(quick, [run for night in nights[:6] for run in night])
+    ahead = replace(nights[0][0].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    take_in(quick, [replace(nights[0][0], run=ahead)])
+    warnings = []
+    for first, second in nights[6:]:
+        for run in (second, first):
+            take_in(quick, [run])
+            judge_new(quick, warn=warnings.append)
+    assert [alert[:4] for alert in alerts(quick)] == [("model03", "status", "status", 1)]
+    with quick.read() as connection:
+        states = [alert.state for alert in kept.load(connection, states=kept.STATES)]
+    assert states == [kept.DISMISSED if fails_on == 0 else kept.NEW], "the second one decides"
+    assert judge_new(quick) == []
+    assert len(warnings) == 4, "one each time"
+
+
+@pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
+def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
+    """`judged_in`: it may have been judged by the clock that was wrong."""
+    nights = farm(26, models=4, change=slower("model03", 21, 1.5))
+    ahead = replace(nights[20].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    begin(quick, nights[:20])
+    take_in(quick, [replace(nights[20], run=ahead)])
+    if judged_in:
+        with quick.write() as connection:
+            kept.set_judged(connection, [list_runs(connection)[-1].id], judged_in)
+    warnings = []
+    for night in nights[21:]:
+        take_in(quick, [night])
+        judge_new(quick, warn=warnings.append)
+    assert [alert[:3] for alert in alerts(quick)] == [("model03", "metric", "backend_ms")]
+    assert len(warnings) == 5
+    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
+    with quick.read() as connection:
+        assert list_runs(connection, name="ahead")[0].judged == judged_in
 
 
 def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
 from perfdash.detect import curation
+from perfdash.errors import MachineError
 from perfdash.history import acts, maintenance, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
-from perfdash.history.maintenance import merge, prune
+from perfdash.history.maintenance import merge, prune, shrink
 from perfdash.history.nightlies import Nightly
 from perfdash.history.queries import list_runs, rows_of
 from tests.history.made import row, run
-from tests.stores import made_store
+from tests.stores import in_sqlite, made_store
 
 
 def sampled(model="a"):
@@ -28,6 +30,29 @@ def test_prune_takes_runs_with_all_that_is_theirs(store):
         assert [line.started[:10] for line in list_runs(connection)] == ["2026-11-03"]
         for table in (schema.results, schema.result_details, schema.summaries):
             assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 1
+
+
+@in_sqlite
+def test_a_history_that_could_not_shrink_shrinks_at_the_next_prune(store):
+    """SQLite needs as much room as the file to make it smaller."""
+    take_in(store, [run(f"2026-11-0{day}", [sampled()]) for day in (1, 2)])
+    with store.write() as connection:
+        for name, size in (("kept", 1_000_000), ("removed", 1_000_000)):
+            connection.execute(sa.insert(schema.hosts).values(name=name + "x" * size))
+        connection.execute(sa.delete(schema.hosts).where(schema.hosts.c.name.startswith("removed")))
+    with store.read() as connection:
+        old = list_runs(connection, until="2026-11-01")
+    assert prune(store, old) == 1
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
+    try:
+        with pytest.raises(MachineError, match="could not be made smaller"):
+            shrink(store, pruned=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    shrink(store, pruned=False)
+    with store.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA freelist_count").scalar() == 0
 
 
 def test_prune_of_samples_keeps_the_numbers(store):

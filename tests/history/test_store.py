@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sqlite3
 import threading
 from pathlib import Path
@@ -104,6 +105,25 @@ def test_many_may_open_a_new_store_at_once(address):
         assert len(connection.execute(sa.select(schema.hosts)).all()) == 6
 
 
+def test_setting_up_a_new_file_waits_for_others_that_do(monkeypatch):
+    """SQLite refuses the change to WAL at once, without waiting, while another connection makes it."""
+
+    class Busy:
+        refusals = ["database is locked"] * 2
+
+        def execute(self, statement):
+            if "journal_mode" in statement and self.refusals:
+                raise sqlite3.OperationalError(self.refusals.pop())
+
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    store._set_up_sqlite(Busy(), None)
+    assert len(waited) == 2
+    Busy.refusals = ["disk I/O error"]
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        store._set_up_sqlite(Busy(), None)
+
+
 def test_a_newer_store_is_refused(address):
     with open_store(address) as opened, opened.write() as connection:
         connection.execute(sa.text("update perfdash_version set version_num = '9999'"))
@@ -126,6 +146,23 @@ def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
         assert backup.execute("select name from hosts").fetchall() == [("farm",)]
         assert backup.execute("select version_num from perfdash_version").fetchall() == [("0000",)]
     backup.close()
+
+
+def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
+    path = tmp_path / "history.db"
+    open_store(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("update perfdash_version set version_num = '0000'")
+        connection.execute("insert into hosts (name) values (zeroblob(20000000))")
+    connection.close()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, limits[1]))
+    try:
+        with pytest.raises(MachineError, match=r"no backup .* make room"):
+            open_store(str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):

@@ -8,10 +8,11 @@ from datetime import datetime
 
 import pytest
 
+from perfdash.detect import nightly_judging
 from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.history import alert_store
+from perfdash.history import alert_store, nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
@@ -20,9 +21,24 @@ from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED,
 from perfdash.report.comment import comment
 from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
-from perfdash.report.night import against, headline, machines_of_testbeds, of_history
+from perfdash.report.night import (
+    against,
+    headline,
+    machines_of_testbeds,
+    nightlies_before,
+    of_history,
+)
 from perfdash.report.weekly_digest import weekly_digest
-from tests.detect.simulated import by_hand, farm, judge_last, judge_nights, of_setting, slower
+from tests.detect.simulated import (
+    begin,
+    by_hand,
+    farm,
+    judge_last,
+    judge_nights,
+    of_setting,
+    on_second_machine,
+    slower,
+)
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -71,6 +87,58 @@ def test_a_night_that_nobody_judged_says_so(tmp_path):
     assert "not judged" in old.untold
     assert headline(old) == "Not compared with other runs"
     assert headline(new) == "Nothing changed"
+
+
+def test_a_run_that_begins_in_the_future_says_so(tmp_path):
+    nights = farm(5, models=4)
+    nights[4] = replace(nights[4], run=replace(nights[4].run, started="2999-01-01T01:00:00Z"))
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, nights[4])
+    assert night.untold == "this run begins in the future, because the clock was wrong"
+
+
+def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch):
+    nights = farm(8, models=4, statuses=lambda night, model: "crash" if night == 6 else "pass")
+    warnings = []
+    with made_store(tmp_path / "h.db") as store:
+        for imported, clock in ([*nights[:6], nights[7]], "09"), (nights[6:7], "10"):
+            take_in(store, imported)
+            monkeypatch.setattr(nightly_judging, "now", lambda at=f"2026-01-{clock}T00:00:00Z": at)
+            *_, last = judge_new(store)
+        with store.read() as connection:
+            late, later = (of_history(connection, night) for night in nights[6:])
+    assert last.later == nights[7].run.name
+    assert headline(late) == "No change was found in what could be compared"
+    assert late.caution == (
+        f"changes that began with this run, because {nights[7].run.name} was judged before it"
+    )
+    assert night_gate(late, warnings.append) == 0
+    assert "not checked" in warnings[0]
+    assert (headline(later), later.caution) == ("Nothing changed", None)
+
+
+def test_what_the_machine_beside_did_not_show_is_named(tmp_path):
+    """The first machine ends last, so that the second one is judged again after it."""
+    failing = farm(
+        8, 4, statuses=lambda night, model: "crash" if night == 7 and model < "model02" else "pass"
+    )
+    first, second = failing, [on_second_machine(night) for night in farm(8, 4)]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, [*first[:7], *second[:7]])
+        for imported in (second[7], first[7]):
+            take_in(store, [imported])
+            judge_new(store)
+        with store.read() as connection:
+            failed, passed = (of_history(connection, night) for night in (first[7], second[7]))
+    assert failed.caution == (
+        f"2 changes that began with this run, because {second[7].run.name} ran at the same time and did not "
+        "show them"
+    )
+    assert headline(failed) == "No change was found in what could be compared"
+    assert passed.caution is None
 
 
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
@@ -321,6 +389,23 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         with store.read() as connection:
             assert "first run of this kind" in of_history(connection, nights[0]).untold
             assert "the 2 runs before it" in of_history(connection, nights[2]).against
+
+
+def test_a_failed_nightly_is_reported_however_busy_other_jobs_are(tmp_path):
+    def begun(job, begun, state, run=()):
+        return nightlies.Nightly(job, begun, begun, 86400, 10800, state, begun, runs=run)
+
+    after = run("2026-11-02")
+    times = [f"2026-11-01T{hour:02}:{minute:02}:00Z" for hour in range(12, 22) for minute in range(0, 60, 2)]
+    nights = [
+        begun("gpu", "2026-11-01T01:00:00Z", nightlies.FAILED),
+        *(begun("busy", time, nightlies.OK) for time in times),
+        begun("gpu", "2026-11-02T01:00:00Z", nightlies.OK, (after.run.name,)),
+    ]
+    with made_store(tmp_path / "h.db") as store, store.write() as connection:
+        for nightly in nights:
+            nightlies.copy_nightly(connection, nightly)
+        assert nightlies_before(connection, after) == "Before this nightly: 2026-11-01 failed"
 
 
 def test_a_run_that_the_history_does_not_have(tmp_path):
