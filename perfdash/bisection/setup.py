@@ -24,7 +24,7 @@ from perfdash.bisection import events
 from perfdash.bisection.engine import Engine, Notify
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal, find
-from perfdash.bisection.metrics import metric_named
+from perfdash.bisection.metrics import metric_named, refuse_unmeasured_part
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import (
     HIDDEN,
@@ -116,6 +116,7 @@ def started(
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
     if planned:
+        refuse_unmeasured_part(metric, planned.case.scenario, planned.optimizer)
         refuse_other_files(planned, flags)
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
