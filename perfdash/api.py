@@ -181,6 +181,11 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
     none = {name: RunSettings.model_fields[name].default for name in _OF_SUITES}
     resolved = resolved.model_copy(update={**none, "model": (target,) if target else ()})
     check_settings(resolved)
+    if target is None and resolved.instances:
+        raise UsageError(
+            f"instances {resolved.instances} start interpreters that cannot get a function of a notebook: "
+            "write the function into a file (%%writefile net.py) and give it as 'net.py:make'"
+        )
     with ExitStack() as stack:
         own = None
         if target is None:

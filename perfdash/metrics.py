@@ -38,7 +38,8 @@ class Metric:
     `column`: its name in the history, in JSON and CSV; "" for the output of a user's command. `name`: its
     name in `perfdash bisect --metric`; "" where it cannot be bisected. `threshold`: the smallest relative
     change that is judged; 0 for counts, of which every change is judged; EVIDENCE otherwise. `methods`: the
-    entries of perfdash.methods that its numbers depend on. `part_of`: the metric that contains it.
+    entries of perfdash.methods that its numbers depend on. `part_of`: the metric that contains it;
+    `scenario`: the only one that measures it.
     """
 
     column: str
@@ -50,6 +51,7 @@ class Metric:
     methods: tuple[str, ...] = ()
     of_eager: bool = False
     part_of: str | None = None
+    scenario: str | None = None
     has_interval: bool = False
     chart: Chart | None = None
 
@@ -103,10 +105,10 @@ def _latency(column: str, title: str, name: str, *, of_eager: bool, chart: Chart
     return [metric, *_interval(column, title, "latency", ("latency",))]
 
 
-def _part(column: str, title: str, chart: Chart) -> Metric:
+def _part(column: str, title: str, scenario: str, chart: Chart) -> Metric:
     return Metric(
         column, title, "latency", column[: -len("_ms")], threshold=_PART_CHANGE, methods=("latency",),
-        part_of="backend_ms", chart=chart,
+        part_of="backend_ms", scenario=scenario, chart=chart,
     )  # fmt: skip
 
 
@@ -163,14 +165,19 @@ _REGISTRY: tuple[Metric, ...] = (
         methods=("memory",), chart=Chart(8, "Memory compression", "eager / compiled; higher is better"),
     ),
     Metric("wall_s", "wall time of the case", "time"),
-    _part("forward_ms", "forward pass", Chart(9, "Compiled forward pass", "with the loss; lower is better")),
-    _part("backward_ms", "backward pass", Chart(10, "Compiled backward pass", "lower is better")),
-    _part("optimizer_ms", "optimizer step", Chart(11, "Optimizer step", "lower is better")),
     _part(
-        "prefill_ms", "prefill", Chart(12, "Compiled prefill", "time to the first token; lower is better")
+        "forward_ms", "forward pass", "training",
+        Chart(9, "Compiled forward pass", "with the loss; lower is better"),
+    ),
+    _part("backward_ms", "backward pass", "training", Chart(10, "Compiled backward pass", "lower is better")),
+    _part("optimizer_ms", "optimizer step", "training", Chart(11, "Optimizer step", "lower is better")),
+    _part(
+        "prefill_ms", "prefill", "generation",
+        Chart(12, "Compiled prefill", "time to the first token; lower is better"),
     ),
     _part(
-        "decode_ms", "decoding", Chart(13, "Compiled decoding", "of all further tokens; lower is better")
+        "decode_ms", "decoding", "generation",
+        Chart(13, "Compiled decoding", "of all further tokens; lower is better"),
     ),
     _memory(
         "eager_peak_bytes", "eager peak memory", threshold=MINIMUM_CHANGE, of_eager=True,

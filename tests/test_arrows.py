@@ -122,6 +122,7 @@ ALLOWED = {
         "runner",
         "settings",
         "stats",
+        "suites",
     },
     "bisection": {
         "suggestions",

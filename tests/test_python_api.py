@@ -249,6 +249,12 @@ def test_a_pickle_goes_to_no_other_machine(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_function_of_a_notebook_is_refused_with_instances_before_anything_runs(tmp_path):
+    with pytest.raises(perfdash.UsageError, match=r"instances .* write the function into a file"):
+        perfdash.measure(lambda size: None, instances="1x1", out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_of_a_notebook_is_not_resumed_and_keeps_no_pickle(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with notebook_model(lambda size: "a text of the function", "make") as model:

@@ -84,6 +84,17 @@ def metric_named(name: str, of_command: bool) -> Metric:
     raise UsageError(f"--metric {name!r}: no such metric{hint}; there are: {', '.join(here)}")
 
 
+def refuse_unmeasured_part(metric: Metric, scenario: str, optimizer: str) -> None:
+    """Raise UsageError for a part of a step that no case of this scenario has."""
+    if metric.scenario not in (None, scenario):
+        raise UsageError(
+            f"--metric {metric.name} is measured in --scenario {metric.scenario}, and this case is of "
+            f"scenario {scenario}"
+        )
+    if metric.name == "optimizer" and optimizer == "none":
+        raise UsageError(f"--metric {metric.name}: a step of this case has no optimizer")
+
+
 def reading_of(metric: Metric, result: Result) -> Reading:
     """The reading of a metric from a measured case."""
     row = from_result(result)

@@ -34,6 +34,7 @@ from perfdash.runner.remeasurement import with_variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
+from perfdash.worker import registry
 
 HIDDEN = "***"
 # Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.
@@ -181,17 +182,22 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
         given["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # no wildcards
     elif flags["model"]:
         given["model"] = [flags["model"]]
-    if metric == "eager" and not flags["backend"]:
-        given["backend"] = ["eager"]  # nothing has to be compiled
     of_night = flags.get(OF_NIGHT) or ()
     for name in of_night:
         given[name] = given.get(name) or RunSettings.model_fields[name].default
     settings = resolve(given, given=of_night)[0]
+    if metric == "eager" and not flags["backend"] and _runs_eager_alone(settings.scenario):
+        settings = settings.model_copy(update={"backend": ("eager",)})  # nothing has to be compiled
     for configuration in chosen(settings.configuration):
         applied = configuration.applied(settings)
         settings = with_slots(settings, applied.threads, applied.bind_memory)
     alone = {"jobs": 1, "executor": "local", "scheduler": None, "shard": None, "costs": None}
     return on_one_socket(settings.model_copy(update=alone))
+
+
+def _runs_eager_alone(scenario: str | None) -> bool:
+    """Whether eager can be measured without a back end in a scenario."""
+    return (scenario or "inference") in registry.backend_facts("eager").SCENARIOS
 
 
 def planned_case(settings: RunSettings) -> Planned:
@@ -369,8 +375,8 @@ def complete_from_alert(
             **_source(evidence.case, ran, flags, number, options, files),
         }
         filled["metric"] = flags["metric"] or _metric(evidence, number, describe)
-        if filled["metric"] == "eager":
-            del filled["backend"]  # nothing has to be compiled
+        if filled["metric"] == "eager" and _runs_eager_alone(evidence.case.scenario):
+            del filled["backend"]
         flags = {**flags, "env": _env(filled["env"], flags["env"], number)}
     if not flags["good"] or not flags["bad"]:
         filled["good"], filled["bad"] = alert_range(evidence, flags["recipe"], flags.get("repo"))

@@ -25,7 +25,7 @@ from perfdash.bisection import events
 from perfdash.bisection.engine import Engine, Notify
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal, find
-from perfdash.bisection.metrics import metric_named
+from perfdash.bisection.metrics import metric_named, refuse_unmeasured_part
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import (
     HIDDEN,
@@ -119,6 +119,7 @@ def started(
     planned = None if command else planned_case(settings)
     notes: list[str] = []
     if planned:
+        refuse_unmeasured_part(metric, planned.case.scenario, planned.optimizer)
         refuse_other_files(planned, flags)
         planned, notes = in_shell_of_night(planned, flags, host.relevant_variables(dict(os.environ)))
     if command and (flags["suite"] or flags["model"]):

@@ -89,11 +89,10 @@ def words(sizes: list[LargestBatch]) -> str:
 
 def _way(size: LargestBatch) -> str:
     from perfdash.records import variation
-    from perfdash.runner.find_batch_size import BACKEND
 
     case = size.case
     dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
-    under = variation(case.configuration, case.dynamic) if size.side == BACKEND else ""
+    under = variation(case.configuration, case.dynamic)
     threads = f"{case.threads} threads" if case.threads > 1 else ""
     return ", ".join(filter(None, [f"{case.backend} {dtype}", size.variant, under, threads]))
 

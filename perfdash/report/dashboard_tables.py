@@ -21,6 +21,7 @@ from perfdash.history.results import Row, is_cpu_time
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case, Status, variation, variation_in_words
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import CPU_TIME_NOTE, mark_cpu_time
+from perfdash.report.step_sizes import batch_in_words
 
 _PASSING = {str(status) for status in PASSING}
 
@@ -120,7 +121,8 @@ def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
         lines = sorted(models.items(), key=lambda item: (item[0][0].lower(), item[0]))
         lines.sort(key=lambda item: rank(item[1].get(compilers[0])))
         table = PrettyTable(["name", "bs", *map(plain, compilers)])
-        for (model, size), of_model in lines:
+        for (model, _), of_model in lines:
+            size = batch_in_words(next(iter(of_model.values())))
             table.add_row([plain(model), size, *(cell(of_model.get(compiler)) for compiler in compilers)])
         tables.append((title, str(table.get_string())))
     return tables
@@ -200,7 +202,7 @@ def all_numbers(rows: Sequence[Row]) -> str:
         table.add_row(
             [
                 plain(row.case.model),
-                row.case.batch_size,
+                batch_in_words(row),
                 plain(f"amp-{row.case.amp_dtype}" if row.case.amp_dtype else row.case.dtype),
                 plain(backend_of(row.case, several)),
                 status(row),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -9,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from perfdash.errors import UsageError
 from perfdash.records import Case
+from perfdash.suites.suite_file import load_suite
 
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
@@ -33,12 +36,22 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
     for flag, value, default in (
         ("--device", case.device, "cpu"),
         ("--backend", backend_of(case, ran), "inductor"),
-        ("--scenario", case.scenario, "inference"),
     ):
         parts += [flag, value] if value != default else []
+    if {case.scenario, *map(_scenario_of, source)} != {"inference"}:
+        parts += ["--scenario", case.scenario]
     if case.dynamic:
         parts.append("--dynamic")
     return shlex.join([*parts, *_settings(with_options(setting or {}, case))])
+
+
+@functools.cache
+def _scenario_of(suite: str) -> str:
+    """The scenario that a suite names; inference for any other word, and for a file that is gone."""
+    try:
+        return load_suite(suite).scenario
+    except UsageError:
+        return "inference"
 
 
 def with_options(setting: Mapping[str, Any], case: Case) -> dict[str, Any]:

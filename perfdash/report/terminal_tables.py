@@ -23,6 +23,7 @@ from perfdash.report.dashboard_tables import (
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
+from perfdash.report.step_sizes import batch_in_words
 
 _NAMES = 8  # of kernels and library calls of one model
 
@@ -52,7 +53,7 @@ def own_cost(result: Result) -> float:
 
 
 # Of a case without a configuration.
-_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION))
+_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION), ("step", ""))
 
 
 def details(result: Result) -> str:
@@ -235,7 +236,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
             [
                 case.suite,
                 case.model,
-                case.batch_size,
+                batch_in_words(row),
                 case.dtype,
                 backend_of(case, several),
                 status(row),

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, Status
+from perfdash.records import DEFAULT_CONFIGURATION, Case, Status
 from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine, check_slots
 from perfdash.runner.cores import by_slots, slots_of
@@ -58,18 +59,25 @@ def next_size(start: int, fits: int, fails: int | None) -> int | None:
 
 
 def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
-    """The sides to search: eager once a model and baseline dtype, then every technique."""
+    """The sides to search: eager once a model, baseline dtype and kind of step, then every technique.
+
+    The first eager side of a model has no name of a configuration; those with another kind of step have.
+    """
     to_search: list[tuple[Planned, str]] = []
-    eager, ways = set(), set()
+    eager: set[tuple[tuple[str, ...], tuple[Any, ...]]] = set()
+    ways = set()
     for planned_case in planned:
         if planned_case.skip_reason is not None:
             continue
         dtype = planned_case.baseline_dtype or planned_case.case.dtype
-        key = planned_case.case.suite, planned_case.case.model, dtype, planned_case.case.scenario
-        if key not in eager:
-            eager.add(key)
+        model = planned_case.case.suite, planned_case.case.model, dtype, planned_case.case.scenario
+        step = planned_case.optimizer, planned_case.sizes
+        if (model, step) not in eager:
+            is_first = all(other != model for other, _ in eager)
+            eager.add((model, step))
             amp = planned_case.case.amp_dtype if dtype == "amp" else None
-            plain = replace(planned_case.case, backend="eager", dtype=dtype, amp_dtype=amp)
+            plain = replace(planned_case.case, backend="eager", dtype=dtype, amp_dtype=amp, dynamic=False)
+            plain = replace(plain, configuration=DEFAULT_CONFIGURATION) if is_first else plain
             to_search.append(
                 (replace(planned_case, case=plain, variant={}, baseline_dtype=None, backend_file=None), EAGER)
             )

@@ -33,6 +33,7 @@ class CaseFields(Shape):
     dynamic: bool
     settings: str
     configuration: str
+    step: str
     amp_dtype: str | None
 
 

@@ -27,6 +27,7 @@ from perfdash.report.changes import APPEARED, BAD, NEW_FAILURE, SUSPECTED, SUSPE
 from perfdash.report.commit_links import commit_ranges
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import four_digits, mark_cpu_time, percent_change, with_unit
+from perfdash.report.step_sizes import batch_in_words
 from perfdash.site.cause_page import CauseView
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
 from perfdash.site.configurations_page import ConfigurationsView
@@ -393,6 +394,7 @@ def environment() -> jinja2.Environment:
         interval=interval,
         ratio=ratio,
         clock=mark_cpu_time,
+        batch=batch_in_words,
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
     )

@@ -16,7 +16,7 @@ import torch
 
 from perfdash.worker import compilation, failures, held_memory, linux, output_comparison, pytree
 from perfdash.worker.device import Cpu
-from perfdash.worker.eager_and_compiled import BothSides, ModelSide
+from perfdash.worker.eager_and_compiled import BothSides, ModelSide, as_leaves
 from perfdash.worker.shared_eager import SharedEager
 
 _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
@@ -263,6 +263,7 @@ def _judge(comparison: BothSides, module: Any, inputs: Any, device: Any) -> Any:
     job = comparison.job
     case = replace(job.case, dtype="float64", amp_dtype=None, device=device.kind)
     comparison.seed()
+    inputs = as_leaves(inputs, comparison.eager_side.inputs)
     side = ModelSide(replace(job, case=case), module, inputs, inputs)
     return observed(comparison.scenario.make_step(module, side, device), follows=comparison.eager_step)
 

@@ -196,9 +196,7 @@ def compiled_side(eager: ModelSide, job: Job) -> ModelSide:
     if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(eager.job.case.dtype, torch.float32):
         return replace(eager, job=job)
     where = _device_of(eager.inputs)
-    return _with_state_of(
-        eager, _side(copy.deepcopy(eager.module), pytree.detach(eager.pristine), job, where)
-    )
+    return _with_state_of(eager, _side(copy.deepcopy(eager.module), _fresh_inputs(eager), job, where))
 
 
 def variant_side(eager: ModelSide, module: Any, job: Job, where: torch.device) -> ModelSide:
@@ -207,11 +205,31 @@ def variant_side(eager: ModelSide, module: Any, job: Job, where: torch.device) -
     Raises RuntimeError where the weights do not fit: then it is another model and no variant.
     """
     module.load_state_dict(eager.module.state_dict())
-    side = _side(module, pytree.detach(eager.pristine), job, where)
+    side = _side(module, _fresh_inputs(eager), job, where)
     if job.variant.get("channels_last"):
         side.module.to(memory_format=torch.channels_last)
-        side.inputs = pytree.map_tensors(side.inputs, _channels_last)
+        side.inputs = as_leaves(pytree.map_tensors(side.inputs, _channels_last), eager.inputs)
     return _with_state_of(eager, side)
+
+
+def as_leaves(inputs: Any, model: Any) -> Any:
+    """Inputs whose tensors take a gradient where those of `model`, which has the same structure, do.
+
+    A tensor that was cast or moved would pass its gradient on to the one that it was made of.
+    """
+    takes_gradient = {
+        path: leaf.requires_grad for path, leaf in pytree.leaves(model, "inputs") if torch.is_tensor(leaf)
+    }
+    if any(takes_gradient.values()):
+        inputs = pytree.map_tensors(inputs, lambda tensor: tensor.detach())
+        for path, leaf in pytree.leaves(inputs, "inputs"):
+            if takes_gradient.get(path):
+                leaf.requires_grad_()
+    return inputs
+
+
+def _fresh_inputs(eager: ModelSide) -> Any:
+    return as_leaves(pytree.detach(eager.pristine), eager.inputs)
 
 
 def _with_state_of(eager: ModelSide, side: ModelSide) -> ModelSide:
@@ -224,7 +242,7 @@ def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> ModelSide:
     cast = _cast(job.case.dtype)
     pytree.cast_module(module, cast)
     module = module.to(where)
-    inputs = pytree.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
+    inputs = as_leaves(pytree.map_tensors(inputs, lambda tensor: cast(tensor.to(where))), inputs)
     pristine = pytree.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
     return ModelSide(job, module, inputs, pristine)
 

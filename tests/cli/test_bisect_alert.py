@@ -160,6 +160,18 @@ def test_nothing_is_compiled_where_eager_changed(tmp_path):
     assert run_settings(flags, flags["metric"]).backend == ("inductor",)
 
 
+def test_eager_is_measured_beside_the_back_end_where_it_cannot_be_measured_alone(tmp_path):
+    case = {"suite": "timm", "model": "lcnet_050", "scenario": "sizes"}
+    db = history(
+        tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], None, case,
+        metric="eager_ms",
+    )  # fmt: skip
+    of_alert = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    typed = {**BISECT, "suite": "timm", "model": "lcnet_050", "scenario": "sizes"}
+    for flags in (of_alert, typed):
+        assert planned_case(run_settings(flags, "eager")).case.backend == "inductor"
+
+
 def test_a_case_of_configuration_socket_is_bisected_bound_to_its_socket(tmp_path, monkeypatch):
     cores = [PhysicalCore((core,), core % 2, core % 2) for core in range(8)]  # numbered in turns
     monkeypatch.setattr(

@@ -108,6 +108,28 @@ def test_the_proposed_command_works(typed):
     assert "8 revisions by recipe git" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--metric", "backward"], "--metric backward is measured in --scenario training, and this case is"),
+        (
+            ["--metric", "prefill", "--scenario", "training"],
+            "--metric prefill is measured in --scenario generation, and this case is of scenario training",
+        ),
+        (
+            ["--metric", "optimizer", "--scenario", "training", "--optimizer", "none"],
+            "--metric optimizer: a step of this case has no optimizer",
+        ),
+    ],
+    ids=["inference", "training", "no optimizer"],
+)
+def test_a_part_that_the_case_does_not_have_is_refused_before_anything_is_built(typed, words, message):
+    suite = ["--suite", "timm", "--model", "lcnet_050"]
+    ran = typed("--good", "v1.0.9", "--bad", "v1.1.0", "--dry-run", *suite, *words)
+    assert ran.code == 2
+    assert message in ran.err
+
+
 def test_a_repository_is_asked_for_where_there_is_none(typed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     ran = typed("--good", "v1.0.9", "--bad", "main", *COMMAND)

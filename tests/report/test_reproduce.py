@@ -8,6 +8,7 @@ import pytest
 from perfdash.records import Case
 from perfdash.report.full_tables import _generic, _marked
 from perfdash.report.reproduce import command, pattern
+from perfdash.suites.suite_file import load_suite, suite_names
 from tests.report.nights import row
 
 
@@ -28,6 +29,16 @@ def test_what_is_as_always_is_not_reported():
         "perfdash run --suite timm --models x --batch-size 1 --threads 1 --dtype float32 --device cuda "
         "--backend aot-eager --scenario training"
     )
+
+
+def test_inference_is_named_where_the_suite_has_another_scenario(tmp_path):
+    suite = tmp_path / "mine.toml"
+    suite.write_text('name = "mine"\nloader = "timm"\nscenario = "training"\n[[models]]\nname = "m"\n')
+    for name in suite_names():
+        words = command(Case(name, "m")).split()
+        assert ("--scenario" in words) == (load_suite(name).scenario != "inference"), name
+    shown = command(Case("mine", "m"), {}, ("perfdash", "run", "--suite", str(suite)))
+    assert shown.endswith("--scenario inference")
 
 
 def test_where_the_model_came_from():

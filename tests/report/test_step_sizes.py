@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from perfdash.history.results import Row
 from perfdash.records import Case
+from perfdash.report.dashboard_tables import all_numbers, four_tables
 from perfdash.report.full_tables import full_tables
 from perfdash.report.plots import KINDS, files_of_rows
 from perfdash.report.plots.drawing import look
@@ -43,6 +45,13 @@ def both(**change):
 )
 def test_what_a_step_runs(row, samples, words, size):
     assert (samples_of_step(row), step_in_words(row), size_in_words(row)) == (samples, words, size)
+
+
+def test_tables_of_results_name_the_sizes_instead_of_a_batch_size_that_did_not_run():
+    tables = [text for _, text in four_tables(both())] + [all_numbers(both())]
+    for text in tables:
+        assert re.search(r"\| +net +\| +1, 4, 16 +\|", text), text
+    assert re.search(r"\| +net +\| +8 +\|", all_numbers(both(sizes="32,64", of="sequence")))
 
 
 def test_the_report_of_techniques_counts_the_samples_of_all_sizes():

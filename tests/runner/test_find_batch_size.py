@@ -13,6 +13,7 @@ from perfdash.cli.find_batch_size import left_out_words, limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
 from perfdash.runner.find_batch_size import (
+    EAGER,
     MOST,
     LargestBatch,
     judged,
@@ -159,6 +160,23 @@ def test_every_configuration_is_searched_from_its_smallest_batch_size():
     assert "inductor float32, freezing " in table
     assert "inductor float32, dynamic " in table
     assert table.count("eager float32 ") == 1
+
+
+def test_eager_is_searched_once_for_each_optimizer():
+    def under(configuration, **fields):
+        case = Case("s", "m", scenario="training", configuration=configuration, settings=configuration)
+        return replace(PLANNED, case=case, skip_reason=None, **fields)
+
+    cases = [under("default"), under("adam", optimizer="adam"), under("freezing", env={}, compile_mode="x")]
+    of_sides = sides(cases)
+    of_eager = [planned for planned, side in of_sides if side == EAGER]
+    assert [(planned.optimizer, planned.case.configuration) for planned in of_eager] == [
+        ("sgd", "default"),
+        ("adam", "adam"),
+    ]
+    table = words([LargestBatch(planned.case, side, fits=8) for planned, side in of_sides])
+    assert table.count("eager float32 ") == 1
+    assert table.count("eager float32, adam ") == 1
 
 
 def test_a_step_over_several_batch_sizes_is_not_searched():

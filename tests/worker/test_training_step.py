@@ -56,6 +56,26 @@ def test_it_is_forward_backward_and_the_step(optimizer):
     assert not step.marks
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_inputs_are_observed_and_dropped(dtype):
+    case = Case("s", "m", scenario="training", dtype=dtype)
+    of_case = Job(case, "python", "", baseline_dtype="float32")
+    inputs = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    eager = eager_and_compiled.eager_side(torch.nn.Bilinear(3, 3, 2), inputs, of_case, torch.device("cpu"))
+    eager.save_state()
+    for side in (eager, eager_and_compiled.compiled_side(eager, of_case)):
+        side.restore()
+        step = training.make_step(side.module, side, device.Cpu(1))
+        seen = pytree.detach(step.observe())
+        side.restore()
+        assert set(seen["input_gradients"]) == {"inputs[0]"}
+        step()
+        step()
+        assert [tensor.grad for tensor in side.inputs] == [None, None]
+        side.restore()
+        torch.testing.assert_close(pytree.detach(step.observe())["input_gradients"], seen["input_gradients"])
+
+
 @pytest.mark.parametrize(("times", "sign", "verdict"), [
     (1, 1, "pass"), (0, 1, "fail"), (2, 1, "fail"), (1, -1, "fail"), (1, 1.05, "fail"),
 ])  # fmt: skip

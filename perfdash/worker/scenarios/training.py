@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import losses
+from perfdash.worker import losses, pytree
 from perfdash.worker.eager_and_compiled import ModelSide
 from perfdash.worker.failures import Unmeasurable
 
@@ -17,7 +17,7 @@ OUTPUT = "loss"  # of what `observe` returns
 # Some gradients are zero but for rounding (of a bias that batch normalisation takes out again), as are some
 # running means: they are judged as parts of all gradients, of all buffers.
 OF_GROUP = 0.01
-GATED = ("gradients", "updates")  # a ReLU's gate may be open or shut by rounding
+GATED = ("gradients", "input_gradients", "updates")  # a ReLU's gate may be open or shut by rounding
 
 # Small, and without momentum for sgd: the same batch comes hundreds of times, and what is timed must not
 # end in infinities.
@@ -45,8 +45,10 @@ def context(job: Job) -> Iterator[None]:
 
 
 class TrainingStep:
-    """Called, it does the step and returns the loss. Gradients are dropped at its end: they are part of
-    what a step needs, and not of what is held between steps.
+    """Called, it does the step and returns the loss.
+
+    Gradients of parameters and inputs are dropped at its end: they are part of what a step needs, and not of
+    what is held between steps.
     """
 
     def __init__(self, model: Any, side: ModelSide, device: Any) -> None:
@@ -56,6 +58,11 @@ class TrainingStep:
         }
         if not self._parameters:
             raise Unmeasurable(Status.SKIPPED, "the model has no parameter that takes a gradient")
+        self._inputs = {
+            path: leaf
+            for path, leaf in pytree.leaves(side.inputs, "inputs")
+            if torch.is_tensor(leaf) and leaf.requires_grad
+        }
         self._loss = losses.make(side.job)
         self._optimizer = _optimizer(side.job.optimizer, list(self._parameters.values()))
         self.parts = ("forward", "backward", "optimizer") if self._optimizer else ("forward", "backward")
@@ -83,6 +90,7 @@ class TrainingStep:
             return {
                 "loss": loss,
                 "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
+                "input_gradients": {path: tensor.grad for path, tensor in self._inputs.items()},
                 "updates": dict(self._parameters) if self._optimizer else {},
                 "buffers": dict(self._side.module.named_buffers()),
             }
@@ -118,7 +126,7 @@ class TrainingStep:
         return loss.detach()
 
     def _drop_gradients(self) -> None:
-        for tensor in self._parameters.values():
+        for tensor in [*self._parameters.values(), *self._inputs.values()]:
             tensor.grad = None
 
 
