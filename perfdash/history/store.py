@@ -297,7 +297,7 @@ def _revision(store: Store) -> str | None:
     with store.engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
         if VERSION_TABLE not in tables:
-            if {"runs", "results", "cases"} & set(tables) or (tables and store.is_sqlite):
+            if metadata.tables.keys() & tables or (tables and store.is_sqlite):
                 raise UsageError(f"--db {store.shown}: a database of another program, no history of perfdash")
             return None
         revision = _stored_revision(connection)

@@ -190,6 +190,19 @@ def test_another_programs_database_is_refused(tmp_path):
         open_store(str(tmp_path / "other.db"))
 
 
+def test_a_table_of_another_program_is_not_taken_over(address):
+    engine = (
+        sa.create_engine(sa.make_url(address).set(drivername="postgresql+psycopg"))
+        if "://" in address
+        else (sa.create_engine(f"sqlite:///{address}"))
+    )
+    with engine.begin() as connection:
+        connection.execute(sa.text("create table hosts (whose text)"))
+    engine.dispose()
+    with pytest.raises(UsageError, match="no history of perfdash"):
+        open_store(address)
+
+
 @pytest.mark.parametrize("address", ["mysql://host/name", "sqlite://", "sqlite:///:memory:", "what ever://"])
 def test_addresses_that_are_none(address):
     with pytest.raises(UsageError, match="--db"):
