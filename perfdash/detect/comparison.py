@@ -64,8 +64,9 @@ _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 # How far a speedup may move because eager did: one standard deviation, as a share of the change of eager's
 # latency. In a slower state of a machine eager of small models took 12 to 56 % longer, and speedups of the
-# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md).
-_OF_EAGER = 1 / 3
+# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md). From 0.36 on a
+# speedup that moved just as far as eager has not changed significantly (Student's t at 4 degrees of freedom).
+_OF_EAGER = 0.4
 _EAGER_MOVED = math.log(1.05)  # median change of eager's latency from which a comparison says so
 
 
@@ -490,7 +491,7 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float
 
     `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
     nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
-    latency differs, so may the speedup, and a third of that difference is added as a standard deviation.
+    latency differs, so may the speedup, and _OF_EAGER of that difference is added as a standard deviation.
     """
     variance = 0.0
     eager: list[list[float]] = []

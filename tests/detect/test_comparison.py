@@ -262,3 +262,21 @@ def test_a_second_run_makes_a_comparison_more_certain():
     assert delta(one, one).reach == pytest.approx(single.reach * math.sqrt(0.75))
     for other in (spoilt, row("a", "timeout", eager_ms=12.0)):
         assert delta(one, other) == pytest.approx(single), "only runs with a speedup count"
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_speedups_that_moved_as_far_as_eager_have_not_changed(runs):
+    """Eager got faster in every model, the compiled latency is the same."""
+
+    def nights(first, factor):
+        rows = [
+            row(
+                f"m{k}",
+                **with_interval(1.5 / factor, 0.0157, eager_ms=10 / factor, backend_ms=6.667),
+            )
+            for k in range(40)
+        ]
+        return side(*(run(f"2026-11-{first + day:02}", rows) for day in range(runs)))
+
+    comparison = compare(nights(1, 1.0), nights(11, 1.3))
+    assert not any(compared_case.changed for compared_case in comparison.both)
