@@ -461,18 +461,23 @@ def _deltas(
                 noise_of_runs.inflation[place, : len(past.inflation)] = past.inflation
                 noise_of_runs.inflation[place, len(past.inflation) :] = past.inflation[-1]
     longest = noise_of_runs.inflation.shape[1]
-    variances = [
-        noise_of_runs.inflation[places, np.minimum(count[places], longest) - 1] / count[places]
-        for count in counts
-    ]
-    errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
     # A single night may be an outlier of any size, so it gets the heavy tails of _TAIL_DF degrees of freedom;
     # the mean of many nights is nearly Gaussian.
-    freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
+    freedom = np.minimum(noise_of_runs.df, _TAIL_DF * np.minimum(*counts))[places]
+    variances = [np.square(noise_of_runs.sd[places]) for _ in counts]  # of one run of each side
+    of_eager = np.zeros(len(places))
     if name == "speedup":
-        for index in np.flatnonzero(np.isnan(errors)).tolist():
-            errors[index] = _of_intervals(rows[0][places[index]], rows[1][places[index]], reach)
+        for index in np.flatnonzero(np.isnan(variances[0])).tolist():
+            runs_of_sides = [_with_speedup(side[places[index]]) for side in rows]
+            for variance, runs in zip(variances, runs_of_sides, strict=True):
+                variance[index] = _of_intervals(runs, reach)
+            of_eager[index] = (_OF_EAGER * _change_of_eager(*runs_of_sides)) ** 2
             freedom[index] = _TAIL_DF
+    of_noise = np.zeros(len(places))
+    for variance, count in zip(variances, (count[places] for count in counts), strict=True):
+        of_noise += variance * noise_of_runs.inflation[places, np.minimum(count, longest) - 1] / count
+    excess = _excess_of_pairs([side[places] for side in logs], variances)
+    errors = np.sqrt(excess * of_noise + of_eager)
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
     half_widths = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
     columns = (places, np.exp(old), np.exp(new), new - old, p, half_widths)
@@ -486,27 +491,55 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
-    """Standard error of a change of mean speedup, from the intervals of the runs; NaN if unknown.
+def _excess_of_pairs(logs: Sequence[Array], variances: Sequence[Array]) -> Array:
+    """How much more two runs of a side differ than their noise explains: a ratio of variances, 1 or more.
 
-    `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
-    nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
-    latency differs, so may the speedup, and _OF_EAGER of that difference is added as a standard deviation.
+    `logs`: (cases, runs) of each side, `variances`: (cases,) of one run. A larger difference than expected
+    means an outlier or nights in different states. As Birge (1932), Phys. Rev. 40, 207, but each case's ratio
+    is shrunk to that of all cases (their median, so that one outlier does not widen all), and this to 1.
     """
-    variance = 0.0
-    eager: list[list[float]] = []
-    for side in (old, new):
-        runs = [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
-        eager.append([math.log(value) for values in runs if (value := values.get("eager_ms"))])
-        for values in runs:
-            low, high = values.get("speedup_low"), values.get("speedup_high")
-            if not low or not high:
-                return math.nan
-            variance += (math.log(high / low) / 2 / reach / len(runs)) ** 2
-    if all(eager):
-        before, after = map(statistics.fmean, eager)
-        variance += (_OF_EAGER * (after - before)) ** 2
-    return math.sqrt(max(variance, FLOOR**2))
+    squares, df = (np.zeros(len(variances[0])) for _ in range(2))
+    for side, variance in zip(logs, variances, strict=True):
+        pairs = np.isfinite(side).sum(axis=1) == 2  # the spread of several runs is in `variances`
+        difference = np.nanmax(side, axis=1, initial=-np.inf) - np.nanmin(side, axis=1, initial=np.inf)
+        squares += np.where(pairs, difference**2 / 2 / variance, 0.0)
+        df += pairs
+    known = (df > 0) & np.isfinite(squares)
+    if not known.any():
+        return np.ones(len(df))
+    of_all = float(np.median(squares[known] / special.chdtri(df[known], 0.5)))
+    weight = float(np.sum(df[known]))
+    of_all = (_TAIL_DF + weight * of_all) / (_TAIL_DF + weight)
+    return np.asarray(np.maximum(1.0, (_TAIL_DF * of_all + squares) / (_TAIL_DF + df)))
+
+
+def _with_speedup(side: Sequence[Row]) -> list[Mapping[str, float]]:
+    """The numbers of the runs whose speedups are compared."""
+    return [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
+
+
+def _of_intervals(runs: Sequence[Mapping[str, float]], reach: float) -> float:
+    """Variance of one run's speedup (log), from the intervals of a side's runs; NaN if unknown.
+
+    `reach`: half the width of an interval in standard deviations of one run's speedup.
+    """
+    variances = []
+    for values in runs:
+        low, high = values.get("speedup_low"), values.get("speedup_high")
+        if not low or not high:
+            return math.nan
+        variances.append(max(math.log(high / low) / 2 / reach, FLOOR) ** 2)
+    return statistics.fmean(variances)
+
+
+def _change_of_eager(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[str, float]]) -> float:
+    """How far eager's latency differs between the sides, in logs; 0 if that is unknown.
+
+    The intervals of speedups know nothing of the state of the machine that day, which changes what overhead
+    and memory cost: where eager's latency differs, so may the speedup.
+    """
+    sides = [[math.log(value) for run in side if (value := run.get("eager_ms"))] for side in (old, new)]
+    return statistics.fmean(sides[1]) - statistics.fmean(sides[0]) if all(sides) else 0.0
 
 
 def least_change(name: str) -> float:
