@@ -158,6 +158,16 @@ class ComparedCase:
         return self.disturbed or not all(delta.tested for delta in self.deltas.values())
 
     @property
+    def is_tested(self) -> bool:
+        """Whether a metric was tested, or the statuses are two different results."""
+        results = {self.old_status, self.new_status}.isdisjoint(NO_STATUS)
+        return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
+
+    @property
+    def passes_without_numbers(self) -> bool:
+        return is_pass(self.old_status) and is_pass(self.new_status) and not self.deltas
+
+    @property
     def changed(self) -> bool:
         return self.other_status or any(d.significant for d in self.deltas.values())
 
@@ -236,10 +246,11 @@ class Comparison:
     @property
     def nothing_to_compare(self) -> str | None:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
-        tested = any(
-            case.changed or any(delta.tested for delta in case.deltas.values()) for case in self.both
-        )
-        return self.nothing_in_common or (None if tested else self.untested)
+        if self.nothing_in_common or any(case.is_tested for case in self.both):
+            return self.nothing_in_common
+        if self.untested or not (self.methods and any(case.passes_without_numbers for case in self.both)):
+            return self.untested
+        return "no number was measured by the same method on both sides"
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:

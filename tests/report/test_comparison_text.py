@@ -178,3 +178,28 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
 def test_latencies_of_fast_models_have_four_digits():
     text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
     assert "0.0201 -> 0.0208" in text
+
+
+def test_numbers_all_by_different_methods_are_not_called_unchanged():
+    """Accuracy and capture are measured as before, so only the statuses can be compared."""
+    names = ("latency", "speedup", "compilation", "memory")
+    nights = [
+        run(rows=[row("a", speedup=speedup), row("b", "crash")], method=dict.fromkeys(names, method))
+        for speedup, method in ((2.0, 1), (1.0, 2))
+    ]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    text = comparison(compared)
+    assert "Nothing to compare: no number was measured by the same method on both sides" in text
+    assert "Nothing changed" not in text
+    with pytest.raises(UsageError, match="by the same method"):
+        comparison_gate(compared, print)
+
+
+def test_a_skipped_case_does_not_stand_for_numbers_that_could_not_be_tested():
+    nights = [
+        run(rows=[row("a", speedup=2.0), row("b")]),
+        run(rows=[row("a", speedup=1.0), row("b", "skipped")]),
+    ]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    with pytest.raises(UsageError, match="numbers of 1 of 2 cases"):
+        comparison_gate(compared, print)
