@@ -100,7 +100,7 @@ class Delta(NamedTuple):
     old, new: the level of each side. change: log of new / old. p: None if the noise is unknown. significant:
     a discovery at the rate _RATE, and at least the metric's threshold. reach: half the width of the 95 %
     interval of `change`. pairs: of runs, where two builds were measured in turn and a sequential test decides
-    instead of p; undecided: it cannot tell yet.
+    instead of p (0 if all were disturbed); undecided: it cannot tell yet.
     """
 
     old: float
@@ -114,7 +114,7 @@ class Delta(NamedTuple):
 
     @property
     def tested(self) -> bool:
-        return self.p is not None or self.pairs is not None
+        return self.p is not None or bool(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,11 @@ class ComparedCase:
         """Whether a metric was tested, or the statuses are two different results."""
         results = {self.old_status, self.new_status}.isdisjoint(NO_STATUS)
         return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
+
+    @property
+    def nothing_tested(self) -> bool:
+        """Whether a case with numbers has no tested latency or no tested number at all."""
+        return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
 
     @property
     def passes_without_numbers(self) -> bool:
@@ -234,14 +239,23 @@ class Comparison:
 
     @property
     def untested(self) -> str | None:
-        """In how many cases numbers could not be tested, and why; None if all were tested."""
-        count = sum(case.untested for case in self.both)
-        if not count:
-            return None
-        return (
-            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or "
-            f"nothing is known of the noise; give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
+        """In how many cases numbers were not tested or decided, and why; None if all were."""
+        deltas = [delta for case in self.both for delta in case.deltas.values()]
+        why = (
+            "as other programs disturbed every pair of runs"
+            if any(delta.pairs is not None for delta in deltas)
+            else "as they were disturbed or nothing is known of the noise; "
+            f"give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
         )
+        undecided = sum(any(d.tested and d.undecided for d in case.deltas.values()) for case in self.both)
+        sentences = (
+            (sum(case.untested for case in self.both), f"could not be tested, {why}"),
+            (undecided, "are not decided yet; more pairs of runs would tell"),
+        )
+        parts = [
+            f"numbers of {count} of {len(self.both)} cases {words}" for count, words in sentences if count
+        ]
+        return "; ".join(parts) or None
 
     @property
     def nothing_to_compare(self) -> str | None:

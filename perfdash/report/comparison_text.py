@@ -240,6 +240,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
         "only_old": [vars(case) for case in sides.only_old],
         "only_new": [vars(case) for case in sides.only_new],
         "nothing_to_compare": sides.nothing_to_compare,
+        "untested": sides.untested,
         "eager_moved": None if sides.eager_moved is None else math.exp(sides.eager_moved),
         "methods": list(sides.methods),
     }

@@ -182,11 +182,6 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     names = [side.run.name for side in comparison.old.runs]
     title = names[0] if len(names) == 1 else f"{comparison.old.title} ({len(names)} runs)"
     cautions = [comparison.untested] if comparison.untested else []
-    if undecided := sum(
-        any(delta.undecided for delta in compared.deltas.values()) for compared in comparison.both
-    ):
-        cases = f"{undecided} of {len(comparison.both)} cases"
-        cautions.append(f"numbers of {cases} are not decided yet; more pairs of runs would tell")
     if comparison.methods:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None

@@ -203,3 +203,14 @@ def test_a_skipped_case_does_not_stand_for_numbers_that_could_not_be_tested():
     compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
     with pytest.raises(UsageError, match="numbers of 1 of 2 cases"):
         comparison_gate(compared, print)
+
+
+def test_a_case_that_could_not_be_tested_does_not_pass_junit(tmp_path):
+    interval = {"speedup_low": 1.48, "speedup_high": 1.52}
+    spoilt = replace(row("a", speedup=0.75), verdict="disturbed")
+    nights = [run(rows=[of, row("b", speedup=1.5, **interval)]) for of in (row("a", speedup=1.5), spoilt)]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    write_comparison(tmp_path / "j.xml", compared)
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    assert [suite.get(count) for count in ("tests", "failures", "skipped")] == ["2", "0", "1"]
+    assert "numbers of 1 of 2 cases could not be tested" in to_plain(compared)["untested"]
