@@ -6,9 +6,10 @@ import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.detect.comparison import ComparedRuns, PastNoise, compare
 from perfdash.errors import UsageError
 from perfdash.history.results import from_run
 from perfdash.records import Status
@@ -214,3 +215,18 @@ def test_a_case_that_could_not_be_tested_does_not_pass_junit(tmp_path):
     (suite,) = ET.parse(tmp_path / "j.xml").getroot()
     assert [suite.get(count) for count in ("tests", "failures", "skipped")] == ["2", "0", "1"]
     assert "numbers of 1 of 2 cases could not be tested" in to_plain(compared)["untested"]
+
+
+def test_memory_and_means_have_four_digits_and_units():
+    nights = [
+        run(rows=[row("small", backend_peak_bytes=4e4 * by, compilation_cpu_s=12345)]) for by in (1, 1.5)
+    ]
+    sides = (ComparedRuns("x", (night,)) for night in nights)
+    noise = {"backend_peak_bytes": {nights[0].rows[0].case: PastNoise(0.003, 40.0, np.ones(10))}}
+    means, _, rest = comparison(compare(*sides, noise)).partition("Changed: 1")
+    changes, _, cases = rest.partition("All cases in both")
+    for part in (means, changes):
+        assert "0.04 MB" in part
+        assert "0.06 MB" in part
+    assert "0.04 -> 0.06" in cases
+    assert "12345 s" in means
