@@ -64,8 +64,8 @@ _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 # How far a speedup may move because eager did: one standard deviation, as a share of the change of eager's
 # latency. In a slower state of a machine eager of small models took 12 to 56 % longer, and speedups of the
-# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md). From 0.36 on a
-# speedup that moved just as far as eager has not changed significantly (Student's t at 4 degrees of freedom).
+# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md). From 0.36 on
+# a speedup that moved just as far as eager has not changed significantly (Student's t, _TAIL_DF).
 _OF_EAGER = 0.4
 _EAGER_MOVED = math.log(1.05)  # median change of eager's latency from which a comparison says so
 
