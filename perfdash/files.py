@@ -12,10 +12,10 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -98,7 +98,7 @@ def written(path: Path) -> Iterator[BinaryIO]:
         with open(path if number is None else os.dup(number), "wb") as file:
             yield file
     else:
-        with replaced(path.resolve()) as part, part.open("wb") as file:
+        with replaced(path.resolve(), shared=True) as part, part.open("wb") as file:
             yield file
 
 
@@ -107,9 +107,10 @@ def replaced(path: Path, *, durable: bool = False, shared: bool = False) -> Iter
     """A temporary file beside `path` that takes its place once the block has written it.
 
     `durable` returns only when the content would survive a power cut; `shared` is for files that several
-    processes or threads write at once. After an error the temporary file is removed, and `path` is as it was.
+    processes, threads or machines write at once. After an error the temporary file is removed, and `path`
+    is as it was.
     """
-    writer = f".{os.getpid()}.{threading.get_ident()}" if shared else ""
+    writer = f".{os.getpid()}.{secrets.randbits(64)}" if shared else ""
     part = path.with_name(f".{path.name[:200]}{writer}.part")
     try:
         yield part

@@ -113,12 +113,24 @@ def test_a_pipe_is_written_to(tmp_path):
 def test_a_file_that_standard_output_leads_to_keeps_what_others_write(tmp_path, name, mode, left):
     log = tmp_path / "log"
     log.write_text("OLD\n")
-    code = "import sys; from pathlib import Path; from perfdash import files; files.write(Path(sys.argv[1]), 'new\\n')"
+    code = "import sys, pathlib as p; from perfdash import files; files.write(p.Path(sys.argv[1]), 'new\\n')"
     with log.open(mode) as file:
         subprocess.run([sys.executable, "-c", code, name], stdout=file, check=True)
         subprocess.run(["printf", "end"], stdout=file, check=True)
     assert log.read_text() == left
     assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
+
+
+def test_two_writers_of_a_file_are_independent(tmp_path):
+    path = tmp_path / "all"
+    with files.written(path) as slow:
+        slow.write(b"slow, ")
+        with files.written(path) as quick:
+            quick.write(b"quick")
+        assert path.read_bytes() == b"quick"
+        slow.write(b"but whole")
+    assert path.read_bytes() == b"slow, but whole"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["all"]
 
 
 def test_junit_of_a_run_and_of_a_comparison(tmp_path):
