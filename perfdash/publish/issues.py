@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from perfdash.errors import MachineError
 from perfdash.publish import marker
 from perfdash.publish.comments import TargetIssue, account_of, bodies, upsert
 from perfdash.publish.github import GitHubClient, apply_until_done, required, sendable
@@ -181,12 +182,13 @@ def sync_issues(
     """
     repo = str(required(client.get(f"/repos/{repo}", f"repository {repo}"), "full_name", client))
     sync = _Sync(client, repo, wanted, most, judged, IssueChanges() if changes is None else changes)
-    apply_until_done(
-        client,
-        sync.planned,
-        sync.apply,
-        f"the issues of {repo} change while they are written: post again later",
-    )
+    conflict = f"the issues of {repo} change while they are written: post again later"
+    try:
+        apply_until_done(client, sync.planned, sync.apply, conflict)
+    except MachineError as error:
+        if sync.refused:
+            raise MachineError("\n".join([*sync.refused.values(), str(error)])) from error
+        raise
     if sync.refused:
         raise Refused("\n".join(sync.refused.values()))
     return sync.changes
