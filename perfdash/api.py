@@ -210,10 +210,11 @@ def load(run: str | os.PathLike[str] = "last", *, out: str | os.PathLike[str] | 
     from perfdash.settings import resolve
 
     folder = find_run(os.fspath(run), resolve({"out": out})[0].out)
+    measured_now = is_being_measured(folder)  # before it is read: it may end meanwhile
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         _warn(warning)
-    stopped = info.state != "done" and not is_being_measured(folder)  # a killed one is left as "running"
+    stopped = info.state != "done" and not measured_now  # a killed one is left as "running"
     return Run(folder, info, results, interrupted=stopped)
 
 

@@ -20,9 +20,10 @@ from perfdash import api
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Speedup, Status
+from perfdash.runner import run_journal
 from perfdash.runner.notebook_model import notebook_model
 from perfdash.runner.run import new_run
-from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.runner.run_journal import RunJournal, read_info, read_saved
 from perfdash.settings import RunSettings
 from tests.history import made
 from tests.repositories import Repository
@@ -428,6 +429,22 @@ def test_a_loaded_run_that_is_not_complete_was_interrupted_unless_it_is_being_me
     assert not perfdash.load(folder).interrupted
     journal.close()
     assert perfdash.load(folder).interrupted
+
+
+def test_a_run_that_ends_while_it_is_loaded_was_not_interrupted(saved, monkeypatch):
+    folder = saved(result())
+    info = read_info(folder)
+    info.state = "running"
+    journal = RunJournal(folder)
+    journal.write_info(info)
+
+    def read(path):
+        read_before_its_end = read_saved(path)
+        journal.close()
+        return read_before_its_end
+
+    monkeypatch.setattr(run_journal, "read_saved", read)
+    assert not perfdash.load(folder).interrupted
 
 
 def test_the_history_as_frames(tmp_path):
