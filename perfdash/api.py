@@ -251,7 +251,8 @@ class ComparedSides:
                 {**case["case"], "metric": name, **numbers, **about} for name, numbers in metrics.items()
             ]
         names = [*Case.__dataclass_fields__, *_COMPARED, *(name for row in rows for name in row)]
-        return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+        frame = pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+        return frame.astype({"significant": bool, "regressed": bool})  # also without a row: they are masks
 
     def __repr__(self) -> str:
         from perfdash.report.comparison_text import comparison
@@ -352,12 +353,12 @@ class History:
         """A row for each run, oldest first: name, started, state, host_class, torch, commit, results."""
         import pandas as pd
 
-        from perfdash.history.queries import list_runs
+        from perfdash.history.queries import RUN_COLUMNS, list_runs
         from perfdash.history.store import open_store
 
         with open_store(self.address, create=False) as store, store.read() as connection:
             rows = [run.to_plain() for run in list_runs(connection)]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=list(RUN_COLUMNS))
 
     def series(self, model: str, metric: str = "speedup", *, run: str = "last") -> pd.DataFrame:
         """A metric of a model over the nights of the testbed of `run`: a row for each night and case.
@@ -394,13 +395,14 @@ class History:
 
         from perfdash.detect.nightly_judging import judge_new
         from perfdash.history.store import open_store
-        from perfdash.report.alert_text import open_alerts, to_plain
+        from perfdash.report.alert_text import ALERT_COLUMNS, open_alerts, to_plain
         from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
             judge_new(store, rules=judging_rules(), warn=_warn)
             alerts = open_alerts(store, everything=everything, worse=worse, run=None)
-        return pd.json_normalize([to_plain(alert) for alert in alerts])
+        frame = pd.json_normalize([to_plain(alert) for alert in alerts])
+        return frame.reindex(columns=list(dict.fromkeys([*ALERT_COLUMNS, *frame.columns])))
 
 
 def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:

@@ -414,7 +414,8 @@ def test_a_comparison_as_a_frame_has_its_columns_also_without_a_number(saved, tm
     for new in (old, perfdash.load(saved(result("vgg16"), name="another"))):
         frame = perfdash.compare(old, new, out=tmp_path / "runs").to_frame()
         assert frame[EXAMPLE].shape[1] == len(EXAMPLE)
-        assert frame[frame.significant].empty
+        assert frame[frame.significant][["model"]].empty
+        assert frame[frame.regressed][["model"]].empty
     assert perfdash.load(saved()).to_frame()[["model", "status", "speedup"]].empty
 
 
@@ -463,6 +464,20 @@ def test_the_history_as_frames(tmp_path):
         history.series("resnet19")
     with pytest.raises(perfdash.UsageError):
         perfdash.History(str(tmp_path / "none.db")).runs()
+
+
+def test_frames_of_a_history_have_their_columns_also_on_a_good_day(tmp_path):
+    history = perfdash.History(str(tmp_path / "history.db"))
+    with open_store(history.address):
+        empty_runs, no_alerts = history.runs(), history.regressions(worse=True)
+    with open_store(history.address) as store:
+        take_in(store, made.nights({"resnet18": [10.0] * 12 + [14.0] * 8}))
+    assert list(empty_runs.columns) == list(history.runs().columns)
+    alerts = history.regressions()
+    assert len(alerts) >= 1
+    assert no_alerts[no_alerts.state == "confirmed"][["case.model", "metric", "good.run"]].empty
+    assert list(alerts.columns)[: no_alerts.shape[1]] == list(no_alerts.columns)
+    assert all(name.startswith("details.") for name in list(alerts.columns)[no_alerts.shape[1] :])
 
 
 @pytest.mark.slow
