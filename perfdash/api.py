@@ -424,9 +424,12 @@ def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
 def target_of(model: Factory) -> str | None:
     """`file.py:function` of a function at the top level of a file; None for any other function.
 
-    None also where the module has another object under that name: it was defined again, or is decorated
-    elsewhere. Raises UsageError for what is no function.
+    None also where the module has another object under that name, or only in this process: it was defined
+    again, is decorated elsewhere, or below `if __name__ == "__main__":`. Raises UsageError for what is no
+    function, and for one that this process put into another module.
     """
+    from perfdash.runner.notebook_model import is_in_file
+
     if not callable(model):
         return os.fspath(model)
     if not (inspect.isfunction(model) or inspect.ismethod(model)):
@@ -436,9 +439,18 @@ def target_of(model: Factory) -> str | None:
             "e.g. lambda batch_size: (net, (torch.randn(batch_size, 64),))"
         )
     name = model.__qualname__
-    file = inspect.getsourcefile(inspect.unwrap(model))
-    is_there = getattr(sys.modules.get(model.__module__), name, None) is model
-    if not is_there or not file or not Path(file).is_file():
+    original = inspect.unwrap(model)
+    file = inspect.getsourcefile(original)
+    module = sys.modules.get(model.__module__)
+    names = vars(module) if module else getattr(original, "__globals__", {})  # it was loaded by its path
+    if names.get(name) is not model or not file or not Path(file).is_file():
+        return None
+    if not is_in_file(model, name, file):
+        if module and model.__module__ != "__main__":  # cloudpickle would send a reference to the file's
+            raise UsageError(
+                f"{name} of the module {model.__module__} was replaced in this process, and the measuring "
+                f"processes import the module anew. Give the new function another name, or change {file}"
+            )
         return None
     return f"{Path(file).resolve()}:{name}"
 
@@ -476,8 +488,8 @@ def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:
             value = target_of(value)
             if value is None:
                 raise UsageError(
-                    "bisect() measures in many builds, perhaps for days: write the function into a file, "
-                    "e.g. net.py with %%writefile, and give model='net.py:make'"
+                    "bisect() measures in many builds, perhaps for days: write the function into a file of "
+                    "its own, e.g. net.py with %%writefile, and give model='net.py:make'"
                 )
         elif name in _BISECT_LISTS and isinstance(value, Mapping):
             value = [f"{key}={_plain_value(item)}" for key, item in value.items()]

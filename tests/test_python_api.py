@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -184,6 +185,62 @@ def test_a_function_has_a_target_only_where_its_file_has_it_under_its_name(tmp_p
     monkeypatch.delitem(sys.modules, "variants")
     importlib.import_module("variants")
     assert api.target_of(variants.makes[512]) is None, "the file has another one now"
+
+
+SCRIPT = """
+import functools, lib
+from perfdash import UsageError, api
+
+def in_half(function):
+    @functools.wraps(function)
+    def halved(batch_size):
+        return function(batch_size // 2)
+    return halved
+
+def make(batch_size): ...
+def plain(batch_size): ...
+@in_half
+def shown(batch_size): ...
+later = in_half(plain)
+def replaced(batch_size): ...
+replaced = in_half(replaced)
+
+def show(function):
+    try:
+        print(api.target_of(function))
+    except UsageError as error:
+        print(error)
+
+if __name__ == "__main__":
+    make = in_half(make)
+    for width in (64, 512):
+        def build(batch_size, width=width): ...
+        show(build)
+    for function in (make, later, plain, shown, replaced, lib.make):
+        show(function)
+    lib.make = in_half(lib.make)
+    show(lib.make)
+"""
+
+
+def test_a_function_has_a_target_only_where_the_file_has_it_in_another_process_too(tmp_path):
+    (tmp_path / "lib.py").write_text("def make(batch_size): ...")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    *targets, of_lib, refusal = done.stdout.splitlines()
+    in_file = [f"{script}:{name}" for name in ("plain", "shown", "replaced")]
+    assert targets == ["None", "None", "None", "None", *in_file]
+    assert of_lib == f"{tmp_path / 'lib.py'}:make"
+    assert refusal.startswith("make of the module lib was replaced in this process")
+
+
+def test_a_function_of_a_module_that_was_loaded_by_its_path_has_a_target(tmp_path):
+    (tmp_path / "net_by_path.py").write_text("def make(batch_size): ...")
+    spec = importlib.util.spec_from_file_location("net_by_path", tmp_path / "net_by_path.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert api.target_of(module.make) == f"{tmp_path / 'net_by_path.py'}:make"
 
 
 @pytest.mark.parametrize(
