@@ -52,6 +52,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             "against": night.against,
             "untold": night.untold,
             "caution": night.caution,
+            "eager": night.eager or None,
             "nightly": night.nightly,
             "summaries": [
                 {**dict(zip(NAMED_SETTING, setting, strict=True)), **vars(summarize(rows))}
