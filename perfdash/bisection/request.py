@@ -44,7 +44,7 @@ _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 # Packages whose wheels come with a nightly of torch, under versions of their own.
 _OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
-OF_SHELL = "of_shell"  # with --alert: the night's run, and the variables that its shell had
+OF_SHELL = "of_shell"  # with --alert: the night's run, and what it recorded of its host
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -245,17 +245,8 @@ def in_shell_of_night(
     shell: host.relevant_variables of this process. Raises UsageError for a variable that is set here and was
     not set then.
     """
-    run, recorded = flags.get(OF_SHELL) or ("", None)
-    if recorded is None:
-        return planned, []
-    measured = with_variables_of(run, recorded, planned, shell)
-    differs = {
-        name: value
-        for name, value in measured.env.items()
-        if name not in planned.env and shell.get(name) != value
-    }
-    words = ", ".join(f"{name}={value}" for name, value in differs.items())
-    return measured, [f"measured with variables of the shell of {run}: {words}"] if differs else []
+    run, facts = flags.get(OF_SHELL) or ("", {})
+    return with_variables_of(run, facts, planned, shell)
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -370,7 +361,7 @@ def complete_from_alert(
         of_case = _case(evidence.case, setting, ran, options)
         filled = {
             OF_NIGHT: (*of_case, *_OF_CASE),
-            OF_SHELL: (run.name, run.facts.get("variables")) if run else None,
+            OF_SHELL: (run.name, run.facts) if run else None,
             **of_case,
             **_source(evidence.case, ran, flags, number, options, files),
         }

@@ -17,6 +17,7 @@ from tests.report.results import info
 
 PLANNED = Planned(case=Case("s", "m"), loader="python", target="net.py:make", env={"A": "1"})
 BUILD = ProfiledBuild("old", PLANNED, RunSettings(jobs=1), {})
+FACTS = {"aten_cpu_capability": "default"}
 OLD = {"OMP_A": "same", "PYTHONPATH": "here"}
 NEW = {"OMP_A": "same", "MKL_CBWR": "COMPATIBLE", "PYTHONPATH": "there"}
 
@@ -24,7 +25,11 @@ NEW = {"OMP_A": "same", "MKL_CBWR": "COMPATIBLE", "PYTHONPATH": "there"}
 def sides(old, new, shell, planned=PLANNED):
     """Both builds, as measured from a shell."""
     return [
-        replace(BUILD, run=run, planned=with_variables_of(run, recorded, planned, shell))
+        replace(
+            BUILD,
+            run=run,
+            planned=with_variables_of(run, {**FACTS, "variables": recorded}, planned, shell)[0],
+        )
         for run, recorded in (("old", old), ("new", new))
     ]
 
