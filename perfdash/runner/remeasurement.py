@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdash.detect import confirmation
 from perfdash.detect.confirmation import PairedResult
-from perfdash.detect.environment_changes import other_build
+from perfdash.detect.environment_changes import CPU_CAPABILITY, CPU_CAPABILITY_VARIABLE, other_build
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
 from perfdash.errors import UsageError
@@ -84,6 +84,8 @@ def variables_of(
     if recorded is None:
         return {}, []
     then, here = measured_variables(recorded), measured_variables(shell)
+    if CPU_CAPABILITY not in environment:  # an older record, which has not its variable either
+        here.pop(CPU_CAPABILITY_VARIABLE, None)
     if surplus := sorted(here.keys() - then.keys() - {*own}):
         raise UsageError(
             f"{', '.join(surplus)} is set in this shell, and was not set when {run} was measured: unset it "
