@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.cores import on_one_socket, with_slots
-from perfdash.runner.remeasurement import with_variables_of
+from perfdash.runner.remeasurement import variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
@@ -238,15 +238,15 @@ def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
 
 
 def in_shell_of_night(
-    planned: Planned, flags: Mapping[str, Any], shell: Mapping[str, str]
-) -> tuple[Planned, list[str]]:
-    """The case with the variables of the shell of an alert's night, and a note of those that differ here.
+    own: Collection[str], flags: Mapping[str, Any], shell: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The variables of the shell of an alert's night, and a note of those that differ here.
 
-    shell: host.relevant_variables of this process. Raises UsageError for a variable that is set here and was
-    not set then.
+    own: names that the case, the command's --env or the recipe sets. shell: host.relevant_variables of this
+    process. Raises UsageError for a variable that is set here and was not set then.
     """
     run, facts = flags.get(OF_SHELL) or ("", {})
-    return with_variables_of(run, facts, planned, shell)
+    return variables_of(run, facts, own, shell)
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -353,15 +353,14 @@ def complete_from_alert(
         run = evidence.seen or evidence.bad
         ran = run.command if run else ()
         files = _model_files(connection, evidence) if evidence.case else {}
-    filled: dict[str, Any] = {}
+    filled: dict[str, Any] = {OF_SHELL: (run.name, run.facts) if run else None}
     if not command:
         if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
         of_case = _case(evidence.case, setting, ran, options)
-        filled = {
+        filled |= {
             OF_NIGHT: (*of_case, *_OF_CASE),
-            OF_SHELL: (run.name, run.facts) if run else None,
             **of_case,
             **_source(evidence.case, ran, flags, number, options, files),
         }

@@ -50,6 +50,7 @@ from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import gpus, host
+from perfdash.runner.alternating_builds import with_variables
 from perfdash.runner.compatibility import as_lines, check_machine, differences, fingerprint, gpu_fingerprint
 from perfdash.runner.cores import available_cores, gpus_of, slots_of
 from perfdash.settings import RunSettings, resolve
@@ -118,11 +119,14 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
-    notes: list[str] = []
+    own = {*(planned.env if planned else settings.env), *(name for recipe in recipes for name in recipe.env)}
+    variables, notes = in_shell_of_night(own, flags, host.relevant_variables(dict(os.environ)))
     if planned:
         refuse_unmeasured_part(metric, planned.case.scenario, planned.optimizer)
         refuse_other_files(planned, flags)
-        planned, notes = in_shell_of_night(planned, flags, host.relevant_variables(dict(os.environ)))
+        planned = with_variables(planned, variables)
+    else:
+        settings = settings.model_copy(update={"env": {**variables, **settings.env}})
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
