@@ -2,10 +2,12 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+import perfdash
 from perfdash import topology
 from perfdash.bisection.completion import Typist, completed
 from perfdash.bisection.request import (
@@ -380,6 +382,10 @@ def test_the_recipes_index_of_builds_for_the_cpu_is_not_taken_for_a_model_on_a_g
     if good:  # the alert is found by its range
         with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
             completed({**flags, "alert": None}, None, typist)
+    index = "https://download.pytorch.org/whl/nightly/cu130"
+    own = (Path(perfdash.__file__).parents[1] / "bisect" / "nightly.toml").read_text()
+    (tmp_path / "own.toml").write_text(own.replace("https://download.pytorch.org/whl/nightly/cpu", index))
+    assert completed({**flags, "recipe": "own.toml"}, None, typist)[0]["wheels"] == index
 
 
 @pytest.fixture
