@@ -119,8 +119,11 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
-    own = {*(planned.env if planned else settings.env), *(name for recipe in recipes for name in recipe.env)}
-    variables, notes = in_shell_of_night(own, flags, host.relevant_variables(dict(os.environ)))
+    named = {
+        *(planned.env if planned else settings.env),
+        *(name for recipe in recipes for name in recipe.env),
+    }
+    variables, notes = in_shell_of_night(named, flags, host.relevant_variables(dict(os.environ)))
     if planned:
         refuse_unmeasured_part(metric, planned.case.scenario, planned.optimizer)
         refuse_other_files(planned, flags)
