@@ -410,10 +410,11 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
     both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
     changed = sorted(name for name in both if before[name] != after[name])
-    nightlies = [name for name in changed if {End(run[name]).kind for run in (before, after)} == {NIGHTLY}]
-    # PyPI has no nightlies.
+    kinds = {name: {End(run[name]).kind for run in (before, after)} for name in changed}
+    nightlies = [name for name in changed if kinds[name] == {NIGHTLY}]
     recipes = ["nightly"] if "torch" in nightlies else []
-    recipes += [f"{'wheels' if wheels or name in nightlies else 'pypi'}:{name}" for name in changed]
+    # PyPI has no nightlies.
+    recipes += [f"{'wheels' if wheels or NIGHTLY in kinds[name] else 'pypi'}:{name}" for name in changed]
     if len(changed) == 1 or ("torch" in nightlies and {*changed} <= {*nightlies, *_OF_TORCH}):
         return recipes[0]
     packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)

@@ -342,6 +342,7 @@ NIGHTLIES = [{"torch": f"2.15.0.dev2026110{n}+cpu", "torchvision": f"0.30.0.dev2
         ({"triton": "3.5.0+git7416ffcb"}, {"triton": "3.5.1+git0a5d6d47"}, "nightly"),
         ({"timm": "1.0"}, {"timm": "1.1"}, "torch .* changed, e.g. --recipe nightly"),
         ({"torch": "2.15.0"}, {"torch": "2.15.0"}, "wheels:torchvision"),
+        ({"torchvision": "0.30.0"}, {"torch": "2.15.0", "torchvision": "0.30.0"}, "wheels:torch"),
     ],
 )
 def test_torch_and_other_nightlies_that_change_with_it_are_bisected_by_nights(
