@@ -68,12 +68,15 @@ def checkout_suite(path: Path | None) -> Suite:
 
 
 def _settings(model: Model | None) -> dict[str, Any]:
-    """The settings of our own model that also hold for torchbench's: judging and limits, in training too."""
+    """The settings of our own model that also hold for torchbench's: judging and limits, in training too.
+
+    What cannot be trained here cannot be trained there: its weights are integers.
+    """
     if model is None:
         return {}
     settings = {key: getattr(model, key) for key in Settings.model_fields if key not in _NOT_OURS}
     if model.training:
-        settings["training"] = model.training.model_copy(update=dict.fromkeys(_NOT_OURS))
+        settings["training"] = model.training.model_copy(update=dict.fromkeys(_NOT_OURS - {"skip"}))
     return settings
 
 
