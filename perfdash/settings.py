@@ -44,7 +44,7 @@ def validated_type(kind: Any, option: Option) -> Any:
 
     A table of anything has values that JSON has, too: plans and records are JSON.
     """
-    bounds = Field(gt=option.above, ge=option.at_least)
+    bounds = Field(gt=option.above, ge=option.at_least, allow_inf_nan=option.infinite or None)
     if get_origin(kind) is dict:
         key, value = get_args(kind)
         within: Any = JsonValue if value is Any else Annotated[value, bounds]

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from perfdash.errors import UsageError
@@ -80,3 +82,9 @@ def test_a_wait_is_a_time(text, seconds):
 def test_a_wait_that_is_no_time_is_refused(text):
     with pytest.raises(UsageError, match=r"--wait: .*like 90s, 30m or 2h"):
         resolve({"wait": text}, environ={})
+
+
+@pytest.mark.parametrize("option", ["timeout", "phase_timeout", "hours"])
+def test_a_time_limit_may_be_infinite(option):
+    given, limit = ("compile=inf", {"compile": math.inf}) if option == "phase_timeout" else ("inf", math.inf)
+    assert getattr(resolve({option: given}, environ={})[0], option) == limit

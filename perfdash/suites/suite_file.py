@@ -5,11 +5,12 @@ Also the limits that a model's outputs are judged by, and the labelled data that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,6 +34,7 @@ from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 PerDtype = dict[Dtype, NonNegativeFloat]
+_TimeLimit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 OWN = "own"  # the suite of the models that --model names
 CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
@@ -119,8 +121,8 @@ class Common(_Keys):
     data: Literal["digits", "images", "text"] | None = None  # the labelled data that it can be scored on
     config: dict[str, JsonValue] | None = None  # of the model, as its loader understands it
     env: dict[str, str] | None = None
-    timeout_s: float | None = Field(default=None, gt=0)
-    phase_timeout_s: dict[Phase, PositiveFloat] | None = None
+    timeout_s: _TimeLimit | None = None
+    phase_timeout_s: dict[Phase, _TimeLimit] | None = None
     memory_limit_gb: float | None = Field(default=None, gt=0)
     output_limit_mb: float | None = Field(default=None, gt=0)
     cost_s: float | None = Field(default=None, gt=0)  # about how long it takes, for planning
@@ -352,7 +354,7 @@ def notebook_model(name: str) -> Suite:
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
     """The first complaint of pydantic, with the file's key and the model's name."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in _keys_of(data, first))
     where = ""
     if len(first["loc"]) >= 2 and first["loc"][0] == "models" and isinstance(first["loc"][1], int):
         model = data["models"][first["loc"][1]]
@@ -366,6 +368,18 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
     return f"suite file {path}: key '{key}'{where}{predicate(first)}{more}"
+
+
+def _keys_of(data: Any, complaint: Mapping[str, Any]) -> list[str | int]:
+    """The keys that lead to a wrong value; within values of JSON pydantic also names their types."""
+    if complaint["type"] not in ("finite_number", "invalid-json-value"):
+        return list(complaint["loc"])
+    keys: list[str | int] = []
+    for key in complaint["loc"]:
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            data = data[key]
+            keys.append(key)
+    return keys
 
 
 def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
