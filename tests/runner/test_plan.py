@@ -166,6 +166,16 @@ def test_two_suites_of_one_dynamo_name_have_files_of_their_own(tmp_path):
     ]
 
 
+def test_a_suite_of_perfdash_keeps_its_dynamo_name_beside_one_of_a_user(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'name = "mine"\nloader = "timm"\ndynamo_name = "timm_models"\n[[models]]\nname = "resnet18"\n'
+    )
+    for suites in (("timm", str(mine)), (str(mine), "timm")):
+        _, names = make_plan(RunSettings(suite=suites), uncut=True)
+        assert names == {"timm": "timm_models", "mine": "mine"}
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("my_nets", "both named 'my_nets'"), ("my-nets", "named 'my_nets' and 'my-nets'")]
 )
