@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from perfdash.errors import UsageError
 from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Settings, Suite, load_suite
+from perfdash.validation_messages import in_words
 
 _FOLDERS = ("models", "canary_models")
 _BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
@@ -45,7 +48,7 @@ def checkout_suite(path: Path | None) -> Suite:
 
     One that the suite torchbench knows has its tolerances and limits; a batch size of one on one
     thread, the model's own elsewhere; the model's own everywhere where it allows no other. Raises
-    UsageError without a checkout, and for one without models.
+    UsageError without a checkout, and for one without models or with two of one file name.
     """
     folder = find_checkout(path)
     ours = load_suite("torchbench")
@@ -56,15 +59,18 @@ def checkout_suite(path: Path | None) -> Suite:
         models.append(Model(name=place.name, **{**settings, "batch_size": _batch_size(place)}))
     if not models:
         raise UsageError(f"{folder} has no model below torchbenchmark/models")
-    return Suite(
-        name=CHECKOUT_SUITE,
-        title="torchbench: the models of a checkout",
-        loader="torchbench",
-        dynamo_name="torchbench",
-        defaults=ours.defaults,
-        models=tuple(models),
-        path=folder / CHECKOUT_SUITE,
-    )
+    try:
+        return Suite(
+            name=CHECKOUT_SUITE,
+            title="torchbench: the models of a checkout",
+            loader="torchbench",
+            dynamo_name="torchbench",
+            defaults=ours.defaults,
+            models=tuple(models),
+            path=folder / CHECKOUT_SUITE,
+        )
+    except ValidationError as error:
+        raise UsageError(f"{folder}: {in_words(error.errors()[0])}") from error
 
 
 def _settings(model: Model | None) -> dict[str, Any]:
