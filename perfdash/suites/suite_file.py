@@ -145,6 +145,8 @@ class Common(_Keys):
     def _one_number_for_all_dtypes(cls, value: Any) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return dict.fromkeys(DTYPES, value)
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"{value!r} is neither a number nor a table by dtype")
         return value
 
 
@@ -277,7 +279,8 @@ def load_suite(name_or_path: str) -> Suite:
                 "(a file of your own is given by its path, ending in .toml)"
             )
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         raise UsageError(
             f"--suite {name_or_path}: the file {path.absolute()} cannot be read: {error.strerror}"
@@ -290,8 +293,9 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
-    is_own = suite.path.parent != bundled("suites").resolve()
-    if is_own and suite.name in {*suite_names(), OWN, CHECKOUT_SUITE}:
+    shipped = bundled("suites") / f"{suite.name}.toml"
+    is_taken = shipped.is_file() or suite.name in (OWN, CHECKOUT_SUITE)
+    if is_taken and not (shipped.is_file() and shipped.read_text(encoding="utf-8") == text):
         raise UsageError(
             f"suite file {path}: key 'name': {suite.name} is a name of perfdash's own: give it another, "
             "because results belong to the series of their suite's name"
