@@ -337,7 +337,7 @@ def own_models(targets: Sequence[str]) -> Suite:
         path = Path(os.path.abspath(file))
         if (path, function) in models:
             continue
-        places = (path.stem, Path(file).with_suffix(""), path.with_suffix(""), path)
+        places = (path.stem, Path(file).with_suffix(""), path.name, path.with_suffix(""), path)
         name = next(name for place in places if _file_name(name := f"{place}.{function}") not in names)
         names.add(_file_name(name))
         models[path, function] = Model(name=name, target=target, quick=True)

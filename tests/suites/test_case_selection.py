@@ -306,7 +306,7 @@ def test_own_models_are_told_apart_in_file_names_and_one_of_two_spellings_is_one
     targets = ["net_2.py:make", "net-2.py:make", "./net_2.py:make", f"{tmp_path}/net-2.py:make"]
     planned = select([own_models(targets)], RunSettings())
     assert [p.target for p in planned] == [f"{tmp_path}/net_2.py:make", f"{tmp_path}/net-2.py:make"]
-    assert [p.case.model for p in planned] == ["net_2.make", f"{tmp_path}/net-2.make"]
+    assert [p.case.model for p in planned] == ["net_2.make", "net-2.py.make"]
     assert len({p.case.name for p in planned}) == 2
 
 
