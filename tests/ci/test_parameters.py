@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkouts import write_checkout
 from tests.ci.nights import CHECKOUT, variables
 from tests.ci.stage import Stage
 
@@ -145,6 +146,16 @@ def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
     assert script(stage, "nightly/heartbeat.sh", "begin", **more, DTYPES="float16").returncode == 0
     (call,) = stage.calls("nightly begin")
     assert "--expect mine cpu float16 1 --expect timm cpu float16 1" in call
+
+
+def test_a_night_expects_the_results_of_a_checkout(stage):
+    more = {"EVERY": "24h", "SUITES": "timm,torchbench-checkout"}
+    for checkout in ("", str(write_checkout(stage.home / "benchmark"))):
+        done = script(stage, "nightly/heartbeat.sh", "begin", **more, PERFDASH_TORCHBENCH=checkout)
+        assert done.returncode == 0, done.stderr
+        (call,) = stage.calls("nightly begin")
+        assert ("--expect torchbench-checkout cpu float32 1" in call) == bool(checkout)
+        assert "--expect timm cpu float32 1" in call
 
 
 @pytest.mark.parametrize(("settings", "expected"), [
