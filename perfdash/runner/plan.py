@@ -258,11 +258,11 @@ def _usual(field: Field[Any]) -> Any:
 def recorded_files(results: Iterable[Result], cases: Iterable[Planned]) -> dict[str, str]:
     """Digests of the files of the user's models that results were measured with, by path.
 
-    The modules beside a model's file are known of the results alone: a plan names only the file itself.
+    The modules that a model imports are known of the results alone.
     """
-    by_case = {planned.case: planned for planned in cases if planned.loader == "python"}
+    by_case = {planned.case: planned for planned in cases}
     return {
-        str(Path(by_case[result.case].target.rpartition(":")[0]).parent / name): digest
+        str(by_case[result.case].folder_of_files / name): digest
         for result in results
         if result.case in by_case
         for name, digest in result.structure.get("model_files", {}).items()
@@ -310,9 +310,8 @@ def edited_files(planned: Planned, recorded: Mapping[str, str]) -> list[str]:
 
     `recorded`: their digests; missing files count as edited. Empty for other models.
     """
-    folder = Path(planned.target.rpartition(":")[0]).parent
     return [
         name
         for name, digest in recorded.items()
-        if planned.loader == "python" and own_files.digest_now(folder / name) != digest
+        if planned.loader == "python" and own_files.digest_now(planned.folder_of_files / name) != digest
     ]

@@ -83,6 +83,14 @@ class Planned(Specification):
         """The case without its back end and configuration: equal in cases that have the same eager side."""
         return replace(self.case, backend="", dynamic=False, settings="", configuration=DEFAULT_CONFIGURATION)
 
+    @property
+    def folder_of_files(self) -> Path:
+        """The folder that paths of the model's own files begin at: that of its file, or the checkout."""
+        is_of_checkout = self.loader == "torchbench"
+        return (
+            Path(self.config["checkout"]) if is_of_checkout else Path(self.target.rpartition(":")[0]).parent
+        )
+
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""
         specification = {field.name: getattr(self, field.name) for field in fields(Specification)}
