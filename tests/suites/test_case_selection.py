@@ -1,11 +1,13 @@
+import json
 import math
 
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.files import bundled
+from perfdash.files import bundled, dumps
+from perfdash.records import to_json
 from perfdash.settings import RunSettings
-from perfdash.suites.case_selection import select
+from perfdash.suites.case_selection import planned_from_json, select
 from perfdash.suites.suite_file import load_suite, own_models, suite_names
 
 GOOD = """
@@ -263,6 +265,7 @@ def test_a_time_limit_may_be_infinite(write):
     suite = load_suite(write(GOOD.replace('env = { X = "1" }', limits)))
     *_, planned = select([suite], RunSettings())
     assert (planned.timeout_s, planned.phase_timeouts["compile"]) == (math.inf, math.inf)
+    assert planned_from_json(json.loads(dumps(to_json(planned)))) == planned, "of a run that is re-measured"
 
 
 def test_unknown_names_come_with_near_ones(write):
