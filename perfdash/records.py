@@ -189,6 +189,7 @@ class Option:
     duration: bool = False  # seconds, which users may also write as 90s, 30m or 2h
     above: Optional[float] = None
     at_least: Optional[float] = None
+    infinite: bool = False  # `inf` is accepted, for no limit
     words: tuple[str, ...] = ()  # accepted beside a number, and resolved by settings.py
     training: bool = False  # in suite files only among the keys of `training`
     configuration: bool = False

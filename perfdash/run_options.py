@@ -167,10 +167,12 @@ class RunOptions(CaseSelection):
         bool, Option("Exit with code 3 if a model compared with itself differs too much (docs/method.md).")
     ] = False
     timeout: Annotated[
-        float | None, Option("Seconds that a case may take, instead of the suite's limit.", above=0)
+        float | None,
+        Option("Seconds that a case may take, instead of the suite's limit.", above=0, infinite=True),
     ] = None
     phase_timeout: Annotated[
-        dict[Phase, float], Option("PHASE=SECONDS that a phase may take, e.g. compile=600.", above=0)
+        dict[Phase, float],
+        Option("PHASE=SECONDS that a phase may take, e.g. compile=600.", above=0, infinite=True),
     ] = {}
     memory_limit: Annotated[
         float | None,
@@ -194,7 +196,9 @@ class RunOptions(CaseSelection):
     hours: Annotated[
         float | None,
         Option(
-            "Measure the cases that fit into this many hours, the longest unmeasured ones first.", above=0
+            "Measure the cases that fit into this many hours, the longest unmeasured ones first.",
+            above=0,
+            infinite=True,
         ),
     ] = None
     shard: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -44,7 +45,7 @@ def validated_type(kind: Any, option: Option) -> Any:
 
     A table of anything has values that JSON has, too: plans and records are JSON.
     """
-    bounds = Field(gt=option.above, ge=option.at_least)
+    bounds = Field(gt=option.above, ge=option.at_least, allow_inf_nan=option.infinite or None)
     if get_origin(kind) is dict:
         key, value = get_args(kind)
         within: Any = JsonValue if value is Any else Annotated[value, bounds]
@@ -284,11 +285,18 @@ def shown(settings: RunSettings) -> dict[str, Any]:
     """The settings as plain JSON values, without what is nobody's business: passwords, secret variables."""
     from urllib.parse import urlsplit
 
-    values = settings.model_dump(mode="json")
+    values: dict[str, Any] = _with_infinities(settings.model_dump(mode="json"))
     if settings.db and has_password(settings.db):
         parts = urlsplit(settings.db)
         values["db"] = f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}"
     return values
+
+
+def _with_infinities(value: Any) -> Any:
+    """JSON has no infinity; RunSettings reads this text as one."""
+    if isinstance(value, dict):
+        return {key: _with_infinities(entry) for key, entry in value.items()}
+    return "inf" if value == math.inf else value
 
 
 def check_time(text: str, where: str) -> str:

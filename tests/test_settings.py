@@ -1,7 +1,11 @@
+import json
+import math
+
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.settings import resolve
+from perfdash.files import dumps
+from perfdash.settings import RunSettings, resolve, shown
 
 
 def test_precedence_and_origins(tmp_path):
@@ -80,3 +84,13 @@ def test_a_wait_is_a_time(text, seconds):
 def test_a_wait_that_is_no_time_is_refused(text):
     with pytest.raises(UsageError, match=r"--wait: .*like 90s, 30m or 2h"):
         resolve({"wait": text}, environ={})
+
+
+@pytest.mark.parametrize("option", ["timeout", "phase_timeout", "hours"])
+def test_a_time_limit_may_be_infinite(option):
+    given, limit = ("compile=inf", {"compile": math.inf}) if option == "phase_timeout" else ("inf", math.inf)
+    settings = resolve({option: given}, environ={})[0]
+    recorded = json.loads(dumps(shown(settings)))
+    assert getattr(settings, option) == getattr(RunSettings(**recorded), option) == limit, (
+        "also of a resumed run"
+    )

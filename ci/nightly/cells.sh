@@ -9,7 +9,23 @@ case "${1:-}:${2:-}" in
   *) complain 2 "name the stage: measure, confirm or bisect; then --json, if at all" ;;
 esac
 check_numbers SHARDS CONFIRM_MINUTES BISECT_HOURS ${CELL_MINUTES:+CELL_MINUTES}
-export "${nightly_parameters[@]}"
+# The options without these and their values.
+arguments_without() { # OPTIONS...
+  local word before="" kept=()
+  for word in "${more[@]}"; do
+    case " $* " in *" ${word%%=*} "* | *" $before "*) ;; *) kept+=("$word") ;; esac
+    before="$word"
+  done
+  quoted "${kept[@]}"
+}
+
 arguments_of "$RUN_ARGUMENTS"
-if measures_own_models; then export OWN_MODELS=yes; fi
+if has_option --model || has_option --torchbench; then
+  export SUITE_ARGUMENTS CHECKOUT_ARGUMENTS
+  SUITE_ARGUMENTS="$(arguments_without --model --torchbench)" CHECKOUT_ARGUMENTS="$(arguments_without --model)"
+  SUITES="$(measured_suites)"
+  # Their own cell measures them alone: --model replaces the default suites.
+  if has_option --model; then export OWN_SUITES="$default_suites"; else : "${SUITES:=torchbench-checkout}"; fi
+fi
+export "${nightly_parameters[@]}"
 plain_python -m perfdash.runner.night_cells "$@"

@@ -149,25 +149,34 @@ quoted() { # WORDS...: a text of which arguments_of makes the same words
   done
 }
 
-# Whether the options in `more` say what is measured, and SUITES does not.
-measures_own_models() {
+# Whether the options in `more` have this one.
+has_option() { # NAME
   local each
-  [ "$SUITES" = "$default_suites" ] || return 1
   for each in "${more[@]}"; do
-    case "$each" in --model | --model=* | --torchbench | --torchbench=*) return 0 ;; esac
+    case "$each" in "$1" | "$1="*) return 0 ;; esac
   done
   return 1
 }
 
+# The suites beside the models of --model. --model and --torchbench replace the default suites: then none, and the
+# checkout of --torchbench is measured. It is measured beside perfdash's other suites, too; a file may be of it.
+measured_suites() {
+  local checkout=""
+  if has_option --torchbench; then checkout=torchbench-checkout; fi
+  if [ "$SUITES" = "$default_suites" ] && { [ -n "$checkout" ] || has_option --model; }; then return; fi
+  case " $(words_of "$SUITES") " in *" torchbench-checkout "* | *.toml* | */*) checkout="" ;; esac
+  echo "$SUITES${checkout:+,$checkout}"
+}
+
 # What is measured, for `perfdash run`: in `plan`; the user's own options in `more`.
 plan_words() {
-  local how=()
+  local suites how=()
   arguments_of "$RUN_ARGUMENTS"
+  suites="$(measured_suites)"
   # Without DTYPES as the suites and configurations say, else float32.
   if [ -n "$DTYPES" ]; then how+=(--dtype "$DTYPES"); fi
   if [ -n "$CONFIGURATIONS" ]; then how+=(--configuration "$CONFIGURATIONS"); fi
-  plan=(--suite "$SUITES" "${how[@]}" --out "$OUT")
-  if measures_own_models; then plan=("${how[@]}" --out "$OUT"); fi
+  plan=(${suites:+--suite "$suites"} "${how[@]}" --out "$OUT")
   if [ -n "$MODELS" ]; then plan+=(--models "$MODELS"); fi
   if [ "$QUICK" = yes ]; then plan+=(--quick); fi
 }

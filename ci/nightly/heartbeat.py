@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from perfdash.errors import UsageError
 from perfdash.settings import resolve
 from perfdash.suites.case_selection import ways
-from perfdash.suites.suite_file import load_suite
+from perfdash.suites.torchbench_checkout import suite_named
 
 # Settings that choose among the cases of a suite, or keep a run out of the history.
 _CHOOSING = ("configuration", "models", "no_history", "shard")
@@ -38,8 +38,8 @@ def expected(suites: Sequence[str], dtypes: Sequence[str], cells: Iterable[str])
             return []
         for given in suites:
             try:
-                suite = load_suite(given)
-            except UsageError:  # a file of another machine: its name and its dtypes are not known here
+                suite = suite_named(given, settings.torchbench)
+            except UsageError:  # a file or checkout of another machine: name and dtypes are not known here
                 continue
             measured = dict.fromkeys(dtype for _, dtype in ways(suite, settings, settings.backend))
             lines += [f"{suite.name} {device} {dtype} {known}".rstrip() for dtype in measured]

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from perfdash.records import Failure, Result, Status
@@ -171,7 +170,7 @@ def edited_in(
 
     `executed`: digests of files by path, as processes before executed them; it gets those of this case.
     """
-    folder = Path(planned.target.rpartition(":")[0]).parent
+    folder = planned.folder_of_files
     edited = dict.fromkeys(
         str(folder / name)
         for outcome in outcomes
@@ -181,10 +180,10 @@ def edited_in(
     if not edited:
         return None
     message = (
-        f"{', '.join(edited)} was edited during the run: this case is of another model than those before, or "
-        "its processes were of two models, so its numbers are not kept. Put the file back and measure the "
-        "case again (perfdash run: --resume with --retry infra_error; compare-builds: --resume), or start a "
-        "new run"
+        f"{', '.join(edited)} was edited during the run, or differs between hosts: this case is of another "
+        "model than those before, or its processes were of two models, so its numbers are not kept. Put the "
+        "file back and measure the case again (perfdash run: --resume with --retry infra_error; "
+        "compare-builds: --resume), or start a new run"
     )
     return Failure(_EDITED, message)
 

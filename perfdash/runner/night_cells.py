@@ -47,20 +47,26 @@ def cells_of(stage: str, parameters: Mapping[str, str], agents: Mapping[str, str
 def _measured(parameters: Mapping[str, str]) -> list[Cell]:
     """Suite files of the user share the cell `own`, which is not cut into shards.
 
-    So do models that RUN_ARGUMENTS names in place of the default suites (OWN_MODELS=yes).
-    Without DTYPES a cell measures the dtypes of its suite and configurations.
+    So do the models that --model names: with OWN_SUITES there are some, and it stands for no suite. Other
+    cells leave --model out of RUN_ARGUMENTS, and only the checkout's have --torchbench (SUITE_ARGUMENTS,
+    CHECKOUT_ARGUMENTS). Without DTYPES a cell measures the dtypes of its suite and configurations.
     """
     suites = _words(parameters["SUITES"])
-    own_models = parameters.get("OWN_MODELS") == "yes"
-    files = [suite for suite in suites if own_models or suite.endswith(".toml") or "/" in suite]
+    files = [suite for suite in suites if suite.endswith(".toml") or "/" in suite]
     shards = int(parameters["SHARDS"])
     groups = [(suite, suite, shards) for suite in suites if suite not in files]
-    if files:
-        groups.append(("own", ",".join(files), 1))
+    if own_suites := ",".join(files) or parameters.get("OWN_SUITES"):
+        groups.append(("own", own_suites, 1))
+    arguments = {
+        name: parameters["CHECKOUT_ARGUMENTS" if name == "torchbench-checkout" else "SUITE_ARGUMENTS"]
+        for name, _, _ in groups
+        if name != "own" and "SUITE_ARGUMENTS" in parameters
+    }
     return [
         _measured_cell("-".join(filter(None, [name, device, dtype, str(part)])), parameters)
         | {"SUITES": group, "LABEL": f"perfdash-{device}", "DEVICES": device, "DTYPES": dtype,
            "SHARD": f"{part}/{parts}" if parts > 1 else ""}
+        | ({"RUN_ARGUMENTS": arguments[name]} if name in arguments else {})
         for device in _words(parameters["DEVICES"])
         for dtype in _words(parameters["DTYPES"]) or [""]
         for name, group, parts in groups

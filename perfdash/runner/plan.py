@@ -22,7 +22,7 @@ from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import CHECKOUT_SUITE, Suite, notebook_model, own_models
+from perfdash.suites.suite_file import CHECKOUT_SUITE, Suite, notebook_model, own_models, suite_names
 from perfdash.suites.torchbench_checkout import find_checkout, needs_checkout, suite_named
 from perfdash.worker import own_files, registry
 
@@ -108,10 +108,15 @@ def make_plan(
 
 
 def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:
-    """The name of each suite in CSV files: one that several suites share would put them into one file."""
-    names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
-    shared = list(names.values())
-    return {suite: suite if shared.count(name) > 1 else name for suite, name in names.items()}
+    """The name of each suite in CSV files. Of several suites that share one only the first has it.
+
+    Those of perfdash come first: scripts know their files by the names of the dynamo runners.
+    """
+    names: dict[str, str] = {}
+    for suite in sorted(suites, key=lambda suite: suite.name not in suite_names()):
+        name = suite.dynamo_name or suite.name
+        names.setdefault(suite.name, suite.name if name in names.values() else name)
+    return names
 
 
 def _refuse_equal_names(suites: Sequence[Suite]) -> None:
@@ -253,11 +258,11 @@ def _usual(field: Field[Any]) -> Any:
 def recorded_files(results: Iterable[Result], cases: Iterable[Planned]) -> dict[str, str]:
     """Digests of the files of the user's models that results were measured with, by path.
 
-    The modules beside a model's file are known of the results alone: a plan names only the file itself.
+    The modules that a model imports are known of the results alone.
     """
-    by_case = {planned.case: planned for planned in cases if planned.loader == "python"}
+    by_case = {planned.case: planned for planned in cases}
     return {
-        str(Path(by_case[result.case].target.rpartition(":")[0]).parent / name): digest
+        str(by_case[result.case].folder_of_files / name): digest
         for result in results
         if result.case in by_case
         for name, digest in result.structure.get("model_files", {}).items()
@@ -305,9 +310,8 @@ def edited_files(planned: Planned, recorded: Mapping[str, str]) -> list[str]:
 
     `recorded`: their digests; missing files count as edited. Empty for other models.
     """
-    folder = Path(planned.target.rpartition(":")[0]).parent
     return [
         name
         for name, digest in recorded.items()
-        if planned.loader == "python" and own_files.digest_now(folder / name) != digest
+        if planned.loader == "python" and own_files.digest_now(planned.folder_of_files / name) != digest
     ]

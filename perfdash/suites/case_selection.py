@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -83,6 +84,13 @@ class Planned(Specification):
         """The case without its back end and configuration: equal in cases that have the same eager side."""
         return replace(self.case, backend="", dynamic=False, settings="", configuration=DEFAULT_CONFIGURATION)
 
+    @property
+    def folder_of_files(self) -> Path:
+        """The folder that paths of the model's own files begin at: that of its file, or the checkout."""
+        if self.loader == "torchbench":
+            return Path(self.config["checkout"])
+        return Path(self.target.rpartition(":")[0]).parent
+
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""
         specification = {field.name: getattr(self, field.name) for field in fields(Specification)}
@@ -95,8 +103,12 @@ def planned_from_json(data: dict[str, Any]) -> Planned:
     try:
         values = {key: value for key, value in data.items() if key in names and key != "case"}
         values["sizes"] = tuple(values.get("sizes") or ())  # JSON has lists only
+        if values.get("timeout_s", 0) is None:  # JSON has no infinity, here and below
+            values["timeout_s"] = math.inf
+        limits = values.get("phase_timeouts", {})
+        values["phase_timeouts"] = {key: math.inf if s is None else s for key, s in limits.items()}
         return Planned(case=Case(**data["case"]), **values)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a planned case: {error}") from error
 
 

@@ -5,11 +5,12 @@ Also the limits that a model's outputs are judged by, and the labelled data that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,6 +34,7 @@ from perfdash.validation_messages import predicate
 from perfdash.worker import registry
 
 PerDtype = dict[Dtype, NonNegativeFloat]
+_TimeLimit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 OWN = "own"  # the suite of the models that --model names
 CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
@@ -119,8 +121,8 @@ class Common(_Keys):
     data: Literal["digits", "images", "text"] | None = None  # the labelled data that it can be scored on
     config: dict[str, JsonValue] | None = None  # of the model, as its loader understands it
     env: dict[str, str] | None = None
-    timeout_s: float | None = Field(default=None, gt=0)
-    phase_timeout_s: dict[Phase, PositiveFloat] | None = None
+    timeout_s: _TimeLimit | None = None
+    phase_timeout_s: dict[Phase, _TimeLimit] | None = None
     memory_limit_gb: float | None = Field(default=None, gt=0)
     output_limit_mb: float | None = Field(default=None, gt=0)
     cost_s: float | None = Field(default=None, gt=0)  # about how long it takes, for planning
@@ -143,6 +145,8 @@ class Common(_Keys):
     def _one_number_for_all_dtypes(cls, value: Any) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return dict.fromkeys(DTYPES, value)
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"{value!r} is neither a number nor a table by dtype")
         return value
 
 
@@ -275,7 +279,8 @@ def load_suite(name_or_path: str) -> Suite:
                 "(a file of your own is given by its path, ending in .toml)"
             )
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         raise UsageError(
             f"--suite {name_or_path}: the file {path.absolute()} cannot be read: {error.strerror}"
@@ -288,8 +293,9 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
-    is_own = suite.path.parent != bundled("suites").resolve()
-    if is_own and suite.name in {*suite_names(), OWN, CHECKOUT_SUITE}:
+    shipped = bundled("suites") / f"{suite.name}.toml"
+    is_taken = shipped.is_file() or suite.name in (OWN, CHECKOUT_SUITE)
+    if is_taken and not (shipped.is_file() and shipped.read_text(encoding="utf-8") == text):
         raise UsageError(
             f"suite file {path}: key 'name': {suite.name} is a name of perfdash's own: give it another, "
             "because results belong to the series of their suite's name"
@@ -331,7 +337,7 @@ def own_models(targets: Sequence[str]) -> Suite:
         path = Path(os.path.abspath(file))
         if (path, function) in models:
             continue
-        places = (path.stem, Path(file).with_suffix(""), path.with_suffix(""), path)
+        places = (path.stem, Path(file).with_suffix(""), path.name, path.with_suffix(""), path)
         name = next(name for place in places if _file_name(name := f"{place}.{function}") not in names)
         names.add(_file_name(name))
         models[path, function] = Model(name=name, target=target, quick=True)
@@ -352,7 +358,7 @@ def notebook_model(name: str) -> Suite:
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
     """The first complaint of pydantic, with the file's key and the model's name."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in _keys_of(data, first))
     where = ""
     if len(first["loc"]) >= 2 and first["loc"][0] == "models" and isinstance(first["loc"][1], int):
         model = data["models"][first["loc"][1]]
@@ -366,6 +372,18 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
     return f"suite file {path}: key '{key}'{where}{predicate(first)}{more}"
+
+
+def _keys_of(data: Any, complaint: Mapping[str, Any]) -> list[str | int]:
+    """The keys that lead to a wrong value; within values of JSON pydantic also names their types."""
+    if complaint["type"] not in ("finite_number", "invalid-json-value"):
+        return list(complaint["loc"])
+    keys: list[str | int] = []
+    for key in complaint["loc"]:
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            data = data[key]
+            keys.append(key)
+    return keys
 
 
 def tolerance(setting: Setting, case: Case, freezing: bool) -> float:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from perfdash.errors import UsageError
 from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Settings, Suite, load_suite
+from perfdash.validation_messages import in_words
 
 _FOLDERS = ("models", "canary_models")
 _BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
@@ -45,7 +48,7 @@ def checkout_suite(path: Path | None) -> Suite:
 
     One that the suite torchbench knows has its tolerances and limits; a batch size of one on one
     thread, the model's own elsewhere; the model's own everywhere where it allows no other. Raises
-    UsageError without a checkout, and for one without models.
+    UsageError without a checkout, and for one without models or with two of one file name.
     """
     folder = find_checkout(path)
     ours = load_suite("torchbench")
@@ -56,24 +59,30 @@ def checkout_suite(path: Path | None) -> Suite:
         models.append(Model(name=place.name, **{**settings, "batch_size": _batch_size(place)}))
     if not models:
         raise UsageError(f"{folder} has no model below torchbenchmark/models")
-    return Suite(
-        name=CHECKOUT_SUITE,
-        title="torchbench: the models of a checkout",
-        loader="torchbench",
-        dynamo_name="torchbench",
-        defaults=ours.defaults,
-        models=tuple(models),
-        path=folder / CHECKOUT_SUITE,
-    )
+    try:
+        return Suite(
+            name=CHECKOUT_SUITE,
+            title="torchbench: the models of a checkout",
+            loader="torchbench",
+            dynamo_name="torchbench",
+            defaults=ours.defaults,
+            models=tuple(models),
+            path=folder / CHECKOUT_SUITE,
+        )
+    except ValidationError as error:
+        raise UsageError(f"{folder}: {in_words(error.errors()[0])}") from error
 
 
 def _settings(model: Model | None) -> dict[str, Any]:
-    """The settings of our own model that also hold for torchbench's: judging and limits, in training too."""
+    """The settings of our own model that also hold for torchbench's: judging and limits, in training too.
+
+    What cannot be trained here cannot be trained there: its weights are integers.
+    """
     if model is None:
         return {}
     settings = {key: getattr(model, key) for key in Settings.model_fields if key not in _NOT_OURS}
     if model.training:
-        settings["training"] = model.training.model_copy(update=dict.fromkeys(_NOT_OURS))
+        settings["training"] = model.training.model_copy(update=dict.fromkeys(_NOT_OURS - {"skip"}))
     return settings
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.checkouts import write_checkout
 from tests.ci.nights import CHECKOUT, variables
 from tests.ci.stage import Stage
 
@@ -120,14 +122,38 @@ def test_what_suites_names_is_measured_also_beside_models_of_ones_own(stage, sou
         assert call.endswith(f" {source}")
 
 
-@pytest.mark.parametrize(
-    ("suites", "cells"), [("", ["own-cpu-1"]), ("timm,huggingface", ["timm-cpu-1", "huggingface-cpu-1"])]
-)
-def test_models_in_place_of_the_default_suites_are_one_cell(stage, suites, cells):
-    more = {"RUN_ARGUMENTS": "--torchbench /b", "SUITES": suites, "NIGHT": str(stage.home / "night")}
+@pytest.mark.parametrize("suites", ["timm", "torchbench-checkout,timm", "timm,mine.toml"])
+def test_a_checkout_is_measured_beside_the_suites_of_perfdash(stage, suites):
+    more = {"RUN_ARGUMENTS": "--torchbench /b", "PERFDASH_SUITE": suites}
+    assert script(stage, "nightly/measure.sh", **more).returncode == 0
+    (call,) = stage.calls("run")
+    measured = "timm,torchbench-checkout" if suites == "timm" else suites  # mine.toml may be of the checkout
+    assert f" --suite {measured} " in call
+
+
+CHECKOUT_OPTION, MODEL = "--torchbench '/a b'", "--model net.py:make"
+
+
+@pytest.mark.parametrize(("suites", "arguments", "cells"), [
+    ("", CHECKOUT_OPTION, [("torchbench-checkout", CHECKOUT_OPTION)] * 2),
+    ("timm,mine.toml", f"--jobs 2 {CHECKOUT_OPTION}", [("timm", "--jobs 2")] * 2 + [("own", None)]),
+    ("timm", CHECKOUT_OPTION, [("timm", "")] * 2 + [("torchbench-checkout", CHECKOUT_OPTION)] * 2),
+    ("", MODEL, [("own", MODEL)]),
+    ("timm", f"--model=other.py:make {MODEL} --jobs 2", [("timm", "--jobs 2")] * 2 + [("own", None)]),
+    ("timm,torchbench-checkout", f"{MODEL} {CHECKOUT_OPTION}",
+     [("timm", "")] * 2 + [("torchbench-checkout", CHECKOUT_OPTION)] * 2 + [("own", None)]),
+])  # fmt: skip
+def test_models_of_the_options_have_a_cell_of_their_own(stage, suites, arguments, cells):
+    """In each cell they would be measured as often as there are cells. A checkout is cut into shards."""
+    more = {"RUN_ARGUMENTS": arguments, "SUITES": suites, "SHARDS": "2", "NIGHT": str(stage.home / "night")}
     done = script(stage, "nightly/cells.sh", "measure", "--json", **more)
     assert done.returncode == 0, done.stderr
-    assert [cell["CELL"] for cell in json.loads(done.stdout)] == cells
+    planned = json.loads(done.stdout)
+    assert [cell["CELL"].partition("-cpu-")[0] for cell in planned] == [name for name, _ in cells]
+    for cell, (_, words) in zip(planned, cells, strict=True):
+        assert shlex.split(cell.get("RUN_ARGUMENTS", arguments)) == shlex.split(
+            arguments if words is None else words
+        )
 
 
 def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
@@ -145,6 +171,16 @@ def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
     assert script(stage, "nightly/heartbeat.sh", "begin", **more, DTYPES="float16").returncode == 0
     (call,) = stage.calls("nightly begin")
     assert "--expect mine cpu float16 1 --expect timm cpu float16 1" in call
+
+
+def test_a_night_expects_the_results_of_a_checkout(stage):
+    more = {"EVERY": "24h", "SUITES": "timm,torchbench-checkout"}
+    for checkout in ("", str(write_checkout(stage.home / "benchmark"))):
+        done = script(stage, "nightly/heartbeat.sh", "begin", **more, PERFDASH_TORCHBENCH=checkout)
+        assert done.returncode == 0, done.stderr
+        (call,) = stage.calls("nightly begin")
+        assert ("--expect torchbench-checkout cpu float32 1" in call) == bool(checkout)
+        assert "--expect timm cpu float32 1" in call
 
 
 @pytest.mark.parametrize(("settings", "expected"), [

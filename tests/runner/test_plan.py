@@ -97,6 +97,19 @@ def test_a_module_beside_a_model_that_was_edited_since_is_refused(tmp_path):
     refuse_edited_model(results, [mine], "night")
 
 
+def test_a_file_of_a_checkout_that_was_edited_since_is_refused(tmp_path):
+    tasks = tmp_path / "torchbenchmark" / "tasks.py"
+    tasks.parent.mkdir()
+    tasks.write_text("one\n")
+    planned = case("m", loader="torchbench", target="m", config={"checkout": str(tmp_path)})
+    digests = {"torchbenchmark/tasks.py": own_files.digest_now(tasks)}
+    results = [Result(planned.case, "t", 1.0, Status.PASS, structure={"model_files": digests})]
+    refuse_edited_model(results, [planned], "night")
+    tasks.write_text("two\n")
+    with pytest.raises(UsageError, match=rf"Cannot resume night: .* before {tasks} was edited"):
+        refuse_edited_model(results, [planned], "night")
+
+
 def test_secrets_are_not_kept():
     plan = cut([case("m", env={"HF_TOKEN": "hunter2", "OMP_PROC_BIND": "close"})], [1.0], None)
     assert "hunter2" not in str(plan.to_json())
@@ -164,6 +177,16 @@ def test_two_suites_of_one_dynamo_name_have_files_of_their_own(tmp_path):
         {"torchbench-checkout": "torchbench"},
         {"timm": "timm_models", "torchbench": "torchbench", "torchbench-checkout": "torchbench-checkout"},
     ]
+
+
+def test_a_suite_of_perfdash_keeps_its_dynamo_name_beside_one_of_a_user(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'name = "mine"\nloader = "timm"\ndynamo_name = "timm_models"\n[[models]]\nname = "resnet18"\n'
+    )
+    for suites in (("timm", str(mine)), (str(mine), "timm")):
+        _, names = make_plan(RunSettings(suite=suites), uncut=True)
+        assert names == {"timm": "timm_models", "mine": "mine"}
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,13 @@ def test_numbers_of_two_models_are_not_kept():
 
     result, _ = run(process(net="old"), process(net="new"))
     assert (result.status, result.error.type, result.failed_phase) == ("infra_error", "EditedModel", "load")
-    assert "net was edited during the run" in result.error.message
+    assert "net was edited during the run, or differs between hosts" in result.error.message
     assert (result.eager_ms, result.backend_ms, result.speedup) == (None, None, None)
     assert not is_worth_a_retry(result, neighbours=True)
     assert run(process(net="old"), process(net="old", more="x"))[0].status is Status.PASS
+    theirs = replace(PLANNED, loader="torchbench", target="m", config={"checkout": "/benchmark"})
+    answer = Answer([process(util="old"), process(util="new")], "t", 9.0, 0.0, {})
+    assert "/benchmark/util was edited" in assemble(theirs, answer, "steady", "m.log").error.message
 
 
 def test_pooled_and_own_spread():

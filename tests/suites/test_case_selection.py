@@ -1,9 +1,13 @@
+import json
+import math
+
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.files import bundled
+from perfdash.files import bundled, dumps
+from perfdash.records import to_json
 from perfdash.settings import RunSettings
-from perfdash.suites.case_selection import select
+from perfdash.suites.case_selection import planned_from_json, select
 from perfdash.suites.suite_file import load_suite, own_models, suite_names
 
 GOOD = """
@@ -212,11 +216,20 @@ def test_training_freezes_nothing():
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
         (("tolerance = 0.5", "tolerance = -1"), ["models.1.tolerance", "b_large", "-1 must be at least 0"]),
         (("factor = 7.0", "factor = nan"), ["models.1.factor", "nan is not a finite number"]),
-        (("factor = 7.0", "factor = true"), ["models.1.factor", "True is not a table"]),
+        (
+            ("factor = 7.0", "factor = true"),
+            ["models.1.factor", "True is neither a number nor a table by dtype"],
+        ),
+        (("tolerance = 0.5", "tolerance = '0.5'"), ["models.1.tolerance", "'0.5' is neither a number nor"]),
         (("factor = 7.0", "memory_limit_gb = inf"), ["memory_limit_gb", "inf is not a finite number"]),
         (('env = { X = "1" }', "config = { since = 2020-01-01 }"), ["since", "2020-01-01 is a date or time"]),
         (('env = { X = "1" }', "inputs = { at = [07:32:00] }"), ["inputs.at", "07:32:00 is a date or time"]),
         (('env = { X = "1" }', "variant = { a = nan }"), ["variant.a", "nan is not a finite number"]),
+        (
+            ('env = { X = "1" }', "config = { a = [0, inf] }"),
+            ["'models.1.config.a.1'", "inf is not a finite"],
+        ),
+        (('env = { X = "1" }', "timeout_s = nan"), ["models.1.timeout_s", "nan must be more than 0"]),
         (
             ('name = "mine"', 'name = "mine"\ndynamo_name = "team/bench"'),
             ["key 'dynamo_name': 'team/bench' is no name: give up"],
@@ -239,6 +252,20 @@ def test_a_name_of_perfdash_itself_is_refused(write, name):
     with pytest.raises(UsageError, match=f"{path}: key 'name': {name} is a name of perfdash's own: give it"):
         load_suite(path)
     load_suite(str(bundled("suites") / "timm.toml"))
+
+
+def test_an_unchanged_copy_of_a_suite_is_the_suite(write):
+    """Such as the file of another clone: its results belong to this series."""
+    path = write((bundled("suites") / "timm.toml").read_text())
+    assert load_suite(path).models == load_suite("timm").models
+
+
+def test_a_time_limit_may_be_infinite(write):
+    limits = "timeout_s = inf\nphase_timeout_s = { compile = inf }"
+    suite = load_suite(write(GOOD.replace('env = { X = "1" }', limits)))
+    *_, planned = select([suite], RunSettings())
+    assert (planned.timeout_s, planned.phase_timeouts["compile"]) == (math.inf, math.inf)
+    assert planned_from_json(json.loads(dumps(to_json(planned)))) == planned, "of a run that is re-measured"
 
 
 def test_unknown_names_come_with_near_ones(write):
@@ -282,7 +309,7 @@ def test_own_models_are_told_apart_in_file_names_and_one_of_two_spellings_is_one
     targets = ["net_2.py:make", "net-2.py:make", "./net_2.py:make", f"{tmp_path}/net-2.py:make"]
     planned = select([own_models(targets)], RunSettings())
     assert [p.target for p in planned] == [f"{tmp_path}/net_2.py:make", f"{tmp_path}/net-2.py:make"]
-    assert [p.case.model for p in planned] == ["net_2.make", f"{tmp_path}/net-2.make"]
+    assert [p.case.model for p in planned] == ["net_2.make", "net-2.py.make"]
     assert len({p.case.name for p in planned}) == 2
 
 

@@ -63,6 +63,25 @@ def test_in_training_a_model_we_know_has_its_own_batch_size_and_inputs(checkout)
     assert (planned["densenet121"].tolerance, planned["densenet121"].loss) == (1e-3, "mean")
 
 
+def test_a_model_of_integer_weights_is_not_trained(checkout):
+    name = "mobilenet_v2_quantized_qat"
+    folder = checkout / "torchbenchmark" / "models" / name
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    settings = RunSettings(torchbench=checkout, scenario="training", models=(name,))
+    (planned,) = select([checkout_suite(checkout)], settings)
+    assert "no gradient" in planned.skip_reason
+
+
+def test_models_of_one_file_name_are_refused(checkout):
+    for name in ("a_b", "a-b"):
+        folder = checkout / "torchbenchmark" / "models" / name
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    with pytest.raises(UsageError, match=f"{checkout}: a-b and a_b have one file name: rename one"):
+        checkout_suite(checkout)
+
+
 def test_refused(tmp_path, checkout):
     with pytest.raises(UsageError, match=r"no checkout of torchbench.*torchbenchmark/__init__\.py"):
         find_checkout(tmp_path)
