@@ -4,7 +4,8 @@ For tests of commands, where how a worker starts is not the point. What runs the
 perfdash.worker.__main__ itself, with the orders, environment, folder and descriptors of its launcher; it
 differs from a real start in what is read only when a process starts: preloaded libraries, the hash seed, and
 the environment and command line that /proc shows. What was imported stays out of collections of garbage: a
-case has ten of them, and each would visit, and so copy, all of it.
+case has ten of them, and each would visit, and so copy, all of it. What torch imports and computes only when
+it first compiles is there as well: the compilation latency of such a worker is too short.
 
 An environment that lies over this one gets them too, its packages first.
 
