@@ -6,6 +6,7 @@ another torch build.
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_wheel(tmp_path):
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
+    modules = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "perfdash").rglob("*.py")}
+    assert modules <= set(zipfile.ZipFile(wheel).namelist()), "those that only a worker loads, too"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
