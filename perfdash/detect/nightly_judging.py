@@ -10,13 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import (
-    LATEST,
-    judge_again_from,
-    raised_again,
-    undo_replaced,
-    withdrawn_alerts,
-)
+from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -139,15 +133,8 @@ def judge_new(
                 break
             judged = judge_run(connection, run, rules)
             later = [] if judged.unlike else later_judged_first(connection, run)
-            # Two machines may measure the same in one night, and the run that began first may end last.
-            beside = [night for night in later if run.ended and night.started <= run.ended]
-            if beside:
-                why = f"{run.name} began before {beside[0].name} and was stored after it"
-                judge_again_from(connection, run, why)
-                if later_judged_first(connection, run) != later:
-                    break
             at = now()
-            # A run that was imported after later nights were judged changes no alert.
+            # A run that was stored after later nights were judged changes no alert.
             if not judged.unlike and not later:
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
