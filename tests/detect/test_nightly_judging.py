@@ -483,6 +483,46 @@ def test_the_machine_that_ends_last_each_night_moves_no_alert(quick, fails_on, s
     assert later == [name for _, second in nights[4:] for name in (None, second.run.name)]
 
 
+@pytest.mark.parametrize("fails_on", [0, 1])
+@pytest.mark.parametrize("kind", ["status", "count", "vanished"])
+def test_a_failure_of_one_of_two_machines_is_one_alert(quick, kind, fails_on):
+    """The other one, which passes each night, neither dismisses nor fixes it."""
+
+    def is_broken(night, name):
+        return name == "model03" and 4 <= night < 7
+
+    def statuses(night, name):
+        return "crash" if kind == "status" and is_broken(night, name) else "pass"
+
+    def change(night, name, values):
+        if kind == "vanished" and is_broken(night, name):
+            return None
+        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, name))}
+
+    broken, healthy = farm(8, 4, statuses=statuses, change=change), farm(8, 4)
+    machines = (broken, healthy) if fails_on == 0 else (healthy, broken)
+    nights = [
+        run for first, second in zip(*machines, strict=True) for run in (first, on_second_machine(second))
+    ]
+    judge_nights(quick, nights, first=8)
+    ((_, found, _, _, states),) = alerts(quick)
+    assert (found, states) == (kind, ["new", "confirmed", "open", "fixed"])
+
+
+def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_night(quick):
+    failed = farm(6, 4, statuses=lambda night, name: "crash" if (night, name) == (4, "model03") else "pass")
+    nights = [
+        run
+        for night, other in zip(failed, farm(6, 4), strict=True)
+        for run in (night, on_second_machine(other))
+    ]
+    judge_nights(quick, nights[:10], first=8)
+    assert [alert[4] for alert in alerts(quick)] == [["new"]]
+    take_in(quick, nights[10:11])
+    judge_new(quick)
+    assert [alert[4] for alert in alerts(quick)] == [["new", "dismissed"]]
+
+
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
 def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
