@@ -17,9 +17,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from perfdash.detect.heartbeat import CLOCK_ERROR
 from perfdash.files import now
 from perfdash.history import schema
+from perfdash.history.nightlies import CLOCK_ERROR
 from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.queries import Panel, RunLine, list_runs, settings_of_run, shared_cases
 from perfdash.history.results import RunRow
