@@ -66,9 +66,9 @@ def end(
 ) -> Nightly:
     """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
-    `at`: the present; the latest has begun by then, if any has. `runs`: the names of its runs, or of their folders, which keep the name that a renamed run had. A nightly
-    that failed before its `begin` is inserted, with the interval of the job's latest. Raises UsageError if
-    the nightly does not exist.
+    `at`: the present; the latest has begun by then, if any has. `runs`: the names of its runs, or of their
+    folders, which keep the name that a renamed run had. A nightly that failed before its `begin` is inserted,
+    with the interval of the job's latest. Raises UsageError if the nightly does not exist.
     """
     old = _latest(connection, job, at) if night is None else _find(connection, job, night)
     if old is None and night is not None and state == FAILED:
