@@ -243,6 +243,8 @@ def _rolled_back(
     states = [event.state for event, _ in events]
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
+    is_over = alert_states.unacknowledged(replace(alert, state=ACKNOWLEDGED), at[:10], at) is not None
+    is_acknowledged = is_acknowledged and not is_over
     refuted = alert.details.get("refuted") if alert.state == DISMISSED else None
     if refuted or not earlier:
         # What nights after the re-measured one raised has a number of its own.
