@@ -242,7 +242,8 @@ def _exclude_runs_of_the_future(store: Store, warn: Callable[[str], None]) -> No
                     judge_again_from(connection, later[0], f"{run.name} began in the future")
                 warn(
                     f"{run.name} began in the future ({run.started[:10]}): the clock was wrong. It is "
-                    f"excluded now; `perfdash history exclude {run.name} --undo` brings it back"
+                    "excluded now. Import it again with the right time, then "
+                    f"`perfdash history exclude {run.name} --undo` brings it back"
                 )
 
 
