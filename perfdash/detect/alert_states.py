@@ -36,6 +36,7 @@ from perfdash.detect.later_nights import (
     UNKNOWN,
     AlertLevels,
     alert_levels,
+    is_shown_beside,
     later_nights,
     observed,
     shows_status,
@@ -166,12 +167,20 @@ def advance(
         observation = observed(alert, panel, net, levels, bool(same))
         if any(_undoes(findings[index], alert, panel, net, levels) for index in opposite):
             observation = BACK
-        if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
+        if (
+            observation == BACK
+            and alert.kind not in (*_NOISY, "host")
+            and is_shown_beside(alert, panel, net, levels)
+        ):
+            matched.update(opposite)  # each machine shows what it showed the night before
+            observation = UNKNOWN
+        elif observation == BACK and (alert.direction == WORSE or alert.state == NEW):
             matched.update(opposite)  # a repair is no alert of its own; the loss of an improvement is
         note = None
         if alert.kind == "count" and observation == AGAIN and of_series:
-            alert = replace(alert, after=findings[of_series[0]].after)
-            note = f"now {findings[of_series[0]].after:g}"
+            if findings[of_series[0]].after != alert.after:
+                alert = replace(alert, after=findings[of_series[0]].after)
+                note = f"now {alert.after:g}"
             matched.update(of_series)
         if alert.state == NEW or alert.kind != "metric":
             matched.update(same)  # the same change; for a confirmed metric it would be a further step

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.findings import READ, NetLogs, on_one_machine
 from perfdash.detect.later_nights import with_levels_of
-from perfdash.detect.nights import has_enough_cases, latest_days
+from perfdash.detect.nights import begins_in_the_future, has_enough_cases, latest_days
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -81,11 +81,16 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
                 f"{run.name} was excluded{by}: {run.excluded}; `perfdash history exclude {run.name} --undo` "
                 "brings it back"
             )
-        _mark(connection, run, why)
-        nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
-        _move_alerts(connection, run)
-        record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
-        return run, nights
+        return run, exclude_run(connection, run, why)
+
+
+def exclude_run(connection: sa.Connection, run: RunLine, why: str) -> int:
+    """Exclude a run; returns the number of nights to judge again."""
+    _mark(connection, run, why)
+    nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
+    _move_alerts(connection, run)
+    record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
+    return nights
 
 
 def restore(store: Store, name: str, why: str | None = None) -> tuple[RunLine, int]:
@@ -164,7 +169,9 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     again = [line for line in latest if _place(line) >= since and line.results]
     connection.execute(sa.update(runs).where(runs.c.id.in_([line.id for line in again])).values(judged=None))
     before = [line.id for line in nights if _place(line) < since]
-    at, until = now(), (again[-1] if again else run).started
+    real = [line for line in again if not begins_in_the_future(line)]
+    at = now()
+    until = min((real[-1] if real else run).started, at)
     for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=_UNDONE):
         earlier = _rolled_back(connection, alert, places, since, before, until, at)
         if earlier is not None:
@@ -236,6 +243,8 @@ def _rolled_back(
     states = [event.state for event, _ in events]
     last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
     is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
+    is_over = alert_states.unacknowledged(replace(alert, state=ACKNOWLEDGED), at[:10], at) is not None
+    is_acknowledged = is_acknowledged and not is_over
     refuted = alert.details.get("refuted") if alert.state == DISMISSED else None
     if refuted or not earlier:
         # What nights after the re-measured one raised has a number of its own.

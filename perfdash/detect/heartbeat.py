@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from perfdash.history.nightlies import OK, RUNNING, Nightly
+from perfdash.history.nightlies import CLOCK_ERROR, OK, RUNNING, Nightly
 
 GOOD = ("ok", "running")
 LATEST = 20  # nightlies of a job that are read: the last two, also after some that began in the future
-CLOCK_ERROR = timedelta(days=1)  # what begins later than this from now was given a wrong time
 _NAMED = 5  # problems named in one line, at most
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.detect.nights import comparable
+from perfdash.detect.nights import comparable, other_machine
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
@@ -171,6 +171,31 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
+
+
+def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
+    """Whether only another machine shows the change of an alert without noise, as before the last night.
+
+    The last night's machine did not show it on its previous night either, and since then the last night of
+    another machine did.
+    """
+    tonight = panel.runs[-1]
+    beside: dict[tuple[str, ...], str] = {}
+    for nights in range(len(panel.runs) - 1, 0, -1):
+        run = panel.runs[nights - 1]
+        observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
+        if observation == UNKNOWN:
+            continue
+        if not other_machine(run, tonight):
+            return observation == BACK and AGAIN in beside.values()
+        beside.setdefault(tuple(run.hosts), observation)
+    return False
+
+
+def _first_nights(panel: Panel, nights: int) -> Panel:
+    values = {name: array[:, :nights] for name, array in panel.values.items()}
+    hosts = None if panel.hosts is None else panel.hosts[:, :nights]
+    return Panel(panel.runs[:nights], panel.case_ids, values, panel.statuses[:, :nights], hosts)
 
 
 def _still_vanished(alert: Alert, panel: Panel, row: int | None) -> str:

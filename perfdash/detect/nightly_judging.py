@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.curation import (
     LATEST,
+    exclude_run,
     judge_again_from,
     raised_again,
     undo_replaced,
@@ -39,6 +40,7 @@ from perfdash.detect.nights import (
     is_first_of_its_week,
     is_of_the_week,
     later_judged_first,
+    latest_start,
     runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -61,6 +63,7 @@ from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS, sensitivity
 
+_DATES_OF_A_NIGHT = 2  # its runs may begin before and after midnight
 _FEWEST = 3  # nights from which noise is estimated
 
 
@@ -106,6 +109,7 @@ def judge_new(
     """
     _end_acknowledgements(store)
     _undo_replaced_nights(store)
+    _exclude_runs_of_the_future(store, warn)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         waiting: list[RunLine] = []
@@ -116,8 +120,8 @@ def judge_new(
             for run in runs:
                 if begins_in_the_future(run):
                     warn(
-                        f"{run.name} begins in the future ({run.started[:10]}): the clock was wrong. No "
-                        "later night is compared with it. Leave it out of the history: "
+                        f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is not "
+                        "judged. If it was the clock of the run, exclude it: "
                         f'`perfdash history exclude {run.name} --because "wrong clock"`'
                     )
                 elif run.judged is None and run.results:
@@ -139,15 +143,8 @@ def judge_new(
                 break
             judged = judge_run(connection, run, rules)
             later = [] if judged.unlike else later_judged_first(connection, run)
-            # Two machines may measure the same in one night, and the run that began first may end last.
-            beside = [night for night in later if run.ended and night.started <= run.ended]
-            if beside:
-                why = f"{run.name} began before {beside[0].name} and was stored after it"
-                judge_again_from(connection, run, why)
-                if later_judged_first(connection, run) != later:
-                    break
             at = now()
-            # A run that was imported after later nights were judged changes no alert.
+            # A run that was stored after later nights were judged changes no alert.
             if not judged.unlike and not later:
                 _update_alerts(connection, judged, at)
             alert_store.set_judged(connection, [run.id], at)
@@ -213,6 +210,41 @@ def _undo_replaced_nights(store: Store) -> None:
             return
     with store.write() as connection:
         undo_replaced(connection)
+
+
+def _exclude_runs_of_the_future(store: Store, warn: Callable[[str], None]) -> None:
+    """Exclude runs that begin in the future, once their testbed has a later run by a right clock.
+
+    Otherwise each would become the newest night when its date comes. If more nights than one begin in the
+    future, the clock of this machine may be behind: they only wait.
+    """
+    with store.read() as connection:
+        if not list_runs(connection, since=latest_start(), with_excluded=False):
+            return
+    with store.write() as connection:
+        by_bed: dict[int, list[RunLine]] = {}
+        for run in list_runs(connection, since=latest_start(), with_excluded=False):
+            by_bed.setdefault(run.testbed_id, []).append(run)
+        for bed, ahead in by_bed.items():
+            since = first_latest_day(connection, bed, LATEST)
+            runs = list_runs(
+                connection, testbed_id=bed, since=since, until=latest_start(), with_excluded=False
+            )
+            if len({run.started[:10] for run in ahead}) > _DATES_OF_A_NIGHT or len(runs) <= len(ahead):
+                continue
+            for run in ahead:
+                later = [night for night in runs if night.id > run.id and night.results]
+                if not later:
+                    continue
+                exclude_run(connection, run, f"it began in the future, {run.started[:10]}: wrong clock")
+                # It may have been judged by the same clock, and later nights may have seen its alerts.
+                if run.judged is not None:
+                    judge_again_from(connection, later[0], f"{run.name} began in the future")
+                warn(
+                    f"{run.name} began in the future ({run.started[:10]}): the clock was wrong. It is "
+                    "excluded now. Import it again with the right time, then "
+                    f"`perfdash history exclude {run.name} --undo` brings it back"
+                )
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:

@@ -17,9 +17,9 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from perfdash.detect.heartbeat import CLOCK_ERROR
 from perfdash.files import now
 from perfdash.history import schema
+from perfdash.history.nightlies import CLOCK_ERROR
 from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.queries import Panel, RunLine, list_runs, settings_of_run, shared_cases
 from perfdash.history.results import RunRow
@@ -145,8 +145,13 @@ def runs_before(
 
 def begins_in_the_future(run: RunRow) -> bool:
     """Whether a run begins so long after now that the clock by which it began was wrong."""
+    return run.started > latest_start()
+
+
+def latest_start() -> str:
+    """The latest time at which a run can begin by a right clock, as the history writes times."""
     latest = datetime.fromisoformat(now()) + CLOCK_ERROR
-    return run.started > latest.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return latest.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]:

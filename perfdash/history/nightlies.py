@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -19,6 +19,7 @@ from perfdash.records import Status
 RUNNING, OK, PARTIAL, FAILED = "running", "ok", "partial", "failed"
 ENDINGS = (OK, PARTIAL, FAILED)
 EVERY_S = 86400  # of a job whose interval is unknown
+CLOCK_ERROR = timedelta(days=1)  # what begins later than this from now was given a wrong time
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ def end(
 ) -> Nightly:
     """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
-    `runs`: the names of its runs, or of their folders, which keep the name that a renamed run had. A nightly
-    that failed before its `begin` is inserted, with the interval of the job's latest. Raises UsageError if
-    the nightly does not exist.
+    `at`: the present; the latest has begun by then, if any has. `runs`: the names of its runs, or of their
+    folders, which keep the name that a renamed run had. A nightly that failed before its `begin` is inserted,
+    with the interval of the job's latest. Raises UsageError if the nightly does not exist.
     """
-    old = _find(connection, job, night)
+    old = _latest(connection, job, at) if night is None else _find(connection, job, night)
     if old is None and night is not None and state == FAILED:
-        last = _find(connection, job, None) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
+        last = _latest(connection, job, at) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
         old = begin(connection, Nightly(job, night, at, last.every_s, last.grace_s, expected=last.expected))
     if old is None:
         which = f"{night!r}" if night else "nothing"
@@ -150,7 +151,7 @@ def jobs_in_one_series(connection: sa.Connection, nightly: Nightly) -> list[str]
         job
         for job in jobs(connection)
         if job != nightly.job
-        and (latest := _find(connection, job, None))
+        and (latest := _latest(connection, job, nightly.begun))
         and _seconds_between(latest.begun, nightly.begun) < 2 * latest.every_s + latest.grace_s
         and not mine.isdisjoint(_last_series(connection, job))
     ]
@@ -207,12 +208,21 @@ def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:
     return missing + [f"{name} is not in the history" for name in nightly.runs if name not in names]
 
 
-def _find(connection: sa.Connection, job: str, night: str | None) -> Nightly | None:
+def _find(connection: sa.Connection, job: str, night: str) -> Nightly | None:
     table = schema.nightlies
+    query = sa.select(*table.c[_NAMES]).where(table.c.job == job, table.c.night == night)
+    row = connection.execute(query).first()
+    return None if row is None else _nightly(row)
+
+
+def _latest(connection: sa.Connection, job: str, at: str) -> Nightly | None:
+    """The latest nightly of a job at a time; one that begins later, by a wrong clock, only without others."""
+    table = schema.nightlies
+    latest = (datetime.fromisoformat(at) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
     query = sa.select(*table.c[_NAMES]).where(table.c.job == job)
-    if night is not None:
-        query = query.where(table.c.night == night)
-    row = connection.execute(query.order_by(table.c.begun.desc(), table.c.id.desc())).first()
+    row = connection.execute(
+        query.order_by((table.c.begun > latest).asc(), table.c.begun.desc(), table.c.id.desc()).limit(1)
+    ).first()
     return None if row is None else _nightly(row)
 
 

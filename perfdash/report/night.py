@@ -251,7 +251,6 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     )
     cautions = [
         _judged_late(connection, run),
-        _not_shown_beside(connection, run),
         _with_few_nights(connection, earlier, shortly),
         _by_new_method(alike, run),
     ]
@@ -274,19 +273,6 @@ def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:
     return (
         f"changes that began with this run, because {later[0].name} was judged before it" if later else None
     )
-
-
-def _not_shown_beside(connection: sa.Connection, run: RunLine) -> str | None:
-    """Count the changes that began with a run and were dismissed by a run of another machine beside it."""
-    dismissed = alert_store.load(connection, testbed_id=run.testbed_id, states=[alert_store.DISMISSED])
-    by_run = Counter(alert.seen_run_id for alert in dismissed if alert.bad_run_id == run.id)
-    others = list_runs(connection, ids=[number for number in by_run if number not in (None, run.id)])
-    beside = [other for other in others if run.ended and other.started <= run.ended]
-    if not beside:
-        return None
-    count, names = sum(by_run[other.id] for other in beside), ", ".join(other.name for other in beside)
-    changes, them = ("1 change", "it") if count == 1 else (f"{count} changes", "them")
-    return f"{changes} that began with this run, because {names} ran at the same time and did not show {them}"
 
 
 def _is_fixed_by(alert: Alert, run: RunLine) -> bool:

@@ -260,6 +260,26 @@ def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
     assert alert.details["act"]["why"] == "known"
 
 
+@in_sqlite
+def test_a_withdrawn_alert_says_nothing_of_a_failure_of_months_later(store):
+    """A run with a wrong clock is in the history, by whose date the alert could be raised again."""
+    nights = farm(9, 4, statuses=lambda night, name: "crash" if night in (6, 8) else "pass")
+    ahead = replace(nights[5].run, name="ahead", uid="ahead", started="2999-01-01T01:00:00Z")
+    judge_nights(store, nights[:7], first=5)
+    with store.read() as connection:
+        alerts = alert_store.load(connection)
+    for alert in alerts:
+        curation.acknowledge(store, alert.id)
+    take_in(store, [replace(nights[5], run=ahead)])
+    curation.exclude(store, nights[6].run.name, "flaky")
+    for night in nights[7:]:
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        states = [alert.state for alert in alert_store.load(connection, states=alert_store.STATES)]
+    assert states == ["dismissed"] * 4 + ["new"] * 4
+
+
 def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     runs = farm(34, change=slower("model03", 29, 1.2))
     judge_nights(store, runs)

@@ -93,6 +93,25 @@ def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
     assert last_note(store, number) == "it was acknowledged until 2026-12-24"
 
 
+def test_an_acknowledgement_that_is_over_does_not_return_when_nights_are_judged_again(quick, monkeypatch):
+    runs = farm(8, 4, statuses=lambda night, name: "crash" if night >= 4 and name == "model03" else "pass")
+    judge_nights(quick, runs[:5], first=4)
+    curation.acknowledge(quick, 1, "known: #12", "2026-12-24")
+    monkeypatch.setattr("perfdash.detect.nightly_judging.now", lambda: "2026-12-25T00:00:00Z")
+    monkeypatch.setattr("perfdash.detect.curation.now", lambda: "2026-12-25T00:00:00Z")
+    for night in runs[5:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    assert alerts(quick) == [(1, "status", "open")]
+    curation.exclude(quick, runs[6].run.name, "the fan was broken")
+    assert alerts(quick) == [(1, "status", "confirmed")]
+    judge_new(quick)
+    assert alerts(quick) == [(1, "status", "open")]
+    with quick.read() as connection:
+        states = [event.state for event in alert_store.events(connection, 1)]
+    assert states.count("acknowledged") == 1
+
+
 def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
     runs = farm(38, change=slower("model03", 29, 1.2))
     judge_nights(store, runs[:33])

@@ -8,7 +8,8 @@ from datetime import date
 import numpy as np
 import pytest
 
-from perfdash.detect import alert_states, later_nights, nightly_judging
+from perfdash.detect import alert_states, curation, later_nights, nightly_judging
+from perfdash.detect import nights as nights_of_history
 from perfdash.detect.comparison import noise_before
 from perfdash.detect.findings import NetLogs
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
@@ -462,52 +463,139 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
 
 
-@pytest.mark.parametrize("fails_on", [0, 1])
-def test_two_machines_that_measure_side_by_side_raise_the_alerts_of_both(quick, fails_on):
-    """The first one ends last, so that the second one is judged before it."""
+@pytest.mark.parametrize(("fails_on", "states"), [(0, []), (1, ["new", "confirmed", "open"])])
+def test_the_machine_that_ends_last_each_night_moves_no_alert(quick, fails_on, states):
+    """The first of two machines that measure side by side ends last: the other one is judged before it."""
 
     def statuses(night, name):
-        return "fail_accuracy" if name == "model03" and night == 7 else "pass"
+        return "fail_accuracy" if name == "model03" and night >= 4 else "pass"
 
     machines = [
         farm(8, models=4, statuses=statuses) if fails_on == machine else farm(8, 4) for machine in (0, 1)
     ]
     nights = [(first, on_second_machine(second)) for first, second in zip(*machines, strict=True)]
-    begin(quick, [run for night in nights[:6] for run in night])
-    ahead = replace(nights[0][0].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
-    take_in(quick, [replace(nights[0][0], run=ahead)])
-    warnings = []
-    for first, second in nights[6:]:
+    begin(quick, [run for night in nights[:4] for run in night])
+    later = []
+    for first, second in nights[4:]:
         for run in (second, first):
             take_in(quick, [run])
-            judge_new(quick, warn=warnings.append)
-    assert [alert[:4] for alert in alerts(quick)] == [("model03", "status", "status", 1)]
-    with quick.read() as connection:
-        states = [alert.state for alert in kept.load(connection, states=kept.STATES)]
-    assert states == [kept.DISMISSED if fails_on == 0 else kept.NEW], "the second one decides"
-    assert judge_new(quick) == []
-    assert len(warnings) == 4, "one each time"
+            later += [judged_run.later for judged_run in judge_new(quick)]
+    assert [alert[4] for alert in alerts(quick)] == ([states] if states else [])
+    assert later == [name for _, second in nights[4:] for name in (None, second.run.name)]
+
+
+@pytest.mark.parametrize("fails_on", [0, 1])
+@pytest.mark.parametrize("kind", ["status", "count", "vanished"])
+def test_a_failure_of_one_of_two_machines_is_one_alert(quick, kind, fails_on):
+    """The other one, which passes each night, neither dismisses nor fixes it."""
+
+    def is_broken(night, name):
+        return name == "model03" and 4 <= night < 7
+
+    def statuses(night, name):
+        return "crash" if kind == "status" and is_broken(night, name) else "pass"
+
+    def change(night, name, values):
+        if kind == "vanished" and is_broken(night, name):
+            return None
+        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, name))}
+
+    broken, healthy = farm(8, 4, statuses=statuses, change=change), farm(8, 4)
+    machines = (broken, healthy) if fails_on == 0 else (healthy, broken)
+    nights = [
+        run for first, second in zip(*machines, strict=True) for run in (first, on_second_machine(second))
+    ]
+    judge_nights(quick, nights, first=8)
+    ((_, found, _, _, states),) = alerts(quick)
+    assert (found, states) == (kind, ["new", "confirmed", "open", "fixed"])
+
+
+def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_night(quick):
+    failed = farm(6, 4, statuses=lambda night, name: "crash" if (night, name) == (4, "model03") else "pass")
+    nights = [
+        run
+        for night, other in zip(failed, farm(6, 4), strict=True)
+        for run in (night, on_second_machine(other))
+    ]
+    judge_nights(quick, nights[:10], first=8)
+    assert [alert[4] for alert in alerts(quick)] == [["new"]]
+    take_in(quick, nights[10:11])
+    judge_new(quick)
+    assert [alert[4] for alert in alerts(quick)] == [["new", "dismissed"]]
 
 
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
-def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
+def test_a_run_that_begins_in_the_future_is_excluded_by_the_next_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
     nights = farm(26, models=4, change=slower("model03", 21, 1.5))
     ahead = replace(nights[20].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
     begin(quick, nights[:20])
     take_in(quick, [replace(nights[20], run=ahead)])
+    warnings = []
+    judge_new(quick, warn=warnings.append)
+    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
     if judged_in:
         with quick.write() as connection:
             kept.set_judged(connection, [list_runs(connection)[-1].id], judged_in)
-    warnings = []
     for night in nights[21:]:
         take_in(quick, [night])
         judge_new(quick, warn=warnings.append)
     assert [alert[:3] for alert in alerts(quick)] == [("model03", "metric", "backend_ms")]
-    assert len(warnings) == 5
-    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
+    assert len(warnings) == 2
+    assert "`perfdash history exclude ahead --undo`" in warnings[1]
     with quick.read() as connection:
-        assert list_runs(connection, name="ahead")[0].judged == judged_in
+        (line,) = list_runs(connection, name="ahead")
+    assert (line.judged, line.excluded) == (None, "it began in the future, 2999-10-21: wrong clock")
+
+
+def use_clock(monkeypatch, day):
+    """Judge as on a day."""
+    for module in (nightly_judging, nights_of_history, curation):
+        monkeypatch.setattr(module, "now", lambda: f"{day}T12:00:00Z")
+
+
+def test_what_a_run_of_the_future_told_is_told_by_the_real_nights(quick, monkeypatch):
+    """The clock that was wrong judged the run, too; its alert began on the last night before it."""
+    nights = farm(8, 4, statuses=lambda night, name: "crash" if night >= 4 and name == "model03" else "pass")
+    begin(quick, nights[:4])
+    ahead = replace(nights[4].run, name="ahead", uid="ahead", started="2027-01-05T01:00:00Z")
+    use_clock(monkeypatch, "2027-01-05")
+    take_in(quick, [replace(nights[4], run=ahead)])
+    judge_new(quick)
+    with quick.read() as connection:
+        assert [alert.state for alert in kept.load(connection)] == [kept.NEW]
+    for night in nights[5:]:
+        use_clock(monkeypatch, night.run.started[:10])
+        take_in(quick, [night])
+        judge_new(quick)
+    with quick.read() as connection:
+        (alert,) = kept.load(connection, states=kept.STATES)
+        assert [run.name for run in list_runs(connection, ids=[alert.bad_run_id])] == [nights[5].run.name]
+    assert alert.state == kept.OPEN
+
+
+def test_a_run_of_the_future_is_no_night_when_its_date_comes(quick, monkeypatch):
+    nights = farm(10, 4, statuses=lambda night, name: "crash" if night >= 5 and name == "model03" else "pass")
+    begin(quick, nights[:4])
+    ahead = replace(nights[3].run, name="ahead", uid="ahead", started="2026-01-09T00:30:00Z")
+    for night in (replace(nights[3], run=ahead), *nights[4:]):
+        use_clock(monkeypatch, night.run.started[:10] if night.run.uid != "ahead" else "2026-01-04")
+        take_in(quick, [night])
+        judge_new(quick)
+    assert [alert[4] for alert in alerts(quick)] == [["new", "confirmed", "open"]]
+
+
+def test_a_clock_that_is_behind_excludes_no_night(quick, monkeypatch):
+    nights = farm(9, 4)
+    judge_nights(quick, nights[:8], first=5)
+    use_clock(monkeypatch, "2026-01-02")
+    behind = replace(nights[8].run, name="behind", uid="behind", started="2026-01-02T02:00:00Z")
+    take_in(quick, [replace(nights[8], run=behind)])
+    warnings = []
+    judge_new(quick, warn=warnings.append)
+    assert len(warnings) == 5
+    with quick.read() as connection:
+        assert len(list_runs(connection, with_excluded=False)) == 9
 
 
 def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):

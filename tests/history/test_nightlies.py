@@ -156,6 +156,14 @@ def test_the_latest_is_ended_unless_it_is_named(store):
             ended(store, night)
 
 
+def test_one_that_began_in_the_future_is_not_the_latest(store):
+    """A clock was wrong. If it is the only one, it is ended."""
+    begun(store, replace(NIGHT, night="ahead", begun="2027-01-05T00:00:00Z"))
+    assert ended(store, state=FAILED).night == "ahead"
+    begun(store, NIGHT)
+    assert ended(store, state=FAILED).night == "n1"
+
+
 def test_one_that_failed_before_it_began_is_entered(store):
     done = ended(store, "n0", state=FAILED, why="no torch")
     assert (done.begun, done.ended, done.every_s, done.state) == (MORNING, MORNING, 86400, FAILED)
