@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import math
 import os
@@ -98,8 +99,23 @@ def written(path: Path) -> Iterator[BinaryIO]:
         with open(path if number is None else os.dup(number), "wb") as file:
             yield file
     else:
-        with replaced(path.resolve(), shared=True) as part, part.open("wb") as file:
+        target = path.resolve()
+        _remove_abandoned(target)
+        with replaced(target, shared=True) as part, part.open("wb") as file:
             yield file
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what writers of this file left when they were killed, a day ago or longer."""
+    with contextlib.suppress(OSError):
+        for part in path.parent.glob(f".{glob.escape(_short(path))}.*.part"):
+            if part.stat().st_mtime < time.time() - 86_400:
+                part.unlink()
+
+
+def _short(path: Path) -> str:
+    """The name, of 200 bytes at most."""
+    return os.fsdecode(os.fsencode(path.name)[:200])
 
 
 @contextlib.contextmanager
@@ -111,7 +127,7 @@ def replaced(path: Path, *, durable: bool = False, shared: bool = False) -> Iter
     is as it was.
     """
     writer = f".{os.getpid()}.{secrets.randbits(64)}" if shared else ""
-    part = path.with_name(f".{path.name[:200]}{writer}.part")
+    part = path.with_name(f".{_short(path)}{writer}.part")
     try:
         yield part
         if durable:

@@ -208,3 +208,18 @@ def test_a_command_that_held_a_secret_is_asked_for_again(tmp_path):
     assert resumed_command(begun, ["curl", f"-u:{NAME}"]) == ["curl", f"-u:{NAME}"]
     with pytest.raises(UsageError, match="the command after -- differs"):
         resumed_command(begun, ["wget", f"-u:{NAME}"])
+
+
+def test_what_killed_writers_left_is_removed_after_a_day(tmp_path):
+    old, new = tmp_path / ".all.csv.1.2.part", tmp_path / ".all.csv.3.4.part"
+    for part in (old, new):
+        part.write_text("half")
+    os.utime(old, (0, 0))
+    files.write(tmp_path / "all.csv", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "all.csv"]
+
+
+def test_long_names_beyond_ascii_can_be_written(tmp_path):
+    path = tmp_path / f"{'模' * 80}.csv"
+    files.write(path, "whole")
+    assert path.read_text() == "whole"

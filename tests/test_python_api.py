@@ -171,6 +171,12 @@ for width in (64, 512):
 
 @decorated
 def shown(batch_size): ...
+
+if True:
+    @decorated
+    def chosen(batch_size): ...
+else:
+    def chosen(batch_size): ...
 """
 
 
@@ -180,6 +186,7 @@ def test_a_function_has_a_target_only_where_its_file_has_it_under_its_name(tmp_p
     variants = importlib.import_module("variants")
     assert api.target_of(variants.makes[512]) == f"{tmp_path / 'variants.py'}:make"
     assert api.target_of(variants.shown) == f"{tmp_path / 'variants.py'}:shown"
+    assert api.target_of(variants.chosen) == f"{tmp_path / 'variants.py'}:chosen"
     assert api.target_of(variants.makes[64]) is None
     assert api.target_of(variants.decorated(variants.make)) is None
     monkeypatch.delitem(sys.modules, "variants")

@@ -521,21 +521,25 @@ def _excess_of_pairs(logs: Sequence[Array], variances: Sequence[Array]) -> Array
 
     `logs`: (cases, runs) of each side, `variances`: (cases,) of one run. A larger difference than expected
     means an outlier or nights in different states. As Birge (1932), Phys. Rev. 40, 207, but each case's ratio
-    is shrunk to that of all cases (their median, so that one outlier does not widen all), and this to 1.
+    is shrunk to that of all cases (their median, so that one outlier does not widen all), and this to 1. A
+    case of which one side has several runs has their spread in `variances`: it counts as 1.
     """
+    counts = np.array([np.isfinite(side).sum(axis=1) for side in logs])
     squares, df = (np.zeros(len(variances[0])) for _ in range(2))
-    for side, variance in zip(logs, variances, strict=True):
-        pairs = np.isfinite(side).sum(axis=1) == 2  # the spread of several runs is in `variances`
+    for side, variance, count in zip(logs, variances, counts, strict=True):
+        pairs = count == 2
         difference = np.nanmax(side, axis=1, initial=-np.inf) - np.nanmin(side, axis=1, initial=np.inf)
         squares += np.where(pairs, difference**2 / 2 / variance, 0.0)
         df += pairs
-    known = (df > 0) & np.isfinite(squares)
+    as_expected = (df == 0) & (counts >= SEVERAL).any(axis=0)
+    known = ((df > 0) | as_expected) & np.isfinite(squares)
     if not known.any():
         return np.ones(len(df))
-    of_all = float(np.median(squares[known] / special.chdtri(df[known], 0.5)))
+    ratios = np.where(as_expected, 1.0, squares / special.chdtri(np.maximum(df, 1), 0.5))
     weight = float(np.sum(df[known]))
-    of_all = (_TAIL_DF + weight * of_all) / (_TAIL_DF + weight)
-    return np.asarray(np.maximum(1.0, (_TAIL_DF * of_all + squares) / (_TAIL_DF + df)))
+    of_all = (_TAIL_DF + weight * float(np.median(ratios[known]))) / (_TAIL_DF + weight)
+    excess = np.maximum(1.0, (_TAIL_DF * of_all + squares) / (_TAIL_DF + df))
+    return np.asarray(np.where(as_expected, 1.0, excess))
 
 
 def _with_speedup(side: Sequence[Row]) -> list[Mapping[str, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import inspect
 import json
 import os
 import sys
@@ -60,9 +61,11 @@ def is_in_file(function: Callable[..., Any], name: str, file: str) -> bool:
         return True
     if function.__module__ == "__main__" and any(guarded for _, guarded in bindings):
         return False
-    last = bindings[-1][0] if bindings else None
-    is_plain = isinstance(last, ast.FunctionDef) and not last.decorator_list
-    return not (is_plain and hasattr(function, "__wrapped__"))
+    line = inspect.unwrap(function).__code__.co_firstlineno  # of its first decorator, if it has one
+    definitions = [node for node, _ in bindings if isinstance(node, ast.FunctionDef)]
+    is_plain = any(node.lineno == line and not node.decorator_list for node in definitions)
+    is_bound_once = len(definitions) == len(bindings)
+    return not (is_plain and is_bound_once and hasattr(function, "__wrapped__"))
 
 
 def _bindings(node: ast.AST, name: str, guarded: bool = False) -> Iterator[tuple[ast.AST, bool]]:

@@ -343,3 +343,23 @@ def test_one_run_in_another_state_hides_no_regression_of_other_models():
     ]
     comparison = compare(side(*nights[:2]), side(*nights[2:]))
     assert [c.case.model for c in comparison.both if c.regressed] == ["slower"]
+
+
+@pytest.mark.parametrize("per_side", [3, 5])
+def test_one_case_that_was_rarely_measured_hides_no_regression_of_others(per_side):
+    draw = np.random.default_rng(5)
+
+    def night(number, after):
+        rows = [
+            row(
+                f"m{k}", backend_ms=10.0 * math.exp(draw.normal(0, 0.005)) * (1.1 if after and k < 5 else 1.0)
+            )
+            for k in range(40)
+        ]
+        if number < 2 or after:
+            rows.append(row("rare", backend_ms=(10.0, 12.0)[number % 2] if not after else 10.0))
+        return run(f"2026-{10 + after}-{number + 1:02}", rows)
+
+    sides = [side(*(night(number, after) for number in range(per_side))) for after in (False, True)]
+    found = {c.case.model for c in compare(*sides).both if c.regressed}
+    assert found == {f"m{k}" for k in range(5)}
