@@ -6,7 +6,6 @@ where its fingerprint is; others are matched by their fused operators: changed, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -364,12 +363,7 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference
 def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     """Options by which two runs are on different testbeds, and what differs between their cases."""
     flat = [
-        {
-            **_flat(side.run.setting),
-            **_flat(json.loads(side.case.step or "{}")),
-            **_flat(side.case.options),
-            "batch size": side.case.batch_size,
-        }
+        {**_flat(side.run.setting), **_flat(side.case.options), "batch size": side.case.batch_size}
         for side in (before, after)
     ]
     return [

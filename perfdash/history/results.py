@@ -258,7 +258,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
     Raises UsageError where its records were measured by different methods.
     """
     results = list(results)
-    host_class, setting, case_settings = testbed(info, *{result.case.scenario for result in results})
+    host_class, setting, case_settings = testbed(info, {result.case.scenario for result in results})
     run = RunRow(
         name=info.id,
         started=info.started,
@@ -340,7 +340,7 @@ _SETTINGS = tuple(_DEFAULTS)
 _OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
-def testbed(info: RunInfo, *scenarios: str) -> tuple[str, dict[str, Any], str]:
+def testbed(info: RunInfo, scenarios: Collection[str] = ()) -> tuple[str, dict[str, Any], str]:
     """The host class and the setting of a run, and the settings of its cases that these replace.
 
     `scenarios`: of its cases.
@@ -358,7 +358,9 @@ def testbed(info: RunInfo, *scenarios: str) -> tuple[str, dict[str, Any], str]:
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
 
 
-def setting_of_options(options: Mapping[str, Any], scenarios: Collection[str]) -> tuple[dict[str, Any], str]:
+def setting_of_options(
+    options: Mapping[str, Any], scenarios: Collection[str]
+) -> tuple[dict[str, Any], str]:
     """What the options of a run add to its setting, and to the settings of its cases (see testbed).
 
     An optimizer adds nothing where no case is of scenario training.

@@ -237,12 +237,6 @@ def test_another_batch_size_is_named():
     assert found.startswith("Run with other options (batch size: 1 -> 8)")
 
 
-def test_an_edited_step_is_named():
-    before, after = (replace(CASE, step=f'{{"new_tokens":{tokens}}}') for tokens in (64, 128))
-    found = sentence(compare(side(PLAIN, case=before), side(PLAIN, BAD, case=after)))
-    assert found.startswith("Run with other options (new_tokens: 64 -> 128)")
-
-
 @pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
 def test_a_text_names_nothing_of_the_machine_by_a_path(metric):
     found = told(EDITED, metric=metric)
