@@ -138,9 +138,7 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
     from perfdash.history.results import setting_of_options
     from perfdash.history.store import NoHistory, open_store
 
-    setting, case_settings = setting_of_options(
-        _kept_options(settings), {planned.case.scenario for planned in plan.cases}
-    )
+    setting, case_settings = setting_of_options(_kept_options(settings))
     known: dict[Case, NightsOfCase] = {}
     try:
         with open_store(settings.history, create=False) as store, store.read() as connection:
