@@ -183,8 +183,8 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
     check_settings(resolved)
     if target is None and resolved.instances:
         raise UsageError(
-            f"instances {resolved.instances} start interpreters that cannot get a function of a notebook: write "
-            "the function into a file (%%writefile net.py) and give it as 'net.py:make'"
+            f"instances {resolved.instances} start interpreters that cannot get a function of a notebook: "
+            "write the function into a file (%%writefile net.py) and give it as 'net.py:make'"
         )
     with ExitStack() as stack:
         own = None
