@@ -169,7 +169,9 @@ def test_eager_is_searched_once_for_each_optimizer():
 
     cases = [under("default"), under("adam", optimizer="adam"), under("freezing", env={}, compile_mode="x")]
     of_sides = sides(cases)
-    assert [(planned.optimizer, planned.case.configuration) for planned, side in of_sides if side == EAGER] == [
+    assert [
+        (planned.optimizer, planned.case.configuration) for planned, side in of_sides if side == EAGER
+    ] == [
         ("sgd", "default"),
         ("adam", "adam"),
     ]
