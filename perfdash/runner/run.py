@@ -289,9 +289,9 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
             say(warning)
         if run.settings.optimizer and all(each.case.scenario != "training" for each in run.plan.cases):
             say(
-                f"optimizer {run.settings.optimizer} acts in no case of this run: none is of scenario training. "
-                "A run with this option is compared only with runs that have it too: leave it out, unless the "
-                "earlier nights have it"
+                f"optimizer {run.settings.optimizer} acts in no case of this run: none is of scenario "
+                "training. A run with this option is compared only with runs that have it too: leave it out, "
+                "unless the earlier nights have it"
             )
         orphans.end_strays()
         remove_abandoned_folders()
