@@ -287,11 +287,12 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
     try:
         if run.settings.executor == "local" and (warning := load_warning()):
             say(warning)
-        if run.settings.optimizer and all(each.case.scenario != "training" for each in run.plan.cases):
+        optimizer = getattr(run.settings, "optimizer", None)
+        if optimizer and all(planned.case.scenario != "training" for planned in run.plan.cases):
             say(
-                f"optimizer {run.settings.optimizer} acts in no case of this run: none is of scenario "
-                "training. A run with this option is compared only with runs that have it too: leave it out, "
-                "unless the earlier nights have it"
+                f"optimizer {optimizer} acts in no case of this run: none is of scenario training. A run "
+                "with this option is compared only with runs that have it too: leave it out, unless earlier "
+                "nights have it"
             )
         orphans.end_strays()
         remove_abandoned_folders()
