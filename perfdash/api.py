@@ -210,10 +210,11 @@ def load(run: str | os.PathLike[str] = "last", *, out: str | os.PathLike[str] | 
     from perfdash.settings import resolve
 
     folder = find_run(os.fspath(run), resolve({"out": out})[0].out)
+    measured_now = is_being_measured(folder)  # before it is read: it may end meanwhile
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         _warn(warning)
-    stopped = info.state != "done" and not is_being_measured(folder)  # a killed one is left as "running"
+    stopped = info.state != "done" and not measured_now  # a killed one is left as "running"
     return Run(folder, info, results, interrupted=stopped)
 
 
@@ -250,7 +251,8 @@ class ComparedSides:
                 {**case["case"], "metric": name, **numbers, **about} for name, numbers in metrics.items()
             ]
         names = [*Case.__dataclass_fields__, *_COMPARED, *(name for row in rows for name in row)]
-        return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+        frame = pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+        return frame.astype({"significant": bool, "regressed": bool})  # also without a row: they are masks
 
     def __repr__(self) -> str:
         from perfdash.report.comparison_text import comparison
@@ -351,12 +353,12 @@ class History:
         """A row for each run, oldest first: name, started, state, host_class, torch, commit, results."""
         import pandas as pd
 
-        from perfdash.history.queries import list_runs
+        from perfdash.history.queries import RUN_COLUMNS, list_runs
         from perfdash.history.store import open_store
 
         with open_store(self.address, create=False) as store, store.read() as connection:
             rows = [run.to_plain() for run in list_runs(connection)]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=list(RUN_COLUMNS))
 
     def series(self, model: str, metric: str = "speedup", *, run: str = "last") -> pd.DataFrame:
         """A metric of a model over the nights of the testbed of `run`: a row for each night and case.
@@ -393,13 +395,14 @@ class History:
 
         from perfdash.detect.nightly_judging import judge_new
         from perfdash.history.store import open_store
-        from perfdash.report.alert_text import open_alerts, to_plain
+        from perfdash.report.alert_text import ALERT_COLUMNS, open_alerts, to_plain
         from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
             judge_new(store, rules=judging_rules(), warn=_warn)
             alerts = open_alerts(store, everything=everything, worse=worse, run=None)
-        return pd.json_normalize([to_plain(alert) for alert in alerts])
+        frame = pd.json_normalize([to_plain(alert) for alert in alerts])
+        return frame.reindex(columns=list(dict.fromkeys([*ALERT_COLUMNS, *frame.columns])))
 
 
 def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
@@ -421,9 +424,12 @@ def measure_run(prepared: OpenRun, watcher: Watcher, note: Note) -> Run:
 def target_of(model: Factory) -> str | None:
     """`file.py:function` of a function at the top level of a file; None for any other function.
 
-    None also where the module has another object under that name: it was defined again, or is decorated
-    elsewhere. Raises UsageError for what is no function.
+    None also where the module has another object under that name, or only in this process: it was defined
+    again, is decorated elsewhere, or below `if __name__ == "__main__":`. Raises UsageError for what is no
+    function, and for one that this process put into another module.
     """
+    from perfdash.runner.notebook_model import is_in_file
+
     if not callable(model):
         return os.fspath(model)
     if not (inspect.isfunction(model) or inspect.ismethod(model)):
@@ -433,9 +439,18 @@ def target_of(model: Factory) -> str | None:
             "e.g. lambda batch_size: (net, (torch.randn(batch_size, 64),))"
         )
     name = model.__qualname__
-    file = inspect.getsourcefile(inspect.unwrap(model))
-    is_there = getattr(sys.modules.get(model.__module__), name, None) is model
-    if not is_there or not file or not Path(file).is_file():
+    original = inspect.unwrap(model)
+    file = inspect.getsourcefile(original)
+    module = sys.modules.get(model.__module__)
+    names = vars(module) if module else getattr(original, "__globals__", {})  # it was loaded by its path
+    if names.get(name) is not model or not file or not Path(file).is_file():
+        return None
+    if not is_in_file(model, name, file):
+        if module and model.__module__ != "__main__":  # cloudpickle would send a reference to the file's
+            raise UsageError(
+                f"{name} of the module {model.__module__} was replaced in this process, and the measuring "
+                f"processes import the module anew. Give the new function another name, or change {file}"
+            )
         return None
     return f"{Path(file).resolve()}:{name}"
 
@@ -473,8 +488,8 @@ def _bisect_flags(given: Mapping[str, Any]) -> dict[str, Any]:
             value = target_of(value)
             if value is None:
                 raise UsageError(
-                    "bisect() measures in many builds, perhaps for days: write the function into a file, "
-                    "e.g. net.py with %%writefile, and give model='net.py:make'"
+                    "bisect() measures in many builds, perhaps for days: write the function into a file of "
+                    "its own, e.g. net.py with %%writefile, and give model='net.py:make'"
                 )
         elif name in _BISECT_LISTS and isinstance(value, Mapping):
             value = [f"{key}={_plain_value(item)}" for key, item in value.items()]

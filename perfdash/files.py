@@ -11,15 +11,16 @@ import fcntl
 import json
 import math
 import os
+import re
+import secrets
 import shutil
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.redaction import redact
@@ -68,26 +69,37 @@ def write(path: Path, content: str | bytes) -> None:
     Text is encoded as above. Bytes are written as they are: they are pictures, whose words were redacted
     when they were drawn. Raises OSError; then the file is as it was before.
     """
-    with written(path) as part:
-        part.write_bytes(encoded(content) if isinstance(content, str) else content)
+    with written(path) as file:
+        file.write(encoded(content) if isinstance(content, str) else content)
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path is a pipe or a device, which is written to directly."""
-    return path.exists() and not (path.is_file() or path.is_dir())
+    """Whether a path is a pipe, a device or an open file (/dev/stdout), which is written to directly."""
+    return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+def _descriptor(path: Path) -> int | None:
+    """The descriptor of an open file of this process, by its name: 1 for /dev/stdout and /dev/fd/1."""
+    name = os.path.abspath(path)
+    name = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}.get(name, name)
+    match = re.fullmatch(rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/(\d+)", name)
+    return int(match[1]) if match else None
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """The path to write a file for readers to: `path` itself if it is special, else as `replaced`.
+def written(path: Path) -> Iterator[BinaryIO]:
+    """A file for readers, open for writing: `path` itself if it is special, else as `replaced`.
 
     A link stays a link, and its target is replaced.
     """
     if is_special(path):
-        yield path
+        # Opened by its name, the file behind /dev/stdout would lose what others write to it.
+        number = _descriptor(path)
+        with open(path if number is None else os.dup(number), "wb") as file:
+            yield file
     else:
-        with replaced(path.resolve()) as part:
-            yield part
+        with replaced(path.resolve(), shared=True) as part, part.open("wb") as file:
+            yield file
 
 
 @contextlib.contextmanager
@@ -95,9 +107,10 @@ def replaced(path: Path, *, durable: bool = False, shared: bool = False) -> Iter
     """A temporary file beside `path` that takes its place once the block has written it.
 
     `durable` returns only when the content would survive a power cut; `shared` is for files that several
-    processes or threads write at once. After an error the temporary file is removed, and `path` is as it was.
+    processes, threads or machines write at once. After an error the temporary file is removed, and `path`
+    is as it was.
     """
-    writer = f".{os.getpid()}.{threading.get_ident()}" if shared else ""
+    writer = f".{os.getpid()}.{secrets.randbits(64)}" if shared else ""
     part = path.with_name(f".{path.name[:200]}{writer}.part")
     try:
         yield part

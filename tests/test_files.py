@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 import xml.etree.ElementTree as ET
 from types import MappingProxyType
@@ -103,6 +105,32 @@ def test_a_pipe_is_written_to(tmp_path):
     files.write(tmp_path / "pipe", f"{NAME}.")
     reader.join()
     assert read == ["***."]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "left"), [("/dev/stdout", "ab", "OLD\nnew\nend"), ("/dev/fd/1", "wb", "new\nend")]
+)
+def test_a_file_that_standard_output_leads_to_keeps_what_others_write(tmp_path, name, mode, left):
+    log = tmp_path / "log"
+    log.write_text("OLD\n")
+    code = "import sys, pathlib as p; from perfdash import files; files.write(p.Path(sys.argv[1]), 'new\\n')"
+    with log.open(mode) as file:
+        subprocess.run([sys.executable, "-c", code, name], stdout=file, check=True)
+        subprocess.run(["printf", "end"], stdout=file, check=True)
+    assert log.read_text() == left
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
+
+
+def test_two_writers_of_a_file_are_independent(tmp_path):
+    path = tmp_path / "all"
+    with files.written(path) as slow:
+        slow.write(b"slow, ")
+        with files.written(path) as quick:
+            quick.write(b"quick")
+        assert path.read_bytes() == b"quick"
+        slow.write(b"but whole")
+    assert path.read_bytes() == b"slow, but whole"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["all"]
 
 
 def test_junit_of_a_run_and_of_a_comparison(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -20,9 +21,10 @@ from perfdash import api
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Speedup, Status
+from perfdash.runner import run_journal
 from perfdash.runner.notebook_model import notebook_model
 from perfdash.runner.run import new_run
-from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.runner.run_journal import RunJournal, read_info, read_saved
 from perfdash.settings import RunSettings
 from tests.history import made
 from tests.repositories import Repository
@@ -183,6 +185,62 @@ def test_a_function_has_a_target_only_where_its_file_has_it_under_its_name(tmp_p
     monkeypatch.delitem(sys.modules, "variants")
     importlib.import_module("variants")
     assert api.target_of(variants.makes[512]) is None, "the file has another one now"
+
+
+SCRIPT = """
+import functools, lib
+from perfdash import UsageError, api
+
+def in_half(function):
+    @functools.wraps(function)
+    def halved(batch_size):
+        return function(batch_size // 2)
+    return halved
+
+def make(batch_size): ...
+def plain(batch_size): ...
+@in_half
+def shown(batch_size): ...
+later = in_half(plain)
+def replaced(batch_size): ...
+replaced = in_half(replaced)
+
+def show(function):
+    try:
+        print(api.target_of(function))
+    except UsageError as error:
+        print(error)
+
+if __name__ == "__main__":
+    make = in_half(make)
+    for width in (64, 512):
+        def build(batch_size, width=width): ...
+        show(build)
+    for function in (make, later, plain, shown, replaced, lib.make):
+        show(function)
+    lib.make = in_half(lib.make)
+    show(lib.make)
+"""
+
+
+def test_a_function_has_a_target_only_where_the_file_has_it_in_another_process_too(tmp_path):
+    (tmp_path / "lib.py").write_text("def make(batch_size): ...")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    *targets, of_lib, refusal = done.stdout.splitlines()
+    in_file = [f"{script}:{name}" for name in ("plain", "shown", "replaced")]
+    assert targets == ["None", "None", "None", "None", *in_file]
+    assert of_lib == f"{tmp_path / 'lib.py'}:make"
+    assert refusal.startswith("make of the module lib was replaced in this process")
+
+
+def test_a_function_of_a_module_that_was_loaded_by_its_path_has_a_target(tmp_path):
+    (tmp_path / "net_by_path.py").write_text("def make(batch_size): ...")
+    spec = importlib.util.spec_from_file_location("net_by_path", tmp_path / "net_by_path.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert api.target_of(module.make) == f"{tmp_path / 'net_by_path.py'}:make"
 
 
 @pytest.mark.parametrize(
@@ -413,7 +471,8 @@ def test_a_comparison_as_a_frame_has_its_columns_also_without_a_number(saved, tm
     for new in (old, perfdash.load(saved(result("vgg16"), name="another"))):
         frame = perfdash.compare(old, new, out=tmp_path / "runs").to_frame()
         assert frame[EXAMPLE].shape[1] == len(EXAMPLE)
-        assert frame[frame.significant].empty
+        assert frame[frame.significant][["model"]].empty
+        assert frame[frame.regressed][["model"]].empty
     assert perfdash.load(saved()).to_frame()[["model", "status", "speedup"]].empty
 
 
@@ -428,6 +487,22 @@ def test_a_loaded_run_that_is_not_complete_was_interrupted_unless_it_is_being_me
     assert not perfdash.load(folder).interrupted
     journal.close()
     assert perfdash.load(folder).interrupted
+
+
+def test_a_run_that_ends_while_it_is_loaded_was_not_interrupted(saved, monkeypatch):
+    folder = saved(result())
+    info = read_info(folder)
+    info.state = "running"
+    journal = RunJournal(folder)
+    journal.write_info(info)
+
+    def read(path):
+        read_before_its_end = read_saved(path)
+        journal.close()
+        return read_before_its_end
+
+    monkeypatch.setattr(run_journal, "read_saved", read)
+    assert not perfdash.load(folder).interrupted
 
 
 def test_the_history_as_frames(tmp_path):
@@ -446,6 +521,20 @@ def test_the_history_as_frames(tmp_path):
         history.series("resnet19")
     with pytest.raises(perfdash.UsageError):
         perfdash.History(str(tmp_path / "none.db")).runs()
+
+
+def test_frames_of_a_history_have_their_columns_also_on_a_good_day(tmp_path):
+    history = perfdash.History(str(tmp_path / "history.db"))
+    with open_store(history.address):
+        empty_runs, no_alerts = history.runs(), history.regressions(worse=True)
+    with open_store(history.address) as store:
+        take_in(store, made.nights({"resnet18": [10.0] * 12 + [14.0] * 8}))
+    assert list(empty_runs.columns) == list(history.runs().columns)
+    alerts = history.regressions()
+    assert len(alerts) >= 1
+    assert no_alerts[no_alerts.state == "confirmed"][["case.model", "metric", "good.run"]].empty
+    assert list(alerts.columns)[: no_alerts.shape[1]] == list(no_alerts.columns)
+    assert all(name.startswith("details.") for name in list(alerts.columns)[no_alerts.shape[1] :])
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
     if rungs[-1].kind == "commits":
         flags["repo"] = flags["repo"] or repo
     filled = complete_from_alert(flags, command, typist.options, typist.describe)
-    if of_recipe and filled["wheels"] == of_recipe and filled["device"] == "cuda":
+    if filled["wheels"] == of_recipe and _has_no_builds_for(filled["device"], of_recipe):
         raise UsageError(_without_wheels(of_recipe))
     return filled
 
@@ -133,6 +133,11 @@ def _repository(given: Path | None) -> Path | None:
 
 def _wheels_of(rungs: Sequence[Recipe]) -> str | None:
     return next((rung.versions.wheels for rung in rungs if rung.versions and rung.versions.wheels), None)
+
+
+def _has_no_builds_for(device: str | None, index: str | None) -> bool:
+    """Whether the device is a GPU and the index, by PyTorch's names of them, for the CPU only."""
+    return device == "cuda" and index is not None and index.rstrip("/").endswith("/cpu")
 
 
 def _without_wheels(of_recipe: str | None) -> str:
@@ -263,7 +268,8 @@ class _Draft:
             self._check_ends(find(flags["repo"]))
         versions = rungs[0].versions
         if versions and not flags["wheels"] and versions.only_binary:
-            flags["wheels"] = versions.wheels if flags["device"] != "cuda" else None
+            if not _has_no_builds_for(flags["device"], versions.wheels):
+                flags["wheels"] = versions.wheels
             if not flags["wheels"]:
                 self.faults.append(_without_wheels(versions.wheels))
                 self.additions += ["--wheels", "FOLDER"]

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.cores import on_one_socket, with_slots
-from perfdash.runner.remeasurement import with_variables_of
+from perfdash.runner.remeasurement import variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
@@ -45,7 +45,7 @@ _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 # Packages whose wheels come with a nightly of torch, under versions of their own.
 _OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
-OF_SHELL = "of_shell"  # with --alert: the night's run, and the variables that its shell had
+OF_SHELL = "of_shell"  # with --alert: the night's run, and what it recorded of its host
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -246,24 +246,15 @@ def refuse_other_files(planned: Planned, flags: Mapping[str, Any]) -> None:
 
 
 def in_shell_of_night(
-    planned: Planned, flags: Mapping[str, Any], shell: Mapping[str, str]
-) -> tuple[Planned, list[str]]:
-    """The case with the variables of the shell of an alert's night, and a note of those that differ here.
+    own: Collection[str], flags: Mapping[str, Any], shell: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The variables of the shell of an alert's night, and a note of those that differ here.
 
-    shell: host.relevant_variables of this process. Raises UsageError for a variable that is set here and was
-    not set then.
+    own: names that the case, the command's --env or the recipe sets. shell: host.relevant_variables of this
+    process. Raises UsageError for a variable that is set here and was not set then.
     """
-    run, recorded = flags.get(OF_SHELL) or ("", None)
-    if recorded is None:
-        return planned, []
-    measured = with_variables_of(run, recorded, planned, shell)
-    differs = {
-        name: value
-        for name, value in measured.env.items()
-        if name not in planned.env and shell.get(name) != value
-    }
-    words = ", ".join(f"{name}={value}" for name, value in differs.items())
-    return measured, [f"measured with variables of the shell of {run}: {words}"] if differs else []
+    run, facts = flags.get(OF_SHELL) or ("", {})
+    return variables_of(run, facts, own, shell)
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -370,15 +361,14 @@ def complete_from_alert(
         run = evidence.seen or evidence.bad
         ran = run.command if run else ()
         files = _model_files(connection, evidence) if evidence.case else {}
-    filled: dict[str, Any] = {}
+    filled: dict[str, Any] = {OF_SHELL: (run.name, run.facts) if run else None}
     if not command:
         if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
         of_case = _case(evidence.case, setting, ran, options)
-        filled = {
+        filled |= {
             OF_NIGHT: (*of_case, *_OF_CASE),
-            OF_SHELL: (run.name, run.facts.get("variables")) if run else None,
             **of_case,
             **_source(evidence.case, ran, flags, number, options, files),
         }
@@ -428,10 +418,11 @@ def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) ->
     before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
     both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
     changed = sorted(name for name in both if before[name] != after[name])
-    nightlies = [name for name in changed if {End(run[name]).kind for run in (before, after)} == {NIGHTLY}]
-    # PyPI has no nightlies.
+    kinds = {name: {End(run[name]).kind for run in (before, after)} for name in changed}
+    nightlies = [name for name in changed if kinds[name] == {NIGHTLY}]
     recipes = ["nightly"] if "torch" in nightlies else []
-    recipes += [f"{'wheels' if wheels or name in nightlies else 'pypi'}:{name}" for name in changed]
+    # PyPI has no nightlies.
+    recipes += [f"{'wheels' if wheels or NIGHTLY in kinds[name] else 'pypi'}:{name}" for name in changed]
     if len(changed) == 1 or ("torch" in nightlies and {*changed} <= {*nightlies, *_OF_TORCH}):
         return recipes[0]
     packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)

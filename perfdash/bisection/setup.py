@@ -12,7 +12,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,11 +44,13 @@ from perfdash.bisection.sources import Revision, open_source
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.bisection.stage import MARKS
 from perfdash.bisection.workbench import LocalWorkbench, Setup, unmeasured_cores
+from perfdash.detect.environment_changes import CPU_CAPABILITY, CPU_CAPABILITY_VARIABLE
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import gpus, host
+from perfdash.runner.alternating_builds import with_variables
 from perfdash.runner.compatibility import as_lines, check_machine, differences, fingerprint, gpu_fingerprint
 from perfdash.runner.cores import available_cores, gpus_of, slots_of
 from perfdash.settings import RunSettings, resolve
@@ -117,11 +119,17 @@ def started(
     recipes = request.recipes()
     settings = run_settings(flags, metric.name)
     planned = None if command else planned_case(settings)
-    notes: list[str] = []
+    named = {
+        *(planned.env if planned else settings.env),
+        *(name for recipe in recipes for name in recipe.env),
+    }
+    variables, notes = in_shell_of_night(named, flags, host.relevant_variables(dict(os.environ)))
     if planned:
         refuse_unmeasured_part(metric, planned.case.scenario, planned.optimizer)
         refuse_other_files(planned, flags)
-        planned, notes = in_shell_of_night(planned, flags, host.relevant_variables(dict(os.environ)))
+        planned = with_variables(planned, variables)
+    else:
+        settings = settings.model_copy(update={"env": {**variables, **settings.env}})
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     refuse_script_of_the_checkout(command or (), request.repo)
@@ -336,7 +344,8 @@ def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> Bise
 def refuse_other_host(begun: events.Event, facts: dict[str, Any]) -> None:
     """Raise UsageError where a bisection was begun on another host, or in another shell, than facts has.
 
-    Compared is what `run --resume` compares, as far as the journal has it: older ones have few facts.
+    Compared is what `run --resume` compares, as far as the journal has it (older ones have few facts), but
+    for the variables that the bisection sets itself.
     """
     here = host.host_class(facts)
     if here != begun["host_class"]:
@@ -346,12 +355,20 @@ def refuse_other_host(begun: events.Event, facts: dict[str, Any]) -> None:
         )
     then = begun.get("facts", {})
     now = {name: facts.get(name) for name in then}
-    if changes := differences(fingerprint(then), fingerprint(now)):
+    own = {name for key in ("settings", "planned") for name in (begun.get(key) or {}).get("env", {})}
+    if changes := differences(*(fingerprint(_without(own, side)) for side in (then, now))):
         raise UsageError(
             f"{begun['name']} was measured with other settings of the host or the shell (then | now), and "
             f"numbers of the two cannot be compared:\n{as_lines(changes)}\nSet them as they were, or start a "
             "new bisection"
         )
+
+
+def _without(own: Collection[str], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a host without variables that a bisection sets itself: any shell measures with them."""
+    left = {name: value for name, value in facts.get("variables", {}).items() if name not in own}
+    unknown = {CPU_CAPABILITY: None} if CPU_CAPABILITY_VARIABLE in own else {}
+    return {**facts, "variables": left, **unknown}
 
 
 def measured_gpu(settings: RunSettings) -> dict[str, Any]:

@@ -244,16 +244,21 @@ class LocalWorkbench:
         if not changes:
             raise DeadEnd("it changes no pin")
         clones = self._setup.request.pin_repos
-        change = next((change for change in changes if change.pin.name in clones), None)
-        if change is None:
-            change = changes[0]
-            name = change.pin.name
-            raise DeadEnd(
-                f"it changes the pin of {name} ({change.old[:10]} .. {change.new[:10]}): to continue inside, "
-                f"clone {change.pin.repository} and give --pin-repo {name}=PATH with --resume",
-                again=True,
-            )
-        _refuse_backward(change, find(Path(clones[change.pin.name])))
+        reasons = []
+        for change in (change for change in changes if change.pin.name in clones):
+            why = _why_not_searched(change, find(Path(clones[change.pin.name])))
+            if why is None:
+                break
+            reasons.append(why)
+        else:
+            other = next((change for change in changes if change.pin.name not in clones), None)
+            if other is not None:
+                name, old, new = other.pin.name, other.old[:10], other.new[:10]
+                reasons.append(
+                    f"it changes the pin of {name} ({old} .. {new}): to continue inside, clone "
+                    f"{other.pin.repository} and give --pin-repo {name}=PATH with --resume"
+                )
+            raise DeadEnd("; ".join(reasons), again=other is not None)
         finer: dict[str, Any] = {
             "name": change.pin.name,
             "repo": clones[change.pin.name],
@@ -297,15 +302,15 @@ def _inside_merge(
     return parts[part[0] - 1 if part else 0], {"parts": len(parts), "merges": len(all_parts) - 1}
 
 
-def _refuse_backward(change: PinChange, clone: Path) -> None:
-    """Raise DeadEnd where a pin's new commit does not follow its old one: there is no range to search."""
+def _why_not_searched(change: PinChange, clone: Path) -> str | None:
+    """Why there is no range to search: a pin's new commit does not follow its old one; None where it does."""
     name, old, new = change.pin.name, change.old[:10], change.new[:10]
     base = merge_base(clone, change.old, change.new)
     if base is None or base.startswith(change.old):  # a missing commit is reported with the range
-        return
+        return None
     if base.startswith(change.new):
-        raise DeadEnd(f"it takes {name} back from {old} to {new}, so the commits between are not searched")
-    raise DeadEnd(
+        return f"it takes {name} back from {old} to {new}, so the commits between are not searched"
+    return (
         f"the commits of {name} before and after it, {old} and {new}, are on different branches, which part "
         f"at {base[:10]}, so they are not searched"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,12 +69,14 @@ def confirm(
     from perfdash.report.night import line_of
     from perfdash.runner.compatibility import check_machine
     from perfdash.runner.cores import by_slots
+    from perfdash.runner.host import relevant_variables
     from perfdash.runner.remeasurement import (
         NotTheGoodBuild,
         planned_of_run,
         remeasure,
         settings_of_run,
         with_secrets,
+        with_variables_of,
     )
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info
@@ -119,6 +122,11 @@ def confirm(
             print_result({**plain, "decisions": []}, "Nothing to measure again", as_json)
             return
         say(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
+        shell = relevant_variables(dict(os.environ))
+        in_shell = [with_variables_of(line.name, info.environment, case, shell) for case in planned]
+        planned = [case for case, _ in in_shell]
+        for note in dict.fromkeys(note for _, notes in in_shell for note in notes):
+            say(note)
         check_machine(settings, planned)
         confirmed = 0
 

@@ -116,13 +116,15 @@ def _reproduce_accuracy(
     from perfdash.errors import UsageError
     from perfdash.explain import profiling
     from perfdash.explain.reproducer import shows_it, write_accuracy
+    from perfdash.runner.host import relevant_variables
 
     found = profiling.failing_subgraph(build, old_worker, folder, warn)
     operators, all_of_it = len(found["operators"]), found["place"]["operators"]
     say(f"{operators} of {all_of_it} operators are compiled wrongly: {', '.join(found['operators'])}")
     plain: dict[str, Any] = {"subgraph": found}
     try:
-        script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS)
+        variables = relevant_variables(build.planned.env)
+        script = write_accuracy(reproducer, found, folder / "subgraph" / profiling.INPUTS, variables)
         plain["reproducer"] = str(script)
         is_shown = shows_it(script, build.settings.python, build.planned.env)
     except UsageError as problem:  # the operators are printed all the same

@@ -139,9 +139,14 @@ def _send(
     most_issues: int,
     as_json: bool,
 ) -> None:
-    """Post the comments, then update the issues; print what was done, also if that fails halfway."""
+    """Post the comments, then update the issues; print what was done, also if that fails halfway.
+
+    Raises MachineError; where GitHub refuses the comments, after the issues are updated.
+    """
+    from perfdash.errors import MachineError
     from perfdash.publish.comments import KIND, PostedComments, earliest, find_issue, upsert
     from perfdash.publish.github import GitHubClient
+    from perfdash.publish.http_failures import Refused
     from perfdash.publish.issues import IssueChanges, sync_issues
 
     token = os.environ.get("GITHUB_TOKEN")
@@ -149,15 +154,24 @@ def _send(
     target = find_issue(client, repo, issue)
     since = earliest(night.run.started, time.time())
     posted, changes = PostedComments(), None
+    failures: list[MachineError] = []
     try:
-        upsert(client, target, texts, KIND, since, posted=posted, **run_of_comments)
-        if not as_json:
-            _show_comments(posted, target.url)
+        try:
+            upsert(client, target, texts, KIND, since, posted=posted, **run_of_comments)
+            if not as_json:
+                _show_comments(posted, target.url)
+        except Refused as error:  # the issue is locked or full
+            failures.append(error)
         if regressions is not None:
             changes = IssueChanges()
-            sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged, changes)
+            try:
+                sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged, changes)
+            except MachineError as error:
+                failures.append(error)
+        if failures:
+            raise MachineError("\n".join(map(str, failures))) from failures[-1]
     finally:
-        if as_json and posted != PostedComments():
+        if as_json and (posted != PostedComments() or changes not in (None, IssueChanges())):
             typer.echo(dumps(posted_to_plain(posted, target.url, changes), indent=1))
         elif changes is not None and not as_json:
             _show_changes(changes, most_issues)

@@ -86,8 +86,8 @@ def report(
         return
     night = lookup(db, out).night(run, baseline)
     gated = bool(fail_on)
-    if gated and baseline is not None and night.untold:
-        raise UsageError(f"--fail-on regression: {night.untold}; give another --baseline")
+    if gated and night.refused:
+        raise UsageError(f"--fail-on regression: {night.refused}; give another --baseline")
     if form == "plot-csv" and to is not None:
         from perfdash.report.night_export import plot_csv
 

@@ -64,8 +64,9 @@ _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 # How far a speedup may move because eager did: one standard deviation, as a share of the change of eager's
 # latency. In a slower state of a machine eager of small models took 12 to 56 % longer, and speedups of the
-# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md).
-_OF_EAGER = 1 / 3
+# same build moved by a fifth to 0.7 of that, most by less than 0.45 (results/quiet-machine.md). From 0.36 on
+# a speedup that moved just as far as eager has not changed significantly (Student's t, _TAIL_DF).
+_OF_EAGER = 0.4
 _EAGER_MOVED = math.log(1.05)  # median change of eager's latency from which a comparison says so
 
 
@@ -99,7 +100,7 @@ class Delta(NamedTuple):
     old, new: the level of each side. change: log of new / old. p: None if the noise is unknown. significant:
     a discovery at the rate _RATE, and at least the metric's threshold. reach: half the width of the 95 %
     interval of `change`. pairs: of runs, where two builds were measured in turn and a sequential test decides
-    instead of p; undecided: it cannot tell yet.
+    instead of p (0 if all were disturbed); undecided: it cannot tell yet.
     """
 
     old: float
@@ -113,7 +114,7 @@ class Delta(NamedTuple):
 
     @property
     def tested(self) -> bool:
-        return self.p is not None or self.pairs is not None
+        return self.p is not None or bool(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,21 @@ class ComparedCase:
     def untested(self) -> bool:
         """Whether a metric could not be tested."""
         return self.disturbed or not all(delta.tested for delta in self.deltas.values())
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether a metric was tested, or the statuses are two different results."""
+        results = {self.old_status, self.new_status}.isdisjoint(NO_STATUS)
+        return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
+
+    @property
+    def nothing_tested(self) -> bool:
+        """Whether a case with numbers has no tested latency or no tested number at all."""
+        return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
+
+    @property
+    def passes_without_numbers(self) -> bool:
+        return is_pass(self.old_status) and is_pass(self.new_status) and not self.deltas
 
     @property
     def changed(self) -> bool:
@@ -223,22 +239,32 @@ class Comparison:
 
     @property
     def untested(self) -> str | None:
-        """In how many cases numbers could not be tested, and why; None if all were tested."""
-        count = sum(case.untested for case in self.both)
-        if not count:
-            return None
-        return (
-            f"numbers of {count} of {len(self.both)} cases could not be tested, as they were disturbed or "
-            f"nothing is known of the noise; give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
+        """In how many cases numbers were not tested or decided, and why; None if all were."""
+        deltas = [delta for case in self.both for delta in case.deltas.values()]
+        why = (
+            "as other programs disturbed every pair of runs"
+            if any(delta.pairs is not None for delta in deltas)
+            else "as they were disturbed or nothing is known of the noise; "
+            f"give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
         )
+        undecided = sum(any(d.tested and d.undecided for d in case.deltas.values()) for case in self.both)
+        sentences = (
+            (sum(case.untested for case in self.both), f"could not be tested, {why}"),
+            (undecided, "are not decided yet; more pairs of runs would tell"),
+        )
+        parts = [
+            f"numbers of {count} of {len(self.both)} cases {words}" for count, words in sentences if count
+        ]
+        return "; ".join(parts) or None
 
     @property
     def nothing_to_compare(self) -> str | None:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
-        tested = any(
-            case.changed or any(delta.tested for delta in case.deltas.values()) for case in self.both
-        )
-        return self.nothing_in_common or (None if tested else self.untested)
+        if self.nothing_in_common or any(case.is_tested for case in self.both):
+            return self.nothing_in_common
+        if self.untested or not (self.methods and any(case.passes_without_numbers for case in self.both)):
+            return self.untested
+        return "no number was measured by the same method on both sides"
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
@@ -460,18 +486,23 @@ def _deltas(
                 noise_of_runs.inflation[place, : len(past.inflation)] = past.inflation
                 noise_of_runs.inflation[place, len(past.inflation) :] = past.inflation[-1]
     longest = noise_of_runs.inflation.shape[1]
-    variances = [
-        noise_of_runs.inflation[places, np.minimum(count[places], longest) - 1] / count[places]
-        for count in counts
-    ]
-    errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
     # A single night may be an outlier of any size, so it gets the heavy tails of _TAIL_DF degrees of freedom;
     # the mean of many nights is nearly Gaussian.
-    freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
+    freedom = np.minimum(noise_of_runs.df, _TAIL_DF * np.minimum(*counts))[places]
+    variances = [np.square(noise_of_runs.sd[places]) for _ in counts]  # of one run of each side
+    of_eager = np.zeros(len(places))
     if name == "speedup":
-        for index in np.flatnonzero(np.isnan(errors)).tolist():
-            errors[index] = _of_intervals(rows[0][places[index]], rows[1][places[index]], reach)
+        for index in np.flatnonzero(np.isnan(variances[0])).tolist():
+            runs_of_sides = [_with_speedup(side[places[index]]) for side in rows]
+            for variance, runs in zip(variances, runs_of_sides, strict=True):
+                variance[index] = _of_intervals(runs, reach)
+            of_eager[index] = (_OF_EAGER * _change_of_eager(*runs_of_sides)) ** 2
             freedom[index] = _TAIL_DF
+    of_noise = np.zeros(len(places))
+    for variance, count in zip(variances, (count[places] for count in counts), strict=True):
+        of_noise += variance * noise_of_runs.inflation[places, np.minimum(count, longest) - 1] / count
+    excess = _excess_of_pairs([side[places] for side in logs], variances)
+    errors = np.sqrt(excess * of_noise + of_eager)
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
     half_widths = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
     columns = (places, np.exp(old), np.exp(new), new - old, p, half_widths)
@@ -485,27 +516,55 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
-    """Standard error of a change of mean speedup, from the intervals of the runs; NaN if unknown.
+def _excess_of_pairs(logs: Sequence[Array], variances: Sequence[Array]) -> Array:
+    """How much more two runs of a side differ than their noise explains: a ratio of variances, 1 or more.
 
-    `reach`: half the width of an interval in standard deviations of one run's speedup. The intervals know
-    nothing of the state of the machine that day, which changes what overhead and memory cost: where eager's
-    latency differs, so may the speedup, and a third of that difference is added as a standard deviation.
+    `logs`: (cases, runs) of each side, `variances`: (cases,) of one run. A larger difference than expected
+    means an outlier or nights in different states. As Birge (1932), Phys. Rev. 40, 207, but each case's ratio
+    is shrunk to that of all cases (their median, so that one outlier does not widen all), and this to 1.
     """
-    variance = 0.0
-    eager: list[list[float]] = []
-    for side in (old, new):
-        runs = [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
-        eager.append([math.log(value) for values in runs if (value := values.get("eager_ms"))])
-        for values in runs:
-            low, high = values.get("speedup_low"), values.get("speedup_high")
-            if not low or not high:
-                return math.nan
-            variance += (math.log(high / low) / 2 / reach / len(runs)) ** 2
-    if all(eager):
-        before, after = map(statistics.fmean, eager)
-        variance += (_OF_EAGER * (after - before)) ** 2
-    return math.sqrt(max(variance, FLOOR**2))
+    squares, df = (np.zeros(len(variances[0])) for _ in range(2))
+    for side, variance in zip(logs, variances, strict=True):
+        pairs = np.isfinite(side).sum(axis=1) == 2  # the spread of several runs is in `variances`
+        difference = np.nanmax(side, axis=1, initial=-np.inf) - np.nanmin(side, axis=1, initial=np.inf)
+        squares += np.where(pairs, difference**2 / 2 / variance, 0.0)
+        df += pairs
+    known = (df > 0) & np.isfinite(squares)
+    if not known.any():
+        return np.ones(len(df))
+    of_all = float(np.median(squares[known] / special.chdtri(df[known], 0.5)))
+    weight = float(np.sum(df[known]))
+    of_all = (_TAIL_DF + weight * of_all) / (_TAIL_DF + weight)
+    return np.asarray(np.maximum(1.0, (_TAIL_DF * of_all + squares) / (_TAIL_DF + df)))
+
+
+def _with_speedup(side: Sequence[Row]) -> list[Mapping[str, float]]:
+    """The numbers of the runs whose speedups are compared."""
+    return [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
+
+
+def _of_intervals(runs: Sequence[Mapping[str, float]], reach: float) -> float:
+    """Variance of one run's speedup (log), from the intervals of a side's runs; NaN if unknown.
+
+    `reach`: half the width of an interval in standard deviations of one run's speedup.
+    """
+    variances = []
+    for values in runs:
+        low, high = values.get("speedup_low"), values.get("speedup_high")
+        if not low or not high:
+            return math.nan
+        variances.append(max(math.log(high / low) / 2 / reach, FLOOR) ** 2)
+    return statistics.fmean(variances)
+
+
+def _change_of_eager(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[str, float]]) -> float:
+    """How far eager's latency differs between the sides, in logs; 0 if that is unknown.
+
+    The intervals of speedups know nothing of the state of the machine that day, which changes what overhead
+    and memory cost: where eager's latency differs, so may the speedup.
+    """
+    sides = [[math.log(value) for run in side if (value := run.get("eager_ms"))] for side in (old, new)]
+    return statistics.fmean(sides[1]) - statistics.fmean(sides[0]) if all(sides) else 0.0
 
 
 def least_change(name: str) -> float:

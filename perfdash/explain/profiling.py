@@ -72,7 +72,7 @@ def build_of(
     (planned,) = with_secrets([plan[case]])
     settings = with_slots(settings, *slots_needed(settings, planned))
     environment = info.environment
-    planned = with_variables_of(folder.name, environment.get("variables") or {}, planned, shell)
+    planned, _ = with_variables_of(folder.name, environment, planned, shell)
     return ProfiledBuild(folder.name, planned, settings, environment.get("worker") or {})
 
 

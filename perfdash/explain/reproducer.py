@@ -85,11 +85,13 @@ def write(
     return path
 
 
-def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path:
+def write_accuracy(
+    folder: Path, found: Mapping[str, Any], inputs: Path, variables: Mapping[str, str]
+) -> Path:
     """Write reproduce.py for a subgraph that is compiled wrongly, with its inputs beside it.
 
-    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs. Raises
-    UsageError for operators of other packages than torch.
+    `found`: what the worker found (worker.failing_subgraph); `inputs`: the file of its inputs;
+    `variables`: under which it was compiled. Raises UsageError for operators of other packages than torch.
     """
     for name in found["operators"]:
         _refuse_foreign(name, name)
@@ -104,6 +106,7 @@ def write_accuracy(folder: Path, found: Mapping[str, Any], inputs: Path) -> Path
             f"THREADS, TOLERANCE, FACTOR, MODE = {found['threads']}, {found['tolerance']}, "
             f"{found['factor']}, {found['mode']!r}"
         ),
+        "environ.update({})": f"environ.update({dict(variables)!r})",
         "CONFIG = {}": f"CONFIG = {found['config']!r}",
         'CODE = ""': f'CODE = r"""{_raw(found["code"])}"""',
         "TITLE": _docstring("\n".join(wrap(title, _WIDTH))),

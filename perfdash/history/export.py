@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 import sqlalchemy as sa
@@ -27,8 +28,8 @@ def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form:
     if form == "parquet" and is_special(path):
         raise UsageError(f"{path} is no file, which Parquet needs: use --format csv or json")
     try:
-        with written(path) as part:
-            count = _WRITERS[form](_frames(connection, runs), part)
+        with written(path) as file:
+            count = _WRITERS[form](_frames(connection, runs), file)
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow: pip install pyarrow") from error
     except OSError as error:
@@ -92,32 +93,32 @@ def _dtype(kind: sa.types.TypeEngine[Any]) -> str:
     return "float64" if isinstance(kind, sa.Double) else "string"
 
 
-def _csv(frames: Iterator[pd.DataFrame], path: Path) -> int:
+def _csv(frames: Iterator[pd.DataFrame], file: BinaryIO) -> int:
     count = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
         for number, frame in enumerate(frames):
-            frame.to_csv(file, index=False, header=number == 0)
+            frame.to_csv(text, index=False, header=number == 0)
             count += len(frame)
     return count
 
 
-def _json(frames: Iterator[pd.DataFrame], path: Path) -> int:
+def _json(frames: Iterator[pd.DataFrame], file: BinaryIO) -> int:
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
         for frame in frames:
             if len(frame):
-                frame.to_json(file, orient="records", lines=True, double_precision=15)
+                frame.to_json(text, orient="records", lines=True, double_precision=15)
             count += len(frame)
     return count
 
 
-def _parquet(frames: Iterator[pd.DataFrame], path: Path) -> int:
+def _parquet(frames: Iterator[pd.DataFrame], file: BinaryIO) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     first = pa.Table.from_pandas(next(frames), preserve_index=False)
     count: int = first.num_rows
-    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
         writer.write_table(first)
         for frame in frames:
             writer.write_table(pa.Table.from_pandas(frame, schema=first.schema, preserve_index=False))

@@ -52,10 +52,10 @@ class RunLine(RunRow):
 
     def to_plain(self) -> dict[str, Any]:
         """The run as plain values for JSON."""
-        return {name: getattr(self, name) for name in _PLAIN}
+        return {name: getattr(self, name) for name in RUN_COLUMNS}
 
 
-_PLAIN = (
+RUN_COLUMNS = (
     "id", "name", "started", "state", "origin", "source", "host", "testbed_id", "host_class", "setting",
     "environment_id", "torch", "torch_git_version", "python", "packages", "facts", "noise", "expected",
     "results", "judged", "excluded", "commits", "method",

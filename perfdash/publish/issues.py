@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from perfdash.errors import MachineError
 from perfdash.publish import marker
 from perfdash.publish.comments import TargetIssue, account_of, bodies, upsert
 from perfdash.publish.github import GitHubClient, apply_until_done, required, sendable
@@ -57,13 +58,18 @@ class WantedIssue:
 
     @property
     def members(self) -> frozenset[str]:
-        """Short names of its first alerts, for the marker of its issue; empty for a single alert.
+        """The names in the marker of a new issue; none for a single alert, which the fields identify."""
+        return self.names if self.others else frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Short names of its alerts; of many, a share of each machine's, the same every night.
 
         Each has two: by the run on which it was born, and by the time, for a history that no longer has the
         run (`history prune`).
         """
-        known = self.alerts[:_MOST_MEMBERS] if self.others else []
-        return frozenset(_short(one) for alert in known for one in (alert, {**alert, "born": ""}))
+        names = sorted((_short({**alert, "born": ""}), _short(alert)) for alert in self.alerts)
+        return frozenset(name for both in names[:_MOST_MEMBERS] for name in both)
 
     @property
     def blame_digest(self) -> str:
@@ -176,12 +182,13 @@ def sync_issues(
     """
     repo = str(required(client.get(f"/repos/{repo}", f"repository {repo}"), "full_name", client))
     sync = _Sync(client, repo, wanted, most, judged, IssueChanges() if changes is None else changes)
-    apply_until_done(
-        client,
-        sync.planned,
-        sync.apply,
-        f"the issues of {repo} change while they are written: post again later",
-    )
+    conflict = f"the issues of {repo} change while they are written: post again later"
+    try:
+        apply_until_done(client, sync.planned, sync.apply, conflict)
+    except MachineError as error:
+        if sync.refused:
+            raise MachineError("\n".join([*sync.refused.values(), str(error)])) from error
+        raise
     if sync.refused:
         raise Refused("\n".join(sync.refused.values()))
     return sync.changes
@@ -407,9 +414,9 @@ def _step_of(issue: ExistingIssue, cause: WantedIssue) -> list[Step]:
             return [
                 UpdateIssue(issue.number, cause, True, _new_body(issue, cause, "open", blamed), cause.blame)
             ]
-        if cause.members <= issue.members:
+        if _names(issue, cause) <= issue.members:
             return []
-        # More alerts joined the cause: only the marker follows.
+        # More alerts joined the cause, or an earlier version gave them one name: only the marker follows.
         return [UpdateIssue(issue.number, cause, issue.open, _new_body(issue, cause, "open"))]
     if cause.open is None or (not cause.open and left == "closed"):
         return []
@@ -422,10 +429,16 @@ def _step_of(issue: ExistingIssue, cause: WantedIssue) -> list[Step]:
 def _new_body(issue: ExistingIssue, cause: WantedIssue, left: str, blamed: str | None = None) -> str:
     """An issue's body below its new marker, with the edits of people kept."""
     blamed = issue.fields.get("blamed", "") if blamed is None else blamed
-    room = max(0, 2 * _MOST_MEMBERS - len(cause.members))
-    earlier = sorted(issue.members - cause.members)[:room]
-    line = _marker_line(issue.identity, left, blamed, cause.members.union(earlier))
+    names = _names(issue, cause)
+    room = max(0, 2 * _MOST_MEMBERS - len(names))
+    earlier = sorted(issue.members - names)[:room]
+    line = _marker_line(issue.identity, left, blamed, names.union(earlier))
     return f"{line}\n{issue.body.partition(chr(10))[2]}"
+
+
+def _names(issue: ExistingIssue, cause: WantedIssue) -> frozenset[str]:
+    """The names of a cause in its issue's marker; of a single alert only if the issue names others."""
+    return cause.names if issue.members else cause.members
 
 
 def _adopted_body(issue: ExistingIssue, cause: WantedIssue) -> str:

@@ -219,6 +219,16 @@ def noise_list(listed: Sequence[SeriesThreshold]) -> str:
     return str(table.get_string())
 
 
+_OF_RUN = ("run", "started", "torch", "torch_git_version")
+# The keys of an alert as plain values, those of its case and runs with a dot, without those of `details`.
+ALERT_COLUMNS = (
+    "id", "testbed_id", "state", "kind", "direction", *(f"case.{name}" for name in Case.__dataclass_fields__),
+    "metric", "side", "before", "after", "change", "p", "speedup",
+    *(f"{run}.{name}" for run in ("good", "bad", "last_seen") for name in _OF_RUN),
+    "opened", "changed", "events",
+)  # fmt: skip
+
+
 def to_plain(evidence: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict[str, Any]:
     """An alert as plain values for JSON."""
     alert = evidence.alert

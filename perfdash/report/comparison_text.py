@@ -12,9 +12,9 @@ from prettytable import PrettyTable
 
 from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
 from perfdash.history.results import RunRow
-from perfdash.metrics import title_of
+from perfdash.metrics import METRICS, title_of
 from perfdash.report.dashboard_tables import backend_of, several_configurations
-from perfdash.report.number_format import four_digits
+from perfdash.report.number_format import four_digits, with_unit
 
 
 def comparison(sides: Comparison) -> str:
@@ -90,15 +90,14 @@ def _means(all_means: Sequence[Means]) -> str:
     table.align = "r"
     table.align["geometric mean"] = "l"
     for means in all_means:
-        form = ".3f" if means.metric in ("speedup", "compression_ratio") else ".4g"
         ratio, low, high = means.ratio
         interval = f"{low:.3f} to {high:.3f}" if means.cases > 1 else ""
         table.add_row(
             [
                 title_of(means.metric),
                 means.cases,
-                format(means.old[0], form),
-                format(means.new[0], form),
+                with_unit(means.metric, means.old[0]),
+                with_unit(means.metric, means.new[0]),
                 f"{ratio:.3f}",
                 interval,
             ]
@@ -123,8 +122,8 @@ def _changes(changed: Sequence[ComparedCase], several: bool) -> str:
             if delta.significant:
                 worse = (delta.change < 0) == (name == "speedup")
                 row = [
-                    _value(name, delta.old),
-                    _value(name, delta.new),
+                    with_unit(name, delta.old),
+                    with_unit(name, delta.new),
                     f"{math.expm1(delta.change):+.1%}",
                     _certainty(delta),
                 ]
@@ -192,13 +191,10 @@ def _table(both: Sequence[ComparedCase], several: bool) -> str:
 
 
 def _pair(delta: Delta | None, name: str) -> str:
-    return f"{_value(name, delta.old)} -> {_value(name, delta.new)}" if delta else ""
-
-
-def _value(name: str, value: float) -> str:
-    if name.endswith("_bytes"):
-        return f"{value / 1e6:.1f}"
-    return f"{value:.3f}x" if name == "speedup" else four_digits(value)
+    """Both values without their unit, which the column's title has."""
+    if delta is None:
+        return ""
+    return " -> ".join(four_digits(value * METRICS[name].scale) for value in (delta.old, delta.new))
 
 
 def to_plain(sides: Comparison) -> dict[str, Any]:
@@ -240,6 +236,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
         "only_old": [vars(case) for case in sides.only_old],
         "only_new": [vars(case) for case in sides.only_new],
         "nothing_to_compare": sides.nothing_to_compare,
+        "untested": sides.untested,
         "eager_moved": None if sides.eager_moved is None else math.exp(sides.eager_moved),
         "methods": list(sides.methods),
     }

@@ -118,6 +118,8 @@ def night_gate(night: Night, warn: Warn) -> int:
     for reason in (night.untold, night.caution):
         if reason:
             warn(f"{_REGRESSION}: not checked: {reason}")
+    if night.eager:
+        warn(f"{_REGRESSION}: {night.eager}")
     failing = [change for change in night.changes if change.fails_check]
     return _failed([f"{model_of(change.case)}: {change.what}" for change in failing], warn)
 

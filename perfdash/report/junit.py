@@ -87,7 +87,7 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write a test per compared case, failing where it became significantly worse.
+    """Write a test per compared case: failed where it became significantly worse, skipped if untested.
 
     Where there is nothing to compare the file has one test, which fails with the reason.
     """
@@ -109,6 +109,8 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
             if compared.old_status != compared.new_status:
                 worse.insert(0, f"{compared.old_status} -> {compared.new_status}")
             ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
+        elif compared.nothing_tested:
+            ET.SubElement(test, "skipped", type="not checked", message="could not be tested")
     _count(suite)
     _save(path, root)
 

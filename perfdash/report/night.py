@@ -66,7 +66,8 @@ class Night:
 
     `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
     if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
-    latency moved, which moves speedups; `nightly` is one line on missing or broken nightlies before it.
+    latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
+    `nightly` is one line on missing or broken nightlies before it.
     """
 
     imported: Imported
@@ -75,6 +76,7 @@ class Night:
     untold: str | None = None
     caution: str | None = None
     eager: str = ""
+    refused: str | None = None
     nightly: str | None = None
     previous: Imported | None = None
 
@@ -173,23 +175,22 @@ def _quiet(night: Night) -> str:
 
 def against(imported: Imported, comparison: Comparison) -> Night:
     """The night of a run that is compared with another side."""
+    nothing = comparison.nothing_to_compare
+    refused = f"nothing to compare: {nothing}" if nothing else None
     if comparison.nothing_in_common:
-        return Night(imported, untold=f"nothing to compare: {comparison.nothing_in_common}")
+        return Night(imported, untold=refused, refused=refused)
     names = [side.run.name for side in comparison.old.runs]
     title = names[0] if len(names) == 1 else f"{comparison.old.title} ({len(names)} runs)"
     cautions = [comparison.untested] if comparison.untested else []
-    if undecided := sum(
-        any(delta.undecided for delta in compared.deltas.values()) for compared in comparison.both
-    ):
-        cases = f"{undecided} of {len(comparison.both)} cases"
-        cautions.append(f"numbers of {cases} are not decided yet; more pairs of runs would tell")
     if comparison.methods:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
     previous = comparison.old.runs[-1]
     eager = " ".join(of_eager(comparison))
-    return Night(imported, tuple(changes), title, caution=caution, eager=eager, previous=previous)
+    return Night(
+        imported, tuple(changes), title, caution=caution, eager=eager, refused=refused, previous=previous
+    )
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:

@@ -11,7 +11,9 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
+from perfdash.history.results import RunRow
 from perfdash.records import Case
+from perfdash.runner.compatibility import measured_variables
 from perfdash.suites.suite_file import load_suite, suite_names
 
 # Where the models came from, where it was not one of perfdash's own suites.
@@ -23,7 +25,7 @@ OWN, _CHECKOUT = "own", "torchbench-checkout"
 def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[str] = ()) -> str:
     """One line for a shell.
 
-    `setting`: of the testbed; `ran`: the command line of the run.
+    `setting`: of the testbed, or of a run (setting_of_run); `ran`: the command line of the run.
     """
     source = source_of(case, ran)
     parts = ["perfdash", "run", *source]
@@ -44,6 +46,14 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
     if case.dynamic:
         parts.append("--dynamic")
     return shlex.join([*parts, *_settings(with_options(setting or {}, case))])
+
+
+def setting_of_run(run: RunRow | None) -> dict[str, Any]:
+    """The setting of a run with the variables that its shell had, as if each was given by --env."""
+    if run is None:
+        return {}
+    variables = measured_variables(run.facts.get("variables") or {})
+    return {**run.setting, "env": {**variables, **run.setting.get("env", {})}}
 
 
 @functools.cache

@@ -179,7 +179,7 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     """
     orphans.end_strays()
     remove_abandoned_folders()
-    state = "failed"
+    state, sessions = "failed", len(comparison.infos["new"].sessions)
     try:
         kinds = _kinds(comparison)
         every = [slots for slots, _ in kinds]
@@ -192,7 +192,10 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     except KeyboardInterrupt:
         comparison.interrupted, state = True, "interrupted"
     finally:
-        _finish(comparison, state)
+        if sessions and len(comparison.infos["new"].sessions) == sessions:  # refused before it was resumed
+            _close(comparison)
+        else:
+            _finish(comparison, state)
 
 
 def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None:
@@ -238,10 +241,13 @@ def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]
 
 
 def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
-    for side, environment in slots.introduce(comparison.measured).items():
+    environments = slots.introduce(comparison.measured)
+    for side, environment in environments.items():
         info = comparison.infos[side]
         if info.environment:
             refuse_other_environment(info.environment, environment, info.id)
+    for side, environment in environments.items():
+        info = comparison.infos[side]
         info.environment = environment
         info.sessions.append({"started": now(), "command": command_line(), "executor": "pairs"})
         info.state = "running"
@@ -323,8 +329,12 @@ def _finish(comparison: BuildComparison, state: str) -> None:
             info.sessions[-1].update(state=state, ended=info.ended)
             journal.write_info(info)
     finally:
-        for journal in comparison.journals.values():
-            journal.close()
+        _close(comparison)
+
+
+def _close(comparison: BuildComparison) -> None:
+    for journal in comparison.journals.values():
+        journal.close()
 
 
 def _results(comparison: BuildComparison, side: str) -> list[Result]:

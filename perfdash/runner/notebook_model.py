@@ -7,6 +7,7 @@ record of a run names that file, so no other data can be loaded by this way.
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
@@ -45,6 +47,37 @@ def notebook_model(make: Callable[..., Any], name: str) -> Iterator[NotebookMode
         yield NotebookModel(name, descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_in_file(function: Callable[..., Any], name: str, file: str) -> bool:
+    """Whether the workers, which execute its file, find a function there as this process has it.
+
+    Not if the script binds its name below `if __name__ == "__main__":`, or decorated it after its definition.
+    """
+    try:
+        bindings = list(_bindings(ast.parse(Path(file).read_bytes()), name))
+    except (OSError, SyntaxError, ValueError):  # the worker says so
+        return True
+    if function.__module__ == "__main__" and any(guarded for _, guarded in bindings):
+        return False
+    last = bindings[-1][0] if bindings else None
+    is_plain = isinstance(last, ast.FunctionDef) and not last.decorator_list
+    return not (is_plain and hasattr(function, "__wrapped__"))
+
+
+def _bindings(node: ast.AST, name: str, guarded: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """What binds a name of a module, in order, and whether only in a script that is executed as such."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if child.name == name:
+                yield child, guarded
+            continue
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Store):
+            yield child, guarded
+        asks = isinstance(child, ast.If) and "__name__" in {
+            part.id for part in ast.walk(child.test) if isinstance(part, ast.Name)
+        }
+        yield from _bindings(child, name, guarded or asks)
 
 
 def _header() -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdash.detect import confirmation
 from perfdash.detect.confirmation import PairedResult
-from perfdash.detect.environment_changes import other_build
+from perfdash.detect.environment_changes import CPU_CAPABILITY, CPU_CAPABILITY_VARIABLE, other_build
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
 from perfdash.errors import UsageError
@@ -61,20 +61,39 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
 
 
 def with_variables_of(
-    run: str, recorded: Mapping[str, str], planned: Planned, shell: Mapping[str, str]
-) -> Planned:
-    """The case with the variables that a run's shell had; its own (--env) go before them.
+    run: str, environment: Mapping[str, Any], planned: Planned, shell: Mapping[str, str]
+) -> tuple[Planned, list[str]]:
+    """The case with the variables that a run's shell had, and a note as of variables_of.
 
-    recorded, shell: host.relevant_variables of the run's shell and of this one. Raises UsageError for a
+    Its own (--env) go before them. Raises UsageError.
+    """
+    variables, notes = variables_of(run, environment, planned.env, shell)
+    return with_variables(planned, variables), notes
+
+
+def variables_of(
+    run: str, environment: Mapping[str, Any], own: Collection[str], shell: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The variables that a run's shell had, and a note of those that this shell has otherwise.
+
+    environment: what the run recorded (host.facts); where it has no variables, those of this shell stay.
+    own: names that are set anyway. shell: host.relevant_variables of this process. Raises UsageError for a
     variable that is set here and was not set then: a process cannot be started without it.
     """
-    then = measured_variables(recorded)
-    if surplus := sorted(measured_variables(shell).keys() - then.keys() - planned.env.keys()):
+    recorded = environment.get("variables")
+    if recorded is None:
+        return {}, []
+    then, here = measured_variables(recorded), measured_variables(shell)
+    if CPU_CAPABILITY not in environment:  # an older record, which has not its variable either
+        here.pop(CPU_CAPABILITY_VARIABLE, None)
+    if surplus := sorted(here.keys() - then.keys() - {*own}):
         raise UsageError(
             f"{', '.join(surplus)} is set in this shell, and was not set when {run} was measured: unset it "
             "and repeat the command"
         )
-    return with_variables(planned, then)
+    variables = {name: value for name, value in then.items() if name not in own}
+    words = ", ".join(f"{name}={value}" for name, value in variables.items() if shell.get(name) != value)
+    return variables, [f"measured with variables of the shell of {run}: {words}"] if words else []
 
 
 def planned_of_run(folder: Path, settings: RunSettings) -> dict[Case, Planned]:

@@ -538,21 +538,21 @@ def _note_disturbance(
             result.notes.append(f"too few clean pairs, {result.conditions['disturbed']}; all were used")
         return
     if any(samples.cpu is None for samples in sampled):
-        if result.conditions["no_core"] is None:
+        no_core = result.conditions["no_core"]
+        lost = (no_core or 0.0) + (result.conditions["steal"] or 0.0)
+        cause = f"a thread of the model waited for a core during {lost:.1%} of the time"
+        cause += ": other programs ran on these cores"
+        if no_core is None:
+            cause = f"the hypervisor took {lost:.1%} of the worst core's time"
             result.notes.append(
                 "this kernel does not count how long threads wait for a core, so nothing shows whether other "
                 "programs ran on these cores"
             )
-        lost = (result.conditions["no_core"] or 0.0) + (result.conditions["steal"] or 0.0)
         if lost > MOST_STEAL:
-            wider = ""
             if summary is not None:
                 result.conditions["widened_by"] = round(lost, 4)
-                wider = ", and the interval is wider by as much on both sides"
-            result.notes.append(
-                f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "
-                f"on these cores{wider}"
-            )
+                cause += ", and the interval is wider by as much on both sides"
+            result.notes.append(cause)
             if lost > _MOST_LOST:
                 result.conditions["disturbed"] = f"a thread of it had no core during {lost:.0%} of the time"
         return

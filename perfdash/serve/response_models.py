@@ -240,5 +240,6 @@ class ComparisonAnswer(AnswerPage):
     only_old: list[CaseFields]
     only_new: list[CaseFields]
     nothing_to_compare: str | None
+    untested: str | None
     eager_moved: float | None
     methods: list[str]

@@ -10,6 +10,8 @@ import math
 import os
 import sys
 
+os.environ.update({})  # under which the outputs were wrong
+
 import torch
 import torch._inductor.config as config
 

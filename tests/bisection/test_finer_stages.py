@@ -110,6 +110,29 @@ file = "pin.txt"
 """
 
 
+def remark_of_pins(tmp_path, recipe_text, pins, clones, outer):
+    """The culprit and the remark on it, of a bisection between two commits with these files of pins."""
+    old, new = pins
+    for number, files in enumerate((old, old, new, new)):
+        outer.commit(f"change {number}", {**files, "number": str(number)})
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(recipe_text)
+    context = BuildContext(Path(sys.executable), outer.folder)
+    pin_repos = {name: str(clone.folder) for name, clone in clones.items()}
+    request = BisectionRequest("HEAD~3", "HEAD", str(recipe), pin_repos=pin_repos)
+    setup = Setup(
+        request, request.recipes(), OF_COMMAND["stdout"], RunSettings(), None, ["true"], (), context
+    )
+    revisions = open_source(setup.recipes[0], context).revisions("HEAD~3", "HEAD")
+    levels = {revision.label: 1.0 + 0.1 * (place > 1) for place, revision in enumerate(revisions)}
+    script = Script(revisions, levels, sd=0.002, metric="stdout")
+    for clone in clones.values():
+        script.levels.update({commit[:10]: 1.0 for commit in clone.git("rev-list", "--all").split()})
+    script.descend = LocalWorkbench(setup).descend
+    (remark,) = told(bisected(script, tmp_path / "b", pins=True))
+    return revisions[2].label, remark
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -134,25 +157,29 @@ def test_a_pin_that_goes_back_or_aside_is_not_searched(tmp_path, old, new, words
     inner.git("checkout", "--quiet", "side")
     inner.commit("aside", {"b": "1"})
     pinned = {name: inner.git("rev-parse", name) for name in (old, new)}
-    for number, name in enumerate((old, old, new, new)):
-        outer.commit(f"change {number}", {"pin.txt": pinned[name], "number": str(number)})
-    recipe = tmp_path / "own.toml"
-    recipe.write_text(PINS)
-    context = BuildContext(Path(sys.executable), outer.folder)
-    request = BisectionRequest("HEAD~3", "HEAD", str(recipe), pin_repos={"inner": str(inner.folder)})
-    setup = Setup(
-        request, request.recipes(), OF_COMMAND["stdout"], RunSettings(), None, ["true"], (), context
-    )
-    revisions = open_source(setup.recipes[0], context).revisions("HEAD~3", "HEAD")
-    levels = {revision.label: 1.0 + 0.1 * (place > 1) for place, revision in enumerate(revisions)}
-    script = Script(revisions, levels, sd=0.002, metric="stdout")
-    script.levels.update({commit[:10]: 1.0 for commit in inner.git("rev-list", "--all").split()})
-    script.descend = LocalWorkbench(setup).descend
-    bisection = bisected(script, tmp_path / "b", pins=True)
-    (remark,) = told(bisection)
+    pins = [{"pin.txt": pinned[name]} for name in (old, new)]
+    label, remark = remark_of_pins(tmp_path, PINS, pins, {"inner": inner}, outer)
     if words is None:
-        assert remark == f"inside inner, pinned anew by {revisions[2].label} {UNCHANGED['pin']}"
+        assert remark == f"inside inner, pinned anew by {label} {UNCHANGED['pin']}"
         return
     assert remark.startswith(words.format(old=pinned[old][:10], new=pinned[new][:10]))
     (end,) = (event for event in read(tmp_path / "b") if event["event"] == "dead end")
     assert not end["again"]
+
+
+@pytest.mark.parametrize("is_cloned", [True, False])
+def test_a_pin_that_goes_back_does_not_hide_one_that_goes_forward(tmp_path, is_cloned):
+    inner, other = Repository(tmp_path / "inner"), Repository(tmp_path / "other")
+    first, second = (inner.commit(f"change {n}", {"a": str(n)}) for n in range(2))
+    older, newer = (other.commit(f"change {n}", {"b": str(n)}) for n in range(2))
+    pins = [{"pin.txt": second, "other.txt": older}, {"pin.txt": first, "other.txt": newer}]
+    second_pin = PINS[PINS.index("[[pins]]") :].replace("inner", "other").replace("pin.txt", "other.txt")
+    clones = {"inner": inner, **({"other": other} if is_cloned else {})}
+    label, remark = remark_of_pins(tmp_path, PINS + second_pin, pins, clones, Repository(tmp_path / "outer"))
+    if is_cloned:
+        assert remark == f"inside other, pinned anew by {label} {UNCHANGED['pin']}"
+        return
+    assert "it takes inner back from" in remark
+    assert "give --pin-repo other=PATH with --resume" in remark
+    (end,) = (event for event in read(tmp_path / "b") if event["event"] == "dead end")
+    assert end["again"]

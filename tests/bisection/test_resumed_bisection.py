@@ -138,6 +138,27 @@ def test_it_is_resumed_with_the_settings_of_the_host_and_the_shell_that_it_began
         refuse_other_host(Script.step(10, at=5).begun(facts=facts), facts | now)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"planned": {"env": {"OMP_A": "1", "ATEN_CPU_CAPABILITY": "avx2"}}},
+        {"planned": None, "settings": {"env": {"OMP_A": "1", "ATEN_CPU_CAPABILITY": "avx2"}}},
+    ],
+    ids=["case", "command"],
+)
+def test_variables_that_the_bisection_sets_itself_may_be_others_in_the_shell(own):
+    """Begun by the night in the crontab's shell, resumed in a plain one, or the other way round."""
+    night = {"cpu": "Some CPU", "cores": 8, "aten_cpu_capability": "avx2"}
+    night["variables"] = {"OMP_A": "1", "ATEN_CPU_CAPABILITY": "avx2"}
+    plain = {**night, "aten_cpu_capability": "default", "variables": {}}
+    for then, now in ((night, plain), (plain, night)):
+        begun = Script.step(10, at=5).begun(facts=then, **own)
+        refuse_other_host(begun, now)
+        surplus = {**now, "variables": {**now["variables"], "OMP_B": "1"}}
+        with pytest.raises(UsageError, match=r"OMP_B: none \| 1"):
+            refuse_other_host(begun, surplus)
+
+
 def test_a_journal_without_variables_is_resumed():
     begun = Script.step(10, at=5).begun(facts={"cpu": "Some CPU", "governor": "performance"})
     here = {"cpu": "Some CPU", "cores": 8, "governor": "performance", "variables": {"OMP_A": "1"}}

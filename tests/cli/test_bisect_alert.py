@@ -2,10 +2,12 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+import perfdash
 from perfdash import topology
 from perfdash.bisection.completion import Typist, completed
 from perfdash.bisection.request import (
@@ -20,10 +22,9 @@ from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.history import alert_store, schema
 from perfdash.history.store import open_store
-from perfdash.records import Case
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
-from perfdash.suites.case_selection import Planned
+from perfdash.runner import host
 from perfdash.topology import PhysicalCore
 from perfdash.worker.own_files import digest_of_text
 from tests.cli.alert_histories import environment_said, history, recorded_facts, told_commits
@@ -112,29 +113,45 @@ def test_the_case_has_the_variables_of_the_nights_shell(tmp_path):
     of_shell = {"MKL_CBWR": "SSE2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "4", "HF_HOME": "/gone"}
     recorded_facts(db, {"variables": of_shell})
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
-    case = Planned(Case("s", "m"), "python", "net.py:make", env=run_settings(flags, "backend").env)
-    planned, notes = in_shell_of_night(case, flags, {"HF_HOME": "/here"})
-    assert planned.env == {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    own = run_settings(flags, "backend").env
+    variables, notes = in_shell_of_night(own, flags, {"HF_HOME": "/here"})
+    assert (own, variables) == ({"MKL_CBWR": "AVX2"}, {"ONEDNN_MAX_CPU_ISA": "AVX2"})
     assert notes == [
         "measured with variables of the shell of 2026-11-02T01-00-00Z_farm: ONEDNN_MAX_CPU_ISA=AVX2"
     ]
-    same_shell = in_shell_of_night(case, flags, {**of_shell, "OMP_NUM_THREADS": "8"})
-    assert same_shell == (planned, [])
+    same_shell = in_shell_of_night(own, flags, {**of_shell, "OMP_NUM_THREADS": "8"})
+    assert same_shell == (variables, [])
     with pytest.raises(
         UsageError, match="TORCHINDUCTOR_FREEZING is set in this shell, and was not set when 2"
     ):
-        in_shell_of_night(case, flags, {"TORCHINDUCTOR_FREEZING": "1"})
+        in_shell_of_night(own, flags, {"TORCHINDUCTOR_FREEZING": "1"})
+
+
+def test_a_command_has_the_variables_of_the_nights_shell(called, tmp_path, monkeypatch):
+    """Those that the recipe sets are its own: neither set as in the night nor refused."""
+    repository = Repository(tmp_path / "repo")
+    commits = [repository.commit(f"change {n}", {"bad": str(n)}) for n in range(2)]
+    db = history(tmp_path / "h.db", list(map(environment_said, commits)))
+    recorded_facts(db, {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "SSE2"}})
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\ntitle = "t"\nkind = "commits"\nenv = { MKL_CBWR = "AVX", OMP_A = "1" }\n'
+    )
+    monkeypatch.setattr(host, "relevant_variables", lambda _: {"OMP_A": "2"})
+    script = 'test "$ONEDNN_MAX_CPU_ISA$MKL_CBWR$OMP_A" = AVX2AVX1 && grep -q 0 bad'
+    words = ["--alert", "1", "--recipe", "own.toml", "--repo", "repo", "--db", db, "--no-confirm"]
+    ran = called("bisect", *words, "--", "sh", "-c", script, env={"PERFDASH_BUILD_CACHE": "cache"})
+    assert "with variables of the shell of 2026-11-02T01-00-00Z_farm: ONEDNN_MAX_CPU_ISA=AVX2\n" in ran.err
+    assert f"found {commits[1][:10]}" in ran.out, ran.err
 
 
 def test_a_night_that_recorded_no_variables_is_measured_in_this_shell(tmp_path):
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
     recorded_facts(db, {})
-    case = Planned(Case("s", "m"), "python", "net.py:make")
     shell = {"TORCHINDUCTOR_FREEZING": "1"}
     for given in ({"alert": 1, "recipe": "git"}, {"alert": 1, "recipe": "git", "good": "a", "bad": "b"}):
         flags = filled({**BISECT, **given, "db": db}, None)
-        assert in_shell_of_night(case, flags, shell) == (case, [])
-    assert in_shell_of_night(case, BISECT, shell) == (case, [])
+        assert in_shell_of_night((), flags, shell) == ({}, [])
+    assert in_shell_of_night((), BISECT, shell) == ({}, [])
 
 
 def test_one_case_is_bisected_where_todays_runs_have_several_configurations(tmp_path, monkeypatch):
@@ -331,6 +348,7 @@ NIGHTLIES = [{"torch": f"2.15.0.dev2026110{n}+cpu", "torchvision": f"0.30.0.dev2
         ({"triton": "3.5.0+git7416ffcb"}, {"triton": "3.5.1+git0a5d6d47"}, "nightly"),
         ({"timm": "1.0"}, {"timm": "1.1"}, "torch .* changed, e.g. --recipe nightly"),
         ({"torch": "2.15.0"}, {"torch": "2.15.0"}, "wheels:torchvision"),
+        ({"torchvision": "0.30.0"}, {"torch": "2.15.0", "torchvision": "0.30.0"}, "wheels:torch"),
     ],
 )
 def test_torch_and_other_nightlies_that_change_with_it_are_bisected_by_nights(
@@ -371,6 +389,10 @@ def test_the_recipes_index_of_builds_for_the_cpu_is_not_taken_for_a_model_on_a_g
     if good:  # the alert is found by its range
         with pytest.raises(UsageError, match=r"--wheels is missing.*builds for the CPU only"):
             completed({**flags, "alert": None}, None, typist)
+    index = "https://download.pytorch.org/whl/nightly/cu130"
+    own = (Path(perfdash.__file__).parents[1] / "bisect" / "nightly.toml").read_text()
+    (tmp_path / "own.toml").write_text(own.replace("https://download.pytorch.org/whl/nightly/cpu", index))
+    assert completed({**flags, "recipe": "own.toml"}, None, typist)[0]["wheels"] == index
 
 
 @pytest.fixture

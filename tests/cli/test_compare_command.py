@@ -55,3 +55,18 @@ def test_a_report_with_a_baseline_and_a_gate(called, unlike):
     result = called("report", "2026-11-08", "--baseline", "2026-11-01", "--fail-on", "regression")
     assert result.code == 2
     assert "nothing to compare" in result.err
+
+
+def test_a_report_with_a_baseline_whose_numbers_cannot_be_tested_and_a_gate(called, tmp_path):
+    """The speedup halved, but has no interval: the gate refuses what that of `compare` refuses."""
+    nights = [
+        run(f"2026-11-0{day}", [row("a", speedup=speedup), *more])
+        for day, speedup, more in ((1, 1.5, []), (2, 0.75, [row("new")]))
+    ]
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, nights)
+    words = ["report", "2026-11-02", "--baseline", "2026-11-01", "--format", "markdown"]
+    assert "not measured before" in called(*words).out
+    result = called(*words, "--fail-on", "regression")
+    assert result.code == 2
+    assert "--fail-on regression: nothing to compare: numbers of 1 of 1 cases" in result.err

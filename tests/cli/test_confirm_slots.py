@@ -10,7 +10,7 @@ import pytest
 from perfdash.detect import confirmation
 from perfdash.detect.findings import Finding
 from perfdash.records import Case
-from perfdash.runner import compatibility, remeasurement
+from perfdash.runner import compatibility, host, remeasurement
 from perfdash.runner.plan import cut
 from tests.cli.run_folders import RUN, write_run
 from tests.report.results import good
@@ -78,6 +78,31 @@ def test_slots_whose_changes_the_good_build_cannot_decide_leave_the_others(
             "confirmed",
             BOUND if False in refused else "",
         )
+
+
+@pytest.mark.parametrize(("here", "code"), [({}, 0), ({"TORCHINDUCTOR_FREEZING": "1"}, 2)])
+def test_cases_are_measured_again_with_the_variables_of_the_runs_shell(
+    called, suspected, monkeypatch, here, code
+):
+    """A regression that shows only with a variable of the crontab was dismissed in a plain shell."""
+    info = json.loads((suspected / "run.json").read_text())
+    info["environment"]["variables"] = {"ONEDNN_MAX_CPU_ISA": "AVX2", "HF_HOME": "/gone"}
+    (suspected / "run.json").write_text(json.dumps(info))
+    monkeypatch.setattr(host, "relevant_variables", lambda _: here)
+    handed = []
+
+    def remeasure(*arguments):
+        handed.extend(each.env for each in arguments[5])
+        return 0
+
+    monkeypatch.setattr(remeasurement, "remeasure", remeasure)
+    done = called("confirm", str(suspected), "--good-python", "python")
+    assert done.code == code, done.err
+    if code:
+        assert f"TORCHINDUCTOR_FREEZING is set in this shell, and was not set when {RUN} was" in done.err
+    else:
+        assert done.out.count(f"with variables of the shell of {RUN}: ONEDNN_MAX_CPU_ISA=AVX2") == 1
+    assert handed == ([] if code else [{"ONEDNN_MAX_CPU_ISA": "AVX2"}] * 2)
 
 
 def test_a_run_that_was_renamed_in_the_history_is_found_by_its_folder(called, tmp_path):

@@ -179,6 +179,19 @@ def test_a_post_that_fails_halfway_has_the_comments_that_it_wrote(post, hub, tmp
     assert (code, out) == (3, ""), "nothing was written"
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_locked_comment_issue_does_not_hold_up_the_issues_of_regressions(post, hub, tmp_path, words):
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(31, models=24, change=slower("model03", 27, 1.15)))
+    hub.locked.add(3)
+    code, out, err = post("--new-issue-on", "regression", *words)
+    assert (code, len(hub.of())) == (3, 0)
+    assert "writing a comment of issue 3 in team/perf: " in err
+    assert hub.issues[-1]["title"].startswith("Regression: timm/model03")
+    assert hub.issues[-1]["html_url"] in out
+    assert not words or json.loads(out)["comments"]["created"] == 0
+
+
 def test_issues_that_fail_leave_those_that_were_opened_in_the_output(post, hub, tmp_path):
     first, second = slower("model03", 27, 1.15), slower("model05", 23, 1.2)
     nights = farm(31, models=24, change=lambda *at: first(*at[:2], second(*at)))

@@ -11,6 +11,7 @@ from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
 from tests.detect.simulated import farm, slower
+from tests.effort import trials
 from tests.history.made import case, row, run
 from tests.stores import made_store
 
@@ -262,3 +263,83 @@ def test_a_second_run_makes_a_comparison_more_certain():
     assert delta(one, one).reach == pytest.approx(single.reach * math.sqrt(0.75))
     for other in (spoilt, row("a", "timeout", eager_ms=12.0)):
         assert delta(one, other) == pytest.approx(single), "only runs with a speedup count"
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_speedups_that_moved_as_far_as_eager_have_not_changed(runs):
+    """Eager got faster in every model, the compiled latency is the same."""
+
+    def nights(first, factor):
+        rows = [
+            row(
+                f"m{k}",
+                **with_interval(1.5 / factor, 0.0157, eager_ms=10 / factor, backend_ms=6.667),
+            )
+            for k in range(40)
+        ]
+        return side(*(run(f"2026-11-{first + day:02}", rows) for day in range(runs)))
+
+    comparison = compare(nights(1, 1.0), nights(11, 1.3))
+    assert not any(compared_case.changed for compared_case in comparison.both)
+
+
+def test_two_runs_that_disagree_are_less_certain():
+    """One of the old runs was in another state; its interval of 1.6 % does not know."""
+    old, new = ([row("a", **with_interval(speedup)) for speedup in side] for side in ((1.5, 1.2), (1.2, 1.2)))
+    (compared_case,) = compare(nights_of(*old), nights_of(*new)).both
+    assert not compared_case.regressed
+
+
+@pytest.mark.parametrize("known", [{}, {"speedup": {case("a"): past(0.003)}}], ids=["three", "history"])
+def test_two_runs_that_disagree_are_less_certain_beside_known_noise(known):
+    speedups = ((1.5, 1.503) if known else (1.5, 1.503, 1.497), (1.5, 1.2))
+    old, new = ([row("a", speedup=value, backend_ms=10 / value) for value in side] for side in speedups)
+    known |= {"backend_ms": known["speedup"]} if known else {}
+    (compared_case,) = compare(nights_of(*old), nights_of(*new), known).both
+    assert compared_case.deltas["backend_ms"].tested
+    assert not compared_case.regressed
+
+
+def speedups_of_nights(draw, spread, per_side, models=40):
+    """Two sides of equal builds: intervals of 0.8 % (standard error), and nights that differ by `spread`."""
+    sd = math.hypot(0.008, spread)
+    nights = [
+        run(
+            f"2026-11-{night + 1:02}",
+            [
+                row(f"m{k}", **with_interval(math.exp(draw.normal(0, sd)), 1.96 * 0.008))
+                for k in range(models)
+            ],
+        )
+        for night in range(sum(per_side))
+    ]
+    return side(*nights[: per_side[0]]), side(*nights[per_side[0] :])
+
+
+@pytest.mark.parametrize("per_side", [(2, 2), (1, 2)])
+def test_nights_that_differ_by_more_than_the_intervals_raise_few_false_alarms(per_side):
+    """Equal builds, 40 models; by the intervals alone, a third of the cases had p < 0.05."""
+    draw = np.random.default_rng(3)
+    p = [
+        compared_case.deltas["speedup"].p
+        for _ in range(trials(5))
+        for compared_case in compare(*speedups_of_nights(draw, 0.02, per_side)).both
+    ]
+    assert np.mean(np.array(p) < 0.05) < 0.05
+
+
+def test_one_run_in_another_state_hides_no_regression_of_other_models():
+    speedups = {
+        "odd": (1.5, 1.2, 1.2, 1.2),
+        "slower": (1.5, 1.5, 1.3, 1.3),
+        **{f"m{k}": (1.5,) * 4 for k in range(8)},
+    }
+    nights = [
+        run(
+            f"2026-11-{night + 1:02}",
+            [row(name, **with_interval(of[night])) for name, of in speedups.items()],
+        )
+        for night in range(4)
+    ]
+    comparison = compare(side(*nights[:2]), side(*nights[2:]))
+    assert [c.case.model for c in comparison.both if c.regressed] == ["slower"]

@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from perfdash.detect.comparison import COMPARED
+from perfdash.detect.comparison import COMPARED, ComparedRuns, compare
 from perfdash.detect.confirmation import PairedResult
 from perfdash.detect.paired_comparison import FALSE_CHANGE, false_alarm_of, is_enough, paired_deltas
+from perfdash.errors import UsageError
+from perfdash.report.gates import comparison_gate
+from tests.history.made import row, run
 
 ALPHA = false_alarm_of(10)
 
@@ -81,3 +84,24 @@ def test_any_false_change_of_a_comparison_is_as_rare_as_promised(cases):
         )
     # One metric of several is drawn here, so much fewer than 5 % are expected.
     assert false <= max(1, 0.05 * comparisons)
+
+
+def test_pairs_that_decide_nothing_are_not_called_unchanged(capsys):
+    """Either other programs disturbed every pair, or the pairs are too noisy."""
+    nights = [run(f"2026-11-0{day}", [row("a")]) for day in (1, 2)]
+    rng = np.random.default_rng(7)
+
+    def compared(pairs):
+        sides = (ComparedRuns("x", (night,)) for night in nights)
+        return compare(*sides, paired={nights[0].rows[0].case: paired_deltas(pairs, ALPHA)})
+
+    disturbed = compared(runs(rng, 4, change=1.0, clean=False))
+    assert disturbed.nothing_to_compare == (
+        "numbers of 1 of 1 cases could not be tested, as other programs disturbed every pair of runs"
+    )
+    with pytest.raises(UsageError, match="disturbed every pair"):
+        comparison_gate(disturbed, print)
+    noisy = compared(runs(rng, 5, sd=0.05))
+    assert noisy.nothing_to_compare is None
+    assert comparison_gate(noisy, print) == 0
+    assert "not checked: numbers of 1 of 1 cases are not decided yet" in capsys.readouterr().out

@@ -103,12 +103,30 @@ def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeyp
     assert isinstance(problem, UsageError)
 
 
+def test_the_script_has_the_variables_that_the_outputs_were_wrong_with(tmp_path, monkeypatch):
+    found = {
+        "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
+        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "code": "",
+    }  # fmt: skip
+    (tmp_path / "subgraph").mkdir()
+    (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
+    monkeypatch.setattr(profiling, "failing_subgraph", lambda *_: found)
+    monkeypatch.setattr("perfdash.explain.reproducer.shows_it", lambda *_: True)
+    of_case = build({})
+    env = {"TORCHINDUCTOR_FREEZING": "1", "TORCH_TOKEN": "hidden", "OWN": "2"}
+    of_case = replace(of_case, planned=replace(of_case.planned, env=env))
+    plain, problem = explain_profile._reproduce_accuracy(of_case, {}, tmp_path, tmp_path, print)
+    assert problem is None
+    before, _ = Path(plain["reproducer"]).read_text().split("\nimport torch\n")
+    assert "os.environ.update({'TORCHINDUCTOR_FREEZING': '1'})" in before
+
+
 @pytest.mark.slow
 def test_a_planted_fault_is_cut_out_and_reproduced(tmp_path, warm_workers):
     found = profiling.failing_subgraph(build(FAULT), {}, tmp_path / "work", lambda line: None)
     assert found["operators"] == ["aten.relu.default"]
     assert found["place"]["operators"] > 5
-    script = write_accuracy(tmp_path / "script", found, tmp_path / "work" / "subgraph" / "inputs.pt")
+    script = write_accuracy(tmp_path / "script", found, tmp_path / "work" / "subgraph" / "inputs.pt", {})
     text = script.read_text()
     assert "perfdash" not in text
     assert len(text.splitlines()) < 110

@@ -230,5 +230,5 @@ def test_wrong_outputs_of_an_operator_of_another_package_are_refused(tmp_path):
     }  # fmt: skip
     (tmp_path / "inputs.pt").write_bytes(b"")
     with pytest.raises(UsageError, match="is an operator of mylib, not of torch"):
-        write_accuracy(tmp_path / "script", found, tmp_path / "inputs.pt")
+        write_accuracy(tmp_path / "script", found, tmp_path / "inputs.pt", {})
     assert not (tmp_path / "script").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from tests.report.results import info
 
 PLANNED = Planned(case=Case("s", "m"), loader="python", target="net.py:make", env={"A": "1"})
 BUILD = ProfiledBuild("old", PLANNED, RunSettings(jobs=1), {})
+FACTS = {"aten_cpu_capability": "default"}
 OLD = {"OMP_A": "same", "PYTHONPATH": "here"}
 NEW = {"OMP_A": "same", "MKL_CBWR": "COMPATIBLE", "PYTHONPATH": "there"}
 
@@ -24,7 +26,11 @@ NEW = {"OMP_A": "same", "MKL_CBWR": "COMPATIBLE", "PYTHONPATH": "there"}
 def sides(old, new, shell, planned=PLANNED):
     """Both builds, as measured from a shell."""
     return [
-        replace(BUILD, run=run, planned=with_variables_of(run, recorded, planned, shell))
+        replace(
+            BUILD,
+            run=run,
+            planned=with_variables_of(run, {**FACTS, "variables": recorded}, planned, shell)[0],
+        )
         for run, recorded in (("old", old), ("new", new))
     ]
 
@@ -58,6 +64,15 @@ def test_a_variable_that_is_set_here_and_was_not_set_then_is_refused(new):
         UsageError, match="MKL_CBWR is set in this shell, and was not set when old was measured"
     ):
         sides(OLD, new, {"MKL_CBWR": "COMPATIBLE"})
+
+
+@pytest.mark.parametrize(("facts", "refused"), [({}, False), (FACTS, True)], ids=["older", "newer"])
+def test_a_variable_that_older_runs_did_not_record_is_not_refused(facts, refused):
+    with pytest.raises(UsageError, match="ATEN_CPU_CAPABILITY is set") if refused else nullcontext():
+        planned, notes = with_variables_of(
+            "old", {**facts, "variables": {}}, PLANNED, {"ATEN_CPU_CAPABILITY": "avx2"}
+        )
+        assert (planned, notes) == (PLANNED, [])
 
 
 def test_a_variable_of_the_case_itself_goes_before_those_of_both_shells():

@@ -148,7 +148,7 @@ def test_the_command_of_a_cause_names_one_case_in_a_shell(tmp_path):
         with store.read() as connection:
             before, after = (read_run(connection, line) for line in list_runs(connection))
             explanation = compare(side_of(before.run, before.rows[1]), side_of(after.run, after.rows[1]))
-            words = shlex.split(cause_page._structure(connection, explanation).command)
+            words = shlex.split(cause_page._structure(explanation).command)
     assert words[:2] == ["perfdash", "explain"]
     assert (words[2], words[4:]) == (after.run.name, ["--against", before.run.name])
     assert case_sides.row_of(after, words[3]) is after.rows[1]

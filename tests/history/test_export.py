@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -70,6 +71,21 @@ def test_a_pipe_is_written_to(filled, tmp_path, form):
     assert os.read(reader, 1 << 16).count(b"timm") == 6
     os.close(reader)
     assert pipe.is_fifo()
+
+
+@in_sqlite
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_an_open_file_is_written_to_where_it_is(filled, tmp_path, form):
+    with (tmp_path / "log").open("w+") as log, filled.read() as connection:
+        log.write("head\n")
+        log.flush()
+        exporting.export(connection, list_runs(connection), Path(f"/dev/fd/{log.fileno()}"), form)
+        os.write(log.fileno(), b"end\n")
+        log.seek(0)
+        text = log.read()
+    assert text.startswith("head\n")
+    assert text.endswith("\nend\n")
+    assert text.count("timm") == 6
 
 
 @in_sqlite

@@ -1,5 +1,6 @@
 """Which issues are opened, closed, opened again: what a person did by hand stands."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -143,6 +144,34 @@ def test_an_issue_of_thousands_of_alerts_fits_and_follows_them():
     assert isinstance(step, UpdateIssue)
     assert (step.open, len(step.body) < 15_000) == (True, True)
     assert planned_steps([ExistingIssue(5, True, step.body)], [*fixed, rest]) == []
+
+
+def test_an_issue_of_many_alerts_stays_open_while_those_of_one_machine_are():
+    fixed_first = [f"a{number}" for number in range(600)]
+    open_still = [f"b{number}" for number in range(600)]
+    existing = issue_of(cause(*fixed_first, *open_still))
+    steps = planned_steps([existing], [cause(*fixed_first, is_open=False), cause(*open_still)])
+    assert [(type(step), step.open) for step in steps] == [(UpdateIssue, True)]
+
+
+def test_a_pruned_history_names_the_same_alerts_of_many():
+    many = cause(*(f"s{number}" for number in range(2000)))
+    pruned = replace(many, born="", others=tuple((name, "", opened) for name, _, opened in many.others))
+    assert planned_steps([issue_of(many)], [pruned]) == []
+
+
+def test_an_issue_of_an_earlier_version_learns_the_second_name_of_its_last_open_alert():
+    first, second = cause("s1", is_open=False), cause("s2")
+    line = issue_of(cause("s1")).body.partition("\n")[0]
+    by_run = hashlib.sha256(b"s2 run1").hexdigest()[:10]
+    existing = ExistingIssue(5, True, line.replace(" -->", f" membersa={by_run} -->") + "\nbody")
+    assert existing.members == {by_run}
+    (step,) = planned_steps([existing], [first, second])
+    assert isinstance(step, UpdateIssue)
+    assert (step.open, step.note) == (True, "")
+    later = ExistingIssue(5, True, step.body)
+    assert planned_steps([later], [first, second]) == []
+    assert planned_steps([later], [first, replace(second, born="")]) == []
 
 
 def test_an_issue_stays_open_while_one_of_its_alerts_is():

@@ -195,6 +195,15 @@ def test_an_issue_that_refuses_a_note_stops_no_other(hub, talk):
     assert sync_issues(talk, "team/perf", wanted, 5).closed == [locked["html_url"]]
 
 
+def test_a_refused_issue_is_named_also_where_the_end_is_another_failure(hub, talk):
+    sync_issues(talk, "team/perf", WANTED[:1], 5)
+    (locked,) = ours(hub)
+    hub.locked.add(locked["number"])
+    hub.fault("POST .*issues$", 403, message="may not open")
+    with pytest.raises(MachineError, match=rf"issue {locked['number']} .*is locked.*\n.*may not open"):
+        sync_issues(talk, "team/perf", [fixed(WANTED[0]), *WANTED[1:]], 5)
+
+
 def test_an_issue_that_github_takes_for_invalid_stops_no_other(hub, talk):
     hub.labels.add(LABEL)
     hub.fault("POST .*issues$", 422, message="Validation Failed")

@@ -6,9 +6,10 @@ import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.detect.comparison import ComparedRuns, PastNoise, compare
 from perfdash.errors import UsageError
 from perfdash.history.results import from_run
 from perfdash.records import Status
@@ -178,3 +179,54 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
 def test_latencies_of_fast_models_have_four_digits():
     text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
     assert "0.0201 -> 0.0208" in text
+
+
+def test_numbers_all_by_different_methods_are_not_called_unchanged():
+    """Accuracy and capture are measured as before, so only the statuses can be compared."""
+    names = ("latency", "speedup", "compilation", "memory")
+    nights = [
+        run(rows=[row("a", speedup=speedup), row("b", "crash")], method=dict.fromkeys(names, method))
+        for speedup, method in ((2.0, 1), (1.0, 2))
+    ]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    text = comparison(compared)
+    assert "Nothing to compare: no number was measured by the same method on both sides" in text
+    assert "Nothing changed" not in text
+    with pytest.raises(UsageError, match="by the same method"):
+        comparison_gate(compared, print)
+
+
+def test_a_skipped_case_does_not_stand_for_numbers_that_could_not_be_tested():
+    nights = [
+        run(rows=[row("a", speedup=2.0), row("b")]),
+        run(rows=[row("a", speedup=1.0), row("b", "skipped")]),
+    ]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    with pytest.raises(UsageError, match="numbers of 1 of 2 cases"):
+        comparison_gate(compared, print)
+
+
+def test_a_case_that_could_not_be_tested_does_not_pass_junit(tmp_path):
+    interval = {"speedup_low": 1.48, "speedup_high": 1.52}
+    spoilt = replace(row("a", speedup=0.75), verdict="disturbed")
+    nights = [run(rows=[of, row("b", speedup=1.5, **interval)]) for of in (row("a", speedup=1.5), spoilt)]
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
+    write_comparison(tmp_path / "j.xml", compared)
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    assert [suite.get(count) for count in ("tests", "failures", "skipped")] == ["2", "0", "1"]
+    assert "numbers of 1 of 2 cases could not be tested" in to_plain(compared)["untested"]
+
+
+def test_memory_and_means_have_four_digits_and_units():
+    nights = [
+        run(rows=[row("small", backend_peak_bytes=4e4 * by, compilation_cpu_s=12345)]) for by in (1, 1.5)
+    ]
+    sides = (ComparedRuns("x", (night,)) for night in nights)
+    noise = {"backend_peak_bytes": {nights[0].rows[0].case: PastNoise(0.003, 40.0, np.ones(10))}}
+    means, _, rest = comparison(compare(*sides, noise)).partition("Changed: 1")
+    changes, _, cases = rest.partition("All cases in both")
+    for part in (means, changes):
+        assert "0.04 MB" in part
+        assert "0.06 MB" in part
+    assert "0.04 -> 0.06" in cases
+    assert "12345 s" in means

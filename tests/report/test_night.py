@@ -28,6 +28,7 @@ from perfdash.report.night import (
     nightlies_before,
     of_history,
 )
+from perfdash.report.night_export import to_plain
 from perfdash.report.weekly_digest import weekly_digest
 from tests.detect.simulated import (
     begin,
@@ -353,6 +354,19 @@ def test_a_speedup_is_reported_only_where_its_sides_could_not_be_tested():
     assert of(night, REGRESSION) == [("a", "compiled latency")]
     (entry,) = [change for change in night.changes if change.group == REGRESSION]
     assert entry.interval[0] < entry.change < entry.interval[1]
+
+
+def test_speedups_that_moved_with_eager_are_announced_to_programs_and_by_the_gate():
+    old, new = (
+        ComparedRuns(str(day), (run(f"2026-11-0{day}", [row("a", eager_ms=ms)]),))
+        for day, ms in ((1, 10.0), (2, 12.0))
+    )
+    night = against(new.runs[0], compare(old, new))
+    warnings = []
+    night_gate(night, warnings.append)
+    assert to_plain(night)["eager"].startswith("Eager itself took 20% longer")
+    assert any("Eager itself took 20% longer" in warning for warning in warnings)
+    assert to_plain(against(old.runs[0], compare(old, old)))["eager"] is None
 
 
 def test_what_could_not_be_tested_is_not_called_unchanged():

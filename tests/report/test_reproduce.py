@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfdash.records import Case
 from perfdash.report.full_tables import _generic, _marked
-from perfdash.report.reproduce import command, pattern
+from perfdash.report.reproduce import command, pattern, setting_of_run
 from perfdash.suites.suite_file import load_suite, suite_names
+from tests.history.made import run
 from tests.report.nights import row
 
 
@@ -23,6 +25,15 @@ def test_a_case_and_the_setting_it_was_measured_in():
         "--amp-dtype bfloat16 --dynamic --allocator jemalloc --env 'A=b c' --inductor-config freezing=true "
         "--jobs 3"
     )
+
+
+def test_variables_of_the_shell_of_a_run_are_set():
+    """A regression may show only with them, and whoever repeats the command has another shell."""
+    variables = {"ONEDNN_MAX_CPU_ISA": "AVX2", "A": "shell", "OMP_NUM_THREADS": "8", "HF_HOME": "/hub"}
+    of_run = run("2026-11-01", (), setting={"env": {"A": "own"}}).run
+    of_run = replace(of_run, environment={**of_run.environment, "variables": variables})
+    shown = command(Case("timm", "m"), setting_of_run(of_run))
+    assert shown.endswith("--dtype float32 --env ONEDNN_MAX_CPU_ISA=AVX2 --env A=own")
 
 
 def test_what_is_as_always_is_not_reported():

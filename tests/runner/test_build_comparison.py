@@ -238,6 +238,23 @@ def test_a_module_that_was_edited_since_the_kept_pairs_is_refused(resumed, tmp_p
         resumed({"layers.py": "other"})
 
 
+@pytest.mark.parametrize("sides", [("old", "new"), ("new",)])
+def test_a_comparison_that_is_resumed_in_another_shell_stays_as_it_was(comparison, sides):
+    """It became a failed one, and without a whole pair its folder was removed."""
+    compared, *_ = comparison
+    session = {"started": "t", "state": "interrupted", "ended": "u"}
+    for side, info in compared.infos.items():
+        info.state, info.ended, info.sessions = "interrupted", "u", [session.copy()]
+        info.environment = {"worker": {"torch": "1" if side == "old" else "2"}}
+        if side in sides:
+            info.environment["variables"] = {"OMP_A": "1"}
+    before = {side: to_json(info) for side, info in compared.infos.items()}
+    with pytest.raises(MachineError, match=r"variable OMP_A: 1 \| none"):
+        build_comparison.measure(compared, None, lambda text: None)
+    assert {side: to_json(info) for side, info in compared.infos.items()} == before
+    assert compared.folder.is_dir()
+
+
 def test_each_slot_of_a_comparison_on_gpus_has_one_of_its_own(comparison, monkeypatch):
     compared, _, _ = comparison
     monkeypatch.setattr(cores, "visible_gpus", lambda named: ["GPU-a", "GPU-b"])

@@ -355,6 +355,14 @@ def test_waiting_for_a_core_may_be_unknown():
     assert not known.notes, "of one thread CPU time shows it"
 
 
+def test_what_the_hypervisor_takes_is_no_program_where_waiting_is_unknown():
+    script = events(no_core=None, steal=0.03)
+    script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    unknown, taken = run(ProcessOutcome(script, status=0))[0].notes
+    assert "does not count how long threads wait for a core" in unknown
+    assert taken.startswith("the hypervisor took 3.0% of the worst core's time, and the interval is wider")
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_back_end_alone_has_no_figures_of_eager(device):
     script = events(clean=0.0, no_core=0.02, alone=True)

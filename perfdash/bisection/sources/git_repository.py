@@ -279,9 +279,9 @@ def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revi
         tree = git("merge-tree", "--write-tree", ours, theirs, cwd=folder, env=env).decode().split()[0]
     except GitFailed as error:
         if error.code != 1:  # that of a conflict
-            raise UsageError(
-                f"{culprit.label} cannot be reverted: {_last(str(error))} (git 2.38 or later is needed)"
-            ) from error
+            is_old = error.code == 129 or "--write-tree" in str(error)  # 129: of a wrong usage
+            hint = " (git 2.38 or later is needed)" if is_old else ""
+            raise UsageError(f"{culprit.label} cannot be reverted: {_last(str(error))}{hint}") from error
         raise UsageError(
             f"{culprit.label} cannot be reverted on top of {bad.label}: later changes touch the same lines"
         ) from error
