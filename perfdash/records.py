@@ -102,8 +102,6 @@ class Case:
     # name of the configuration is no part of the identity: two with equal settings measure the same.
     settings: str = ""
     configuration: str = field(default=DEFAULT_CONFIGURATION, compare=False)
-    # What the suite sets of a step other than the defaults (Option.scenario), as JSON with sorted keys.
-    step: str = ""
 
     @property
     def name(self) -> str:
@@ -181,8 +179,7 @@ class Option:
     becomes an option of `perfdash run`, as every field of run_options.RunOptions does: a flag
     (cli/settings_flags.py), a PERFDASH_ variable and a key of perfdash.toml (settings.py). `above` and
     `at_least` are lower bounds. `configuration`: of a field of RunOptions: it is also a key of configuration
-    files, as every option of Specification with a help text is. `scenario`: in this one it decides what a
-    step is, so that a suite's value is a part of the case (Case.step).
+    files, as every option of Specification with a help text is.
     """
 
     help: str = ""
@@ -193,7 +190,6 @@ class Option:
     words: tuple[str, ...] = ()  # accepted beside a number, and resolved by settings.py
     training: bool = False  # in suite files only among the keys of `training`
     configuration: bool = False
-    scenario: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -227,24 +223,19 @@ class Specification:
         Option(
             "The optimizer of a training step: sgd, adam, none.  [default: that of the suite, or sgd]",
             training=True,
-            scenario="training",
         ),
     ] = "sgd"
-    new_tokens: Annotated[int, Option(above=0, scenario="generation")] = 32
-    cache: Annotated[Literal["dynamic", "static"], Option(scenario="generation")] = "dynamic"
+    new_tokens: Annotated[int, Option(above=0)] = 32  # of a generation
+    cache: Annotated[Literal["dynamic", "static"], Option()] = "dynamic"  # of a generation's keys and values
     sizes: Annotated[
         tuple[int, ...],
-        Option(
-            "With --scenario sizes: run one compiled model at these sizes.  [default: 2,4,8]",
-            scenario="sizes",
-        ),
+        Option("With --scenario sizes: run one compiled model at these sizes.  [default: 2,4,8]"),
     ] = ()
     sizes_of: Annotated[
         Literal["batch", "sequence", "image"],
         Option(
             "The dimension that --sizes changes: batch, sequence, image.  "
-            "[default: that of the suite, or batch]",
-            scenario="sizes",
+            "[default: that of the suite, or batch]"
         ),
     ] = "batch"
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side

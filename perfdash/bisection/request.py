@@ -34,6 +34,7 @@ from perfdash.runner.remeasurement import variables_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned
 from perfdash.suites.configuration import chosen
+from perfdash.suites.torchbench_checkout import suite_named
 from perfdash.worker import registry
 
 HIDDEN = "***"
@@ -186,7 +187,7 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     for name in of_night:
         given[name] = given.get(name) or RunSettings.model_fields[name].default
     settings = resolve(given, given=of_night)[0]
-    if metric == "eager" and not flags["backend"] and _runs_eager_alone(settings.scenario):
+    if metric == "eager" and not flags["backend"] and _runs_eager_alone(_scenario(settings)):
         settings = settings.model_copy(update={"backend": ("eager",)})  # nothing has to be compiled
     for configuration in chosen(settings.configuration):
         applied = configuration.applied(settings)
@@ -195,9 +196,16 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     return on_one_socket(settings.model_copy(update=alone))
 
 
-def _runs_eager_alone(scenario: str | None) -> bool:
+def _scenario(settings: RunSettings) -> str:
+    """The scenario of the case that is bisected, by its configuration, option or suite. Raises UsageError."""
+    configured = [configuration.values.get("scenario") for configuration in chosen(settings.configuration)]
+    suites = [suite_named(name, settings.torchbench).scenario for name in settings.suite]
+    return next(filter(None, [*configured, settings.scenario, *suites]), "inference")
+
+
+def _runs_eager_alone(scenario: str) -> bool:
     """Whether eager can be measured without a back end in a scenario."""
-    return (scenario or "inference") in registry.backend_facts("eager").SCENARIOS
+    return scenario in registry.backend_facts("eager").SCENARIOS
 
 
 def planned_case(settings: RunSettings) -> Planned:

@@ -267,23 +267,14 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
 def _of_measured_configurations(
     connection: sa.Connection, night: Panel, findings: list[Finding]
 ) -> list[Finding]:
-    """Drop the vanished cases that the night was not asked to run.
-
-    These are all of a configuration, and those whose step was edited in the suite.
-    """
+    """Drop the vanished cases of configurations that the night did not run at all: it was not asked to."""
     gone = [finding.case_id for finding in findings if finding.kind == "vanished"]
     if not gone:
         return findings
     tonight = [number for number, words in zip(night.case_ids, night.statuses[:, -1], strict=True) if words]
     cases = cases_by_id(connection, [*tonight, *(number for number in gone if number is not None)])
     measured = {_configuration(cases[number]) for number in tonight}
-    edited = {replace(cases[number], step="") for number in tonight}
-    absent = {
-        number
-        for number in gone
-        if number
-        and (_configuration(cases[number]) not in measured or replace(cases[number], step="") in edited)
-    }
+    absent = {number for number in gone if number and _configuration(cases[number]) not in measured}
     return [each for each in findings if each.kind != "vanished" or each.case_id not in absent]
 
 

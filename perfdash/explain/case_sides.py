@@ -41,7 +41,7 @@ def row_of(run: Imported, pattern: str) -> Row:
 
 def row_of_case(run: Imported, case: Case) -> Row:
     """The result of a case; of other settings or another batch size where the case was not measured."""
-    for ignored in ({}, {"settings": case.settings, "step": case.step}, {"batch_size": case.batch_size}):
+    for ignored in ({}, {"settings": case.settings}, {"batch_size": case.batch_size}):
         alike = [row for row in run.rows if replace(row.case, **ignored) == case]
         if len(alike) == 1:
             return alike[0]

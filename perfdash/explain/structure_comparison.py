@@ -6,9 +6,8 @@ where its fingerprint is; others are matched by their fused operators: changed, 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,14 +126,15 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
     else:
         kernels = match_kernels(before.kernels, after.kernels)
     settings = _settings(old, new)
+    run_options = _run_options(before, after)
     same_files = _same(old.get("loaded"), new.get("loaded"))
     if same_files is None:
         unknown.append("contents of the loaded files")
     findings = [
         *_packages(before.run, after.run),
         *settings,
-        *_run_options(before, after),
-        *_model_keys(old.get("model"), new.get("model")),
+        *run_options,
+        *_model_keys(old.get("model"), new.get("model"), {option.what for option in run_options}),
         *_contents(MODEL_FILE, old.get("model_files"), new.get("model_files")),
         *_registered(old.get("registered_operators"), new.get("registered_operators")),
         *_statuses(before.status, after.status),
@@ -364,12 +364,7 @@ def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference
 def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
     """Options by which two runs are on different testbeds, and what differs between their cases."""
     flat = [
-        {
-            **_flat(side.run.setting),
-            **_flat(json.loads(side.case.step or "{}")),
-            **_flat(side.case.options),
-            "batch size": side.case.batch_size,
-        }
+        {**_flat(side.run.setting), **_flat(side.case.options), "batch size": side.case.batch_size}
         for side in (before, after)
     ]
     return [
@@ -379,11 +374,15 @@ def _run_options(before: ExplainedSide, after: ExplainedSide) -> list[Difference
     ]
 
 
-def _model_keys(old: Any, new: Any) -> list[Difference]:
-    """Keys of the model in its suite file; records of an older perfdash have none."""
+def _model_keys(old: Any, new: Any, run_options: Collection[str]) -> list[Difference]:
+    """Keys of the model in its suite file that both records have; those of an older perfdash have fewer.
+
+    `run_options`: options that differ between the runs. They replace the suite's keys of the same name.
+    """
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
-    return _contents(MODEL_KEY, _flat(old), _flat(new))
+    both = (old.keys() & new.keys()) - set(run_options)
+    return _contents(MODEL_KEY, *(_flat({name: side[name] for name in both}) for side in (old, new)))
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:

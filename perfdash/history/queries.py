@@ -27,7 +27,7 @@ from perfdash.suggestions import did_you_mean, not_one_of
 
 CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
-    "amp_dtype", "settings", "configuration", "step",
+    "amp_dtype", "settings", "configuration",
 )  # fmt: skip
 T = TypeVar("T")
 _PASSING = [str(status) for status in PASSING]
@@ -191,8 +191,7 @@ def run_before(
     """The last run before a run that measured a case on the same testbed and is not excluded.
 
     A run in which the case was skipped, or failed because of the machine, did not measure it.
-    `other_settings`: on hosts of the same class, and whatever the settings of the run, and the settings and
-    the step of the case, were.
+    `other_settings`: on hosts of the same class, and whatever the settings of the run and the case were.
     """
     runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
     query = (
@@ -206,8 +205,9 @@ def run_before(
         .limit(1)
     )
     if other_settings:
-        others = ("settings", "configuration", "step")
-        named = {name: value for name, value in vars(case).items() if name not in others}
+        named = {
+            name: value for name, value in vars(case).items() if name not in ("settings", "configuration")
+        }
         same = [cases.c[name].is_not_distinct_from(value) for name, value in named.items()]
         query = query.where(beds.c.host_class == run.host_class, *same)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
@@ -258,7 +258,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
     Raises UsageError where its records were measured by different methods.
     """
     results = list(results)
-    host_class, setting, case_settings = testbed(info, *{result.case.scenario for result in results})
+    host_class, setting, case_settings = testbed(info)
     run = RunRow(
         name=info.id,
         started=info.started,
@@ -340,10 +340,8 @@ _SETTINGS = tuple(_DEFAULTS)
 _OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
-def testbed(info: RunInfo, *scenarios: str) -> tuple[str, dict[str, Any], str]:
+def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     """The host class and the setting of a run, and the settings of its cases that these replace.
-
-    `scenarios`: of its cases.
 
     Runs that differ in host class or setting are never compared. The setting names only options that differ
     from their defaults, so that an option added later leaves old runs on their testbeds. It includes the
@@ -351,25 +349,21 @@ def testbed(info: RunInfo, *scenarios: str) -> tuple[str, dict[str, Any], str]:
     cases instead (Case.settings), whether or not the run named the configuration.
     """
     environment = info.environment
-    setting, case_settings = setting_of_options(info.configuration, scenarios)
+    setting, case_settings = setting_of_options(info.configuration)
     setting |= _of_slots(info)
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
 
 
-def setting_of_options(options: Mapping[str, Any], scenarios: Collection[str]) -> tuple[dict[str, Any], str]:
+def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """What the options of a run add to its setting, and to the settings of its cases (see testbed).
-
-    An optimizer adds nothing where no case is of scenario training.
 
     `options`: as in run.json, so that both are known before the run measures anything.
     """
     setting = {
         name: options[name] for name in _SETTINGS if name in options and options[name] != _DEFAULTS[name]
     }
-    if "training" not in scenarios:
-        setting.pop("optimizer", None)
     return _without_configuration(setting, options.get("configuration"))
 
 

@@ -107,7 +107,6 @@ cases = Table(
         "settings", Text, nullable=False, server_default=""
     ),  # records.Case.settings, a part of the digest
     Column("configuration", Text, nullable=False, server_default="default"),  # its name, as measured last
-    Column("step", Text, nullable=False, server_default=""),  # records.Case.step, a part of the digest
     Index(None, "suite", "model"),
 )
 results = Table(

@@ -7,14 +7,14 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from perfdash.errors import UsageError
 from perfdash.history.results import RunRow
 from perfdash.records import Case
 from perfdash.runner.compatibility import measured_variables
-from perfdash.suites.suite_file import load_suite
+from perfdash.suites.suite_file import load_suite, suite_names
 
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
@@ -40,7 +40,8 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
         ("--backend", backend_of(case, ran), "inductor"),
     ):
         parts += [flag, value] if value != default else []
-    if {case.scenario, *map(_scenario_of, source)} != {"inference"}:
+    suites = [word for flag, word in pairwise(source) if flag == "--suite"]
+    if {case.scenario, *map(_scenario_of, suites)} != {"inference"}:
         parts += ["--scenario", case.scenario]
     if case.dynamic:
         parts.append("--dynamic")
@@ -56,12 +57,14 @@ def setting_of_run(run: RunRow | None) -> dict[str, Any]:
 
 
 @functools.cache
-def _scenario_of(suite: str) -> str:
-    """The scenario that a suite names; inference for any other word, and for a file that is gone."""
-    try:
-        return load_suite(suite).scenario
-    except UsageError:
-        return "inference"
+def _scenario_of(suite: str) -> str | None:
+    """The scenario that a shipped suite names; inference for other names.
+
+    None for a file of the user's own: it may be on another host, and it is not opened here.
+    """
+    if suite.endswith(".toml"):
+        return None
+    return load_suite(suite).scenario if suite in suite_names() else "inference"
 
 
 def with_options(setting: Mapping[str, Any], case: Case) -> dict[str, Any]:

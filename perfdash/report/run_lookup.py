@@ -130,7 +130,7 @@ class RunLookup:
             cases = [row.case for row in before.rows if row.status not in _NOT_MEASURED]
             if other_settings:
                 is_alike = before.run.host_class == run.host_class
-                cases = [replace(measured, settings=case.settings, step=case.step) for measured in cases]
+                cases = [replace(measured, settings=case.settings) for measured in cases]
             else:
                 is_alike = before.run.testbed_digest == run.testbed_digest
             if is_alike and case in cases:

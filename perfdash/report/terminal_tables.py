@@ -53,7 +53,7 @@ def own_cost(result: Result) -> float:
 
 
 # Of a case without a configuration.
-_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION), ("step", ""))
+_USUAL = (("settings", ""), ("configuration", DEFAULT_CONFIGURATION))
 
 
 def details(result: Result) -> str:

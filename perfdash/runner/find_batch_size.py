@@ -61,23 +61,24 @@ def next_size(start: int, fits: int, fails: int | None) -> int | None:
 def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
     """The sides to search: eager once a model, baseline dtype and kind of step, then every technique.
 
-    The first eager side of a model has no name of a configuration; those with another kind of step have.
+    An eager side is named by its configuration only where its model has several kinds of step.
     """
     to_search: list[tuple[Planned, str]] = []
+    running = [planned_case for planned_case in planned if planned_case.skip_reason is None]
+    steps: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
+    for planned_case in running:
+        steps.setdefault(_eager_model(planned_case), set()).add(_step(planned_case))
     eager: set[tuple[tuple[str, ...], tuple[Any, ...]]] = set()
     ways = set()
-    for planned_case in planned:
-        if planned_case.skip_reason is not None:
-            continue
+    for planned_case in running:
         dtype = planned_case.baseline_dtype or planned_case.case.dtype
-        model = planned_case.case.suite, planned_case.case.model, dtype, planned_case.case.scenario
-        step = planned_case.optimizer, planned_case.sizes
+        model, step = _eager_model(planned_case), _step(planned_case)
         if (model, step) not in eager:
-            is_first = all(other != model for other, _ in eager)
             eager.add((model, step))
             amp = planned_case.case.amp_dtype if dtype == "amp" else None
             plain = replace(planned_case.case, backend="eager", dtype=dtype, amp_dtype=amp, dynamic=False)
-            plain = replace(plain, configuration=DEFAULT_CONFIGURATION) if is_first else plain
+            if len(steps[model]) == 1:
+                plain = replace(plain, configuration=DEFAULT_CONFIGURATION)
             to_search.append(
                 (replace(planned_case, case=plain, variant={}, baseline_dtype=None, backend_file=None), EAGER)
             )
@@ -86,6 +87,16 @@ def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
             ways.add(planned_case.case)
             to_search.append((planned_case, BACKEND))
     return to_search
+
+
+def _eager_model(planned: Planned) -> tuple[str, ...]:
+    """What the eager sides of a model's cases share, but for the kind of step."""
+    case = planned.case
+    return case.suite, case.model, planned.baseline_dtype or case.dtype, case.scenario
+
+
+def _step(planned: Planned) -> tuple[Any, ...]:
+    return planned.optimizer, planned.sizes
 
 
 def find_batch_sizes(

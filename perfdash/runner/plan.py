@@ -242,7 +242,6 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
     identity = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     identity["sizes"] = list(identity["sizes"])  # as a plan file has them
-    identity["case"] = {key: value for key, value in plain["case"].items() if key != "step"}  # fields of it
     if identity.get("source"):
         identity["target"] = Path(identity["target"]).name
         identity["backend_file"] = identity.get("backend_file") and Path(identity["backend_file"]).name

@@ -138,9 +138,7 @@ def of_tonight(settings: RunSettings, plan: Plan) -> Plan:
     from perfdash.history.results import setting_of_options
     from perfdash.history.store import NoHistory, open_store
 
-    setting, case_settings = setting_of_options(
-        _kept_options(settings), {planned.case.scenario for planned in plan.cases}
-    )
+    setting, case_settings = setting_of_options(_kept_options(settings))
     known: dict[Case, NightsOfCase] = {}
     try:
         with open_store(settings.history, create=False) as store, store.read() as connection:
@@ -289,6 +287,13 @@ def measure(run: OpenRun, watcher: Watcher, say: Say) -> None:
     try:
         if run.settings.executor == "local" and (warning := load_warning()):
             say(warning)
+        optimizer = getattr(run.settings, "optimizer", None)
+        if optimizer and all(planned.case.scenario != "training" for planned in run.plan.cases):
+            say(
+                f"optimizer {optimizer} acts in no case of this run: none is of scenario training. A run "
+                "with this option is compared only with runs that have it too: leave it out, unless earlier "
+                "nights have it"
+            )
         orphans.end_strays()
         remove_abandoned_folders()
         cases = [run.plan.cases[index] for index in run.left]

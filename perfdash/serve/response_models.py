@@ -33,7 +33,6 @@ class CaseFields(Shape):
     dynamic: bool
     settings: str
     configuration: str
-    step: str
     amp_dtype: str | None
 
 

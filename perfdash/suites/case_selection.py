@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -280,7 +279,6 @@ def _plan(
     output_mb = settings.output_limit or setting("output_limit_mb", 64.0)
     freezing = bool(settings.inductor_config.get("freezing")) and "inductor_config" in _options_read(module)
     given = {name: getattr(settings, name, None) for name in _DECLARED}
-    case = replace(case, step=_step(setting, case.scenario, given))
     declared = {name: setting(name) if value is None else value for name, value in given.items()}
     declared["sizes"] = _sizes(declared["sizes"], case.scenario, settings)
     return Planned(
@@ -314,18 +312,6 @@ def _plan(
         cost_s=setting("cost_s"),
         **{name: value for name, value in declared.items() if value is not None},
     )
-
-
-def _step(setting: Setting, scenario: str, given: Mapping[str, Any]) -> str:
-    """Case.step: what the suite alone sets, and not an option of the run or of a configuration."""
-    defaults = {option.name: option.default for option in fields(Specification)}
-    step = {
-        name: setting(name, defaults[name])
-        for name, (_, option) in _DECLARED.items()
-        if option.scenario == scenario and given[name] is None
-    }
-    changed = {name: value for name, value in step.items() if value != defaults[name]}
-    return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else ""
 
 
 def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) -> tuple[int, ...]:

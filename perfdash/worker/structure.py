@@ -263,15 +263,25 @@ def settings_of(job: Any) -> dict[str, Any]:
     }
 
 
+# The keys of a suite that act in a step of one scenario only.
+_KEYS_OF_SCENARIO = {
+    "training": ("optimizer", "loss"),
+    "generation": ("new_tokens", "cache"),
+    "sizes": ("sizes", "sizes_of"),
+}
+
+
 def model_keys_of(job: Any) -> dict[str, Any]:
-    """What the model is built from, by the keys of its suite, without the place of its files."""
+    """How the model is built and stepped, by the keys of its suite, without the place of its files."""
     is_file = job.loader == "python"
+    of_step = {name: getattr(job, name) for name in _KEYS_OF_SCENARIO.get(job.case.scenario, ())}
     return {
         "loader": job.loader,
         "target": os.path.basename(job.target) if is_file else job.target,
         "config": {key: value for key, value in job.config.items() if key != "checkout"},
         "inputs": job.inputs,
         "variant": job.variant,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in of_step.items()},
     }
 
 

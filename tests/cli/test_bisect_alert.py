@@ -184,9 +184,15 @@ def test_eager_is_measured_beside_the_back_end_where_it_cannot_be_measured_alone
         metric="eager_ms",
     )  # fmt: skip
     of_alert = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
-    typed = {**BISECT, "suite": "timm", "model": "lcnet_050", "scenario": "sizes"}
-    for flags in (of_alert, typed):
+    typed = {**BISECT, "suite": "timm", "model": "lcnet_050"}
+    suite = tmp_path / "mine.toml"
+    suite.write_text('name = "mine"\nloader = "timm"\nscenario = "sizes"\n[[models]]\nname = "lcnet_050"\n')
+    of_suite = {**typed, "suite": str(suite)}
+    of_configuration = {**typed, "configuration": "dynamic-batch"}
+    for flags in (of_alert, {**typed, "scenario": "sizes"}, of_suite, of_configuration):
         assert planned_case(run_settings(flags, "eager")).case.backend == "inductor"
+    named = {**of_suite, "scenario": "inference"}
+    assert planned_case(run_settings(named, "eager")).case.backend == "eager"
 
 
 def test_a_case_of_configuration_socket_is_bisected_bound_to_its_socket(tmp_path, monkeypatch):

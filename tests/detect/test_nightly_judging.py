@@ -615,26 +615,6 @@ def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):
         assert alerts(quick) == [("model03", "vanished", None, 1, states)]
 
 
-def test_a_case_whose_step_was_edited_begins_anew_and_has_not_vanished(quick):
-    def change(night, name, values):
-        if name == "model03" and night >= 6:
-            values["backend_ms"] *= 3
-        return values
-
-    nights = farm(9, models=4, change=change)
-    for place in range(6, 9):
-        rows = [
-            replace(row, case=replace(row.case, step="{}")) if row.case.model == "model03" else row
-            for row in nights[place].rows
-        ]
-        nights[place] = replace(nights[place], rows=tuple(rows))
-    begin(quick, nights[:6])
-    for night in nights[6:]:
-        take_in(quick, [night])
-        judge_new(quick)
-    assert alerts(quick) == []
-
-
 def test_a_night_of_twelve_runs_has_as_long_a_baseline_as_one_of_one(quick):
     nights = farm(40, models=4)
     take_in(quick, [of_setting(night, threads) for night in nights for threads in range(1, 13)])

@@ -135,6 +135,29 @@ def test_an_edited_key_of_the_suite_is_named_and_the_host_is_not():
     assert "Keys of the model in its suite:\n  config depth: 2 -> 9\n" in text(explanation)
 
 
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms", "speedup"])
+def test_an_edited_step_of_the_suite_is_named_and_neither_build_nor_host(metric):
+    model = {"loader": "transformers", "target": "gpt2", "config": {}, "inputs": {}, "variant": {}}
+    old = {**PLAIN, "model": {**model, "new_tokens": 32, "cache": "dynamic"}}
+    new = {**PLAIN, "model": {**model, "new_tokens": 64, "cache": "dynamic"}}
+    found = told(new, old, metric)
+    assert found.startswith("The model has other keys in its suite (new_tokens: 32 -> 64)")
+    assert "host" not in found
+    assert "build" not in found
+    assert "suite" not in told(new, {**PLAIN, "model": model}), "a record without the key"
+
+
+def test_an_option_of_the_run_is_not_a_key_of_the_suite():
+    model = {"loader": "timm", "target": "vit", "optimizer": "sgd", "loss": "mean"}
+    before = side_of(run(GOOD).run, Row(CASE, "pass", {}, structure={**PLAIN, "model": model}))
+    other = run(BAD).run
+    other = replace(other, setting={**other.setting, "optimizer": "adam"})
+    new = {**PLAIN, "model": {**model, "optimizer": "adam"}}
+    found = sentence(compare(before, side_of(other, Row(CASE, "pass", {}, structure=new))))
+    assert found.startswith("Run with other options (optimizer: none -> adam)")
+    assert "suite" not in found
+
+
 def test_a_variable_of_the_shell_is_named():
     facts = {**run().run.environment, "variables": {"OMP_WAIT_POLICY": "passive"}}
     found = told(PLAIN, environment=facts)
@@ -235,12 +258,6 @@ def test_another_batch_size_is_named():
     other = replace(CASE, batch_size=8)
     found = sentence(compare(side(PLAIN), side(PLAIN, BAD, case=other)))
     assert found.startswith("Run with other options (batch size: 1 -> 8)")
-
-
-def test_an_edited_step_is_named():
-    before, after = (replace(CASE, step=f'{{"new_tokens":{tokens}}}') for tokens in (64, 128))
-    found = sentence(compare(side(PLAIN, case=before), side(PLAIN, BAD, case=after)))
-    assert found.startswith("Run with other options (new_tokens: 64 -> 128)")
 
 
 @pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])

@@ -136,7 +136,6 @@ def _as_it_was_before(connection, of_sqlite):
         "insert into result_artifacts select result_id, name, digest from result_texts "
         "join texts on texts.id = text_id",
         "drop table result_hosts",
-        "alter table cases drop column step",
         "drop table result_texts",
         "drop table texts",
         "alter table result_details drop column details",

@@ -79,13 +79,6 @@ def test_an_option_that_changes_what_is_measured_makes_another_testbed(option):
     assert plain.run.testbed_digest != other.run.testbed_digest
 
 
-def test_an_optimizer_makes_another_testbed_only_of_training():
-    plain, other = taken("2026-11-01", case()), taken("2026-11-02", case(), optimizer="adam")
-    assert plain.run.testbed_digest == other.run.testbed_digest
-    training = taken("2026-11-03", case(scenario="training"), optimizer="adam")
-    assert dict(training.run.setting) == {"optimizer": "adam"}
-
-
 def test_the_name_is_no_part_of_a_series_and_the_settings_are():
     assert case_digest(case(dynamic=True)) == case_digest(case(dynamic=True, configuration="dynamic"))
     assert case_digest(case()) != case_digest(case(settings=FREEZING))

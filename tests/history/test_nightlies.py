@@ -238,8 +238,7 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         connection.execute("drop table texts")
         for table in ("cases", "summaries"):
             connection.execute(f"alter table {table} drop column configuration")
-        for name in ("settings", "step"):
-            connection.execute(f"alter table cases drop column {name}")
+        connection.execute("alter table cases drop column settings")
         statement = connection.execute("select sql from sqlite_master where name = 'summaries'").fetchone()[0]
         connection.execute("drop table summaries")  # SQLite drops no column of a key
         for text in ("settings TEXT DEFAULT ('') NOT NULL,", ", settings)"):

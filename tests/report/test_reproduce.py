@@ -3,6 +3,7 @@ from __future__ import annotations
 import fnmatch
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -48,8 +49,22 @@ def test_inference_is_named_where_the_suite_has_another_scenario(tmp_path):
     for name in suite_names():
         words = command(Case(name, "m")).split()
         assert ("--scenario" in words) == (load_suite(name).scenario != "inference"), name
-    shown = command(Case("mine", "m"), {}, ("perfdash", "run", "--suite", str(suite)))
-    assert shown.endswith("--scenario inference")
+    for file in (str(suite), "gone.toml"):
+        shown = command(Case("mine", "m"), {}, ("perfdash", "run", "--suite", file))
+        assert shown.endswith("--scenario inference")
+
+
+def test_no_file_of_the_recorded_command_is_opened(monkeypatch):
+    def is_file(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    for suite, *ran in (
+        ("own", "--model", "/home/a/net.py:make"),
+        ("torchbench-checkout", "--torchbench", "/home/a/tb"),
+        ("n" * 300, "--suite", "n" * 300),
+    ):
+        assert "--scenario" not in command(Case(suite, "net.make"), {}, ("perfdash", "run", *ran))
 
 
 def test_where_the_model_came_from():
@@ -96,7 +111,8 @@ def test_a_name_is_no_wildcard():
 )
 def test_one_source_of_several(case, ran, source):
     shown = command(case, {}, ("perfdash", "run", *ran))
-    assert shown == f"perfdash run {source} --batch-size 1 --threads 1 --dtype float32"
+    scenario = " --scenario inference" if ".toml" in source else ""  # a file may name another
+    assert shown == f"perfdash run {source} --batch-size 1 --threads 1 --dtype float32{scenario}"
 
 
 def generic(rows, *ran):
@@ -111,7 +127,7 @@ def test_commands_alike_are_one():
     assert generic(rows) == f"perfdash run --suite NAME --models NAME --batch-size 2 {REST}"
     assert generic(rows, "--suite", "NAME.toml").startswith("perfdash run --suite NAME.toml --models NAME ")
     assert generic(rows[1:], "--suite", "NAME.toml") == (
-        f"perfdash run --suite NAME.toml --models 'b c' --batch-size 2 {REST}"
+        f"perfdash run --suite NAME.toml --models 'b c' --batch-size 2 {REST} --scenario inference"
     )
     sizes = [row("timm", f"m{size}", batch_size=size) for size in range(1, 41)]
     assert generic(sizes) == f"perfdash run --suite timm --models NAME --batch-size SIZE {REST}"

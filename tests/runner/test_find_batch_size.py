@@ -168,15 +168,18 @@ def test_eager_is_searched_once_for_each_optimizer():
         return replace(PLANNED, case=case, skip_reason=None, **fields)
 
     cases = [under("default"), under("adam", optimizer="adam"), under("freezing", env={}, compile_mode="x")]
-    of_sides = sides(cases)
-    of_eager = [planned for planned, side in of_sides if side == EAGER]
-    assert [(planned.optimizer, planned.case.configuration) for planned in of_eager] == [
+    assert [
+        (planned.optimizer, planned.case.configuration) for planned, side in sides(cases) if side == EAGER
+    ] == [
         ("sgd", "default"),
         ("adam", "adam"),
     ]
-    table = words([LargestBatch(planned.case, side, fits=8) for planned, side in of_sides])
-    assert table.count("eager float32 ") == 1
-    assert table.count("eager float32, adam ") == 1
+    for order, unnamed in ((cases, 1), (cases[::-1], 0), ([cases[1], cases[0]], 1)):
+        table = words([LargestBatch(planned.case, side, fits=8) for planned, side in sides(order)])
+        assert table.count("eager float32, adam ") == 1, order
+        assert table.count("eager float32 ") == unnamed, order
+    alone = words([LargestBatch(planned.case, side, fits=8) for planned, side in sides(cases[1:2])])
+    assert alone.count("eager float32 ") == 1, "of one kind of step"
 
 
 def test_a_step_over_several_batch_sizes_is_not_searched():

@@ -88,6 +88,22 @@ def test_a_part_knows_with_which_model_the_parts_before_it_were_measured(open_ru
     assert executed == [{}, {"f.py": "digest", "layers.py": "another"}]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "scenario", "warnings"),
+    [("adam", "inference", 1), ("adam", "training", 0), (None, "sizes", 0)],
+)
+def test_an_optimizer_that_acts_in_no_case_is_named(open_run, monkeypatch, optimizer, scenario, warnings):
+    monkeypatch.setattr(runs, "open_executor", lambda *_: nullcontext())
+    cases = [replace(each, case=replace(each.case, scenario=scenario)) for each in open_run.plan.cases[:1]]
+    cases = (*cases, *open_run.plan.cases[1:])
+    settings = open_run.settings.model_copy(update={"optimizer": optimizer})
+    said = []
+    runs.measure(
+        replace(open_run, settings=settings, plan=replace(open_run.plan, cases=cases)), None, said.append
+    )
+    assert sum("optimizer adam" in text for text in said) == warnings
+
+
 def test_a_run_that_was_interrupted_before_it_began_can_be_resumed(open_run, monkeypatch):
     def open_executor(*_):
         raise KeyboardInterrupt

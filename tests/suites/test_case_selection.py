@@ -145,28 +145,6 @@ def test_expansion(write):
     assert {p.tolerance for p in planned if p.case.dtype == "amp" and p.case.model == "a_small"} == {1e-3}
 
 
-@pytest.mark.parametrize(
-    ("scenario", "before", "after"),
-    [
-        ("generation", "new_tokens = 32", "new_tokens = 128"),
-        ("generation", 'cache = "static"', 'cache = "dynamic"'),
-        ("sizes", "sizes = [2, 4]", "sizes = [2, 64]"),
-        ("sizes", 'sizes_of = "sequence"', 'sizes_of = "image"'),
-        ("training", 'training = {optimizer = "sgd"}', 'training = {optimizer = "adam"}'),
-    ],
-)
-def test_what_a_suite_sets_of_a_step_is_a_part_of_the_case(write, scenario, before, after):
-    def planned(line, scenario=scenario, **options):
-        suite = load_suite(write(f'name = "m"\nloader = "timm"\n[[models]]\nname = "a"\n{line}\n'))
-        return select([suite], RunSettings(scenario=scenario, **options))[0].case
-
-    assert planned(before) != planned(after)
-    assert planned("").step == ""
-    assert planned(before, "inference") == planned(after, "inference")
-    if scenario == "training":  # what the user or a configuration sets is a part of the testbed or settings
-        assert planned(after, optimizer="adam") == planned(before)
-
-
 def test_selection(write):
     suite = load_suite(write(GOOD))
     names = lambda **setting: [p.case.model for p in select([suite], RunSettings(**setting))]  # noqa: E731

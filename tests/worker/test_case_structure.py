@@ -14,6 +14,7 @@ import pytest
 
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import compare
+from perfdash.records import Case, Job
 from tests.explain.sides import BAD, side
 from tests.lazy import lazy
 
@@ -212,14 +213,23 @@ def test_a_failed_guard_has_its_place_and_no_code(reason, guard):
 
 
 def test_the_keys_of_a_model_hold_no_place_of_files():
-    job = SimpleNamespace(
-        loader="python", target="/home/me/net.py:make", config={"depth": 2}, inputs={"size": [3]}, variant={}
-    )
-    assert structure.model_keys_of(job) == {**vars(job), "target": "net.py:make"}
-    job = SimpleNamespace(
-        loader="torchbench", target="dcgan", config={"checkout": "/b"}, inputs={}, variant={}
-    )
-    assert structure.model_keys_of(job) == {**vars(job), "config": {}}
+    keys = {"loader": "python", "target": "/a/net.py:make", "config": {"depth": 2}, "inputs": {"size": [3]}}
+    job = Job(Case("own", "net.make"), **keys)
+    assert structure.model_keys_of(job) == {**keys, "target": "net.py:make", "variant": {}}
+    job = Job(Case("s", "dcgan"), "torchbench", "dcgan", config={"checkout": "/b"})
+    assert structure.model_keys_of(job)["config"] == {}
+
+
+@pytest.mark.parametrize(("scenario", "of_step"), [
+    ("inference", {}),
+    ("training", {"optimizer": "sgd", "loss": "mean"}),
+    ("generation", {"new_tokens": 32, "cache": "static"}),
+    ("sizes", {"sizes": [2, 4], "sizes_of": "batch"}),
+])  # fmt: skip
+def test_the_keys_of_a_model_are_those_that_act_in_its_scenario(scenario, of_step):
+    job = Job(Case("s", "m", scenario=scenario), "l", "m", loss="mean", cache="static", sizes=(2, 4))
+    own = {"loader": "l", "target": "m", "config": {}, "inputs": {}, "variant": {}}
+    assert structure.model_keys_of(job) == {**own, **of_step}
 
 
 def test_operators_with_underscores_are_told_apart():
