@@ -117,9 +117,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
+    # What is sampled in this process freezes all and lets it go again.
+    gc.freeze = gc.unfreeze = lambda: None
 
 
 _begun: Path | None = None
+_freeze = gc.freeze
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -131,7 +134,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path != _begun:
         _begun = item.path
         gc.collect()
-        gc.freeze()
+        _freeze()
 
 
 class ShowFailures:

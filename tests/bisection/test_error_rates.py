@@ -28,6 +28,7 @@ def simulation():
     del sys.modules[spec.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["2 sigma", "3 sigma", "5 sigma", "3 sigma, bias", "3 sigma, 10 % broken", "no effect"]
 )

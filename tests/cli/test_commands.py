@@ -51,6 +51,7 @@ def test_config_shows_origins(command, tmp_path):
     assert values["env"]["value"] == {"HF_TOKEN": "***"}
 
 
+@pytest.mark.slow
 def test_doctor(command):
     ran = command("doctor")
     assert ran.code == 0, ran.err
@@ -107,6 +108,7 @@ def test_wrong_input_is_one_clear_message(command, arguments, code, words):
     assert not ran.out or arguments[0] != "run" or "Saved" not in ran.out
 
 
+@pytest.mark.slow
 def test_device_and_options_that_this_torch_has_not(command):
     import torch
 

@@ -445,6 +445,7 @@ def test_of_people_who_exclude_a_run_at_once_one_does_and_the_others_are_reporte
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(25, 31)), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=trials(2), phases=[Phase.explicit, Phase.generate])
 @example(steps=[(True, 28), (True, 29), (False, 28)])
 @example(steps=[(True, 31), (True, 27), (False, 31), (False, 27)])

@@ -164,6 +164,7 @@ def test_no_page_has_a_secret(store, site, monkeypatch):
     assert not [name for name, data in files(site).items() if b"correct-horse" in data]
 
 
+@pytest.mark.slow
 def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
     """Through all that can happen to a history."""
     fill(store, range(124))
@@ -306,6 +307,7 @@ def test_no_password_is_left_in_the_folder(store, site):
     assert json.loads((site / MARKER).read_text())["store"] == store.shown
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_server_gives_the_same_site_as_a_file(store, site, tmp_path, postgres_address):
     with open_store(postgres_address) as served:

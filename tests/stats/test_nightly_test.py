@@ -236,6 +236,7 @@ def test_few_nights_and_missing_nights():
     assert not judge(host(1, nights=1)).judged.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["t3", "outliers"])
 @pytest.mark.parametrize(("series", "months"), [(1, 20), (5, 50), (20, 200)])
 def test_small_hosts_raise_no_more_false_alerts_than_large_ones(simulation, kind, series, months):

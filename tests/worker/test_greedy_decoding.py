@@ -135,6 +135,7 @@ def test_prefill_and_each_step_lie_between_marks(cache):
     assert calls.seen == ["mark", PROMPT, "mark"]
 
 
+@pytest.mark.slow
 @MODELS
 @pytest.mark.parametrize(("cache", "graphs"), [("static", 2), ("dynamic", 3)])
 def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):

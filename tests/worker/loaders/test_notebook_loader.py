@@ -76,6 +76,7 @@ def test_a_job_without_a_model_is_refused(receive):
         notebook.load(job())
 
 
+@pytest.mark.slow
 def test_the_model_of_a_cell_is_made_in_another_process_and_compiled_by_its_global_names():
     """The first traced frame is torch's, so guards look for FACTOR in `__main__`."""
     more = 'import torch\nprint(torch.compile(module, backend="eager")(*inputs).shape)\n'

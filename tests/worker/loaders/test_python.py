@@ -31,6 +31,7 @@ def imports(monkeypatch):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
 
 
+@pytest.mark.slow
 def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
     """Or every build that is bisected would be the checkout."""
     for name in ("checkout", "build"):
