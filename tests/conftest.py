@@ -122,7 +122,7 @@ def pytest_collection_finish() -> None:
 
 
 _begun: Path | None = None
-_freeze = gc.freeze
+_freeze, _unfreeze = gc.freeze, gc.unfreeze
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -192,6 +192,7 @@ class Ran:
 
 def pytest_unconfigure() -> None:
     _server.close()
+    _unfreeze()  # some libraries complain of objects that are never freed
 
 
 def perfdash(
