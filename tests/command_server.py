@@ -232,6 +232,8 @@ def _become(call: dict, *streams: int) -> None:
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # The server ignores Ctrl-C where a shell started it in the background, as ci/test.sh does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if call["umask"] is not None:
         os.umask(call["umask"])
     sys.stdout = io.TextIOWrapper(_stream(1), encoding="utf-8", errors="strict")

@@ -186,10 +186,12 @@ def serve(listening: socket.socket) -> None:
             for name in registry.names(kind):
                 registry.find(kind, name)
     _read_metadata_once()
+    path = list(sys.path)
     logging.disable()  # importing some of it warns that there is no GPU
     with contextlib.suppress(Exception):  # another torch: its workers are slower
         _import_what_compiling_imports()
     logging.disable(logging.NOTSET)
+    sys.path[:] = path  # setuptools adds the packages that it brings, which a worker does not begin with
     gc.collect()
     gc.freeze()
     gc.freeze = gc.unfreeze = lambda: None
