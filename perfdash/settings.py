@@ -146,6 +146,9 @@ def resolve(
         variable = f"PERFDASH_{key.upper()}"
         if environ.get(variable):
             values[key], origins[key] = environ[variable], variable
+    if flags.get("model"):  # it replaces the suites of variable and file
+        values.pop("suite", None)
+        origins["suite"] = "default"
     for key, value in flags.items():
         if key in given or (value is not None and value is not False and value not in ((), [])):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"

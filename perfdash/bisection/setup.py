@@ -24,6 +24,7 @@ from perfdash import __version__
 from perfdash.bisection import events
 from perfdash.bisection.engine import Engine, Notify
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
+from perfdash.bisection.environments.commits_builder import TOOL_VARIABLES
 from perfdash.bisection.journal import Journal, find
 from perfdash.bisection.metrics import metric_named, refuse_unmeasured_part
 from perfdash.bisection.replay import Bisection
@@ -178,9 +179,9 @@ def resumed(
         begun = bisection.begun
         if not flags["confirm"]:
             begun["confirm"] = False
-        refuse_other_host(begun, host.facts())
         request = resumed_request(begun, flags)
         recipes = request.recipes()
+        refuse_other_host(begun, host.facts(), builds=any(recipe.build for recipe in recipes))
         settings = _resumed_settings(begun, flags, here)
         planned = _resumed_case(begun, settings)
         context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
@@ -341,11 +342,12 @@ def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> Bise
     )
 
 
-def refuse_other_host(begun: events.Event, facts: dict[str, Any]) -> None:
+def refuse_other_host(begun: events.Event, facts: dict[str, Any], builds: bool) -> None:
     """Raise UsageError where a bisection was begun on another host, or in another shell, than facts has.
 
     Compared is what `run --resume` compares, as far as the journal has it (older ones have few facts), but
-    for the variables that the bisection sets itself.
+    for the variables that the bisection sets itself: it measures with them. builds: it builds commits, with
+    the variables of compilers that the shell has.
     """
     here = host.host_class(facts)
     if here != begun["host_class"]:
@@ -356,6 +358,7 @@ def refuse_other_host(begun: events.Event, facts: dict[str, Any]) -> None:
     then = begun.get("facts", {})
     now = {name: facts.get(name) for name in then}
     own = {name for key in ("settings", "planned") for name in (begun.get(key) or {}).get("env", {})}
+    own = {name for name in own if not (builds and TOOL_VARIABLES.fullmatch(name))}
     if changes := differences(*(fingerprint(_without(own, side)) for side in (then, now))):
         raise UsageError(
             f"{begun['name']} was measured with other settings of the host or the shell (then | now), and "

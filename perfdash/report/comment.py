@@ -26,7 +26,7 @@ from perfdash.report.full_tables import full_tables, reason
 from perfdash.report.markdown import code, document, escaped, fenced, folded, in_html, link, plain, table
 from perfdash.report.night import Night, compared_with, headline, noise_floor
 from perfdash.report.number_format import percent_change
-from perfdash.report.reproduce import command, setting_of_run
+from perfdash.report.reproduce import command_of_run
 from perfdash.stats.speedup import null_warning
 
 LARGEST = 15_000  # bytes; GitHub shows it at once, and a person reads it in two minutes
@@ -137,9 +137,7 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -
         if member.case
     ]
     commands = list(
-        dict.fromkeys(
-            plain(command(case, setting_of_run(night.run), night.run.command), 2000) for case in again
-        )
+        dict.fromkeys(plain(command_of_run(case, night.run, night.run.command), 2000) for case in again)
     )
     if commands and shown:
         more = [f"# and {len(commands) - shown} more"] if len(commands) > shown else []

@@ -14,7 +14,7 @@ from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.night import Night, gpus_of, package_versions
 from perfdash.report.published_totals import published
-from perfdash.report.reproduce import command, pattern, setting_of_run
+from perfdash.report.reproduce import command_of_run, pattern
 from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 from perfdash.report.step_tables import StepTable, generation, training
 
@@ -179,7 +179,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     if failures:
         parts.append("Failures\n\n" + "\n".join(failures))
     if night.run.origin == "perfdash":
-        commands = [command(row.case, setting_of_run(night.run), night.run.command) for row in rows]
+        commands = [command_of_run(row.case, night.run, night.run.command) for row in rows]
         parts.append("A row again\n\n" + fenced(_generic(rows, commands)))
     if site:
         pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in rows)

@@ -14,7 +14,7 @@ from perfdash.report.cause_text import ReportedCause
 from perfdash.report.commit_links import commit_ranges
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
 from perfdash.report.number_format import percent_change, with_unit
-from perfdash.report.reproduce import command, setting_of_run
+from perfdash.report.reproduce import command_of_run
 
 _TITLE = 200  # GitHub takes 256 characters
 _WHY = 600  # characters
@@ -62,7 +62,7 @@ def body(
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(evidence.changed))}")
     if evidence.case:
         run = bad or evidence.seen or good
-        again = command(evidence.case, setting_of_run(run), ran)
+        again = command_of_run(evidence.case, run, ran)
         parts.append(f"Measure it again:\n\n{fenced(plain(again, 2000))}")
     parts.append(
         "perfdash opened this issue. It closes it when this is fixed, and opens it again should it come back "
@@ -112,7 +112,7 @@ def cause_body(
     if cause.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(cause.changed))}")
     cases = [member.case for member in cause.members if member.case][:_COMMANDS]
-    commands = dict.fromkeys(plain(command(case, setting_of_run(bad), ran), 2000) for case in cases)
+    commands = dict.fromkeys(plain(command_of_run(case, bad, ran), 2000) for case in cases)
     if commands:
         parts.append("Measure the worst again:\n\n" + fenced("\n".join(commands)))
     parts.append(

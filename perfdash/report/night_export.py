@@ -19,7 +19,7 @@ from perfdash.records import variation
 from perfdash.report.dashboard_tables import several_configurations
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night
-from perfdash.report.reproduce import command, setting_of_run
+from perfdash.report.reproduce import command_of_run
 
 _CASE = ("suite", "model", "device", "dtype", "amp_dtype", "batch_size", "threads", "scenario", "backend",
          "dynamic")  # fmt: skip
@@ -69,7 +69,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                     **row.values,
                     "others": dict(row.others),
                     "details": dict(row.details),
-                    "command": command(row.case, setting_of_run(run), run.command) if by_perfdash else None,
+                    "command": command_of_run(row.case, run, run.command) if by_perfdash else None,
                 }
                 for row in night.rows
             ],

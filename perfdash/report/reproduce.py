@@ -20,12 +20,14 @@ from perfdash.suites.suite_file import load_suite, suite_names
 _SOURCES = ("--suite", "--model", "--torchbench")
 # What the suites of --model and --torchbench are called.
 OWN, _CHECKOUT = "own", "torchbench-checkout"
+# Variables that concern the machine and its programs, not the measurement. Nor do values that are paths.
+_OF_THE_MACHINE = re.compile(r"LD_PRELOAD|CC|CXX|CFLAGS|CXXFLAGS|\w+_VERSION")
 
 
 def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[str] = ()) -> str:
     """One line for a shell.
 
-    `setting`: of the testbed, or of a run (setting_of_run); `ran`: the command line of the run.
+    `setting`: of the testbed; `ran`: the command line of the run.
     """
     source = source_of(case, ran)
     parts = ["perfdash", "run", *source]
@@ -40,20 +42,33 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
         ("--backend", backend_of(case, ran), "inductor"),
     ):
         parts += [flag, value] if value != default else []
-    suites = [word for flag, word in pairwise(source) if flag == "--suite"]
-    if {case.scenario, *map(_scenario_of, suites)} != {"inference"}:
+    if {case.scenario, *map(_scenario_of, _suites(source))} != {"inference"}:
         parts += ["--scenario", case.scenario]
     if case.dynamic:
         parts.append("--dynamic")
     return shlex.join([*parts, *_settings(with_options(setting or {}, case))])
 
 
-def setting_of_run(run: RunRow | None) -> dict[str, Any]:
-    """The setting of a run with the variables that its shell had, as if each was given by --env."""
+def command_of_run(case: Case, run: RunRow | None, ran: Sequence[str]) -> str:
+    """`command` with the variables of the run's shell as --env, as far as they hold on any machine.
+
+    A suite file of the user's own may set variables, which --env would replace: then there are none.
+    """
     if run is None:
-        return {}
-    variables = measured_variables(run.facts.get("variables") or {})
-    return {**run.setting, "env": {**variables, **run.setting.get("env", {})}}
+        return command(case, {}, ran)
+    variables = {
+        name: value
+        for name, value in measured_variables(run.facts.get("variables") or {}).items()
+        if "/" not in value and not _OF_THE_MACHINE.fullmatch(name)
+    }
+    if {*_suites(source_of(case, ran))} - {*suite_names(), _CHECKOUT}:
+        variables = {}
+    return command(case, {**run.setting, "env": {**variables, **run.setting.get("env", {})}}, ran)
+
+
+def _suites(source: Sequence[str]) -> list[str]:
+    """The suites of source_of."""
+    return [word for flag, word in pairwise(source) if flag == "--suite"]
 
 
 @functools.cache

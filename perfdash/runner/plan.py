@@ -7,6 +7,7 @@ them together again. So the plan of a shard holds all cases, and which of them a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
@@ -114,8 +115,9 @@ def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     for suite in sorted(suites, key=lambda suite: suite.name not in suite_names()):
-        name = suite.dynamo_name or suite.name
-        names.setdefault(suite.name, suite.name if name in names.values() else name)
+        numbered = (f"{suite.name}_{number}" for number in itertools.count(2))
+        words = itertools.chain((suite.dynamo_name or suite.name, suite.name), numbered)
+        names.setdefault(suite.name, next(word for word in words if word not in names.values()))
     return names
 
 

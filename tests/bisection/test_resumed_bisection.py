@@ -135,7 +135,7 @@ def test_it_is_resumed_with_the_settings_of_the_host_and_the_shell_that_it_began
     }  # fmt: skip
     refused = pytest.raises(UsageError, match=why) if why else nullcontext()
     with refused:
-        refuse_other_host(Script.step(10, at=5).begun(facts=facts), facts | now)
+        refuse_other_host(Script.step(10, at=5).begun(facts=facts), facts | now, builds=False)
 
 
 @pytest.mark.parametrize(
@@ -153,18 +153,31 @@ def test_variables_that_the_bisection_sets_itself_may_be_others_in_the_shell(own
     plain = {**night, "aten_cpu_capability": "default", "variables": {}}
     for then, now in ((night, plain), (plain, night)):
         begun = Script.step(10, at=5).begun(facts=then, **own)
-        refuse_other_host(begun, now)
+        refuse_other_host(begun, now, builds=True)
         surplus = {**now, "variables": {**now["variables"], "OMP_B": "1"}}
         with pytest.raises(UsageError, match=r"OMP_B: none \| 1"):
-            refuse_other_host(begun, surplus)
+            refuse_other_host(begun, surplus, builds=True)
+
+
+@pytest.mark.parametrize("key", ["planned", "settings"])
+def test_variables_of_compilers_stay_the_same_where_commits_are_built(key):
+    """The bisection sets them for the measurement; a build has those of the shell."""
+    variables = {"CXXFLAGS": "-O3", "OMP_A": "1"}
+    plain = {"cpu": "Some CPU", "cores": 8, "variables": {}}
+    night = {**plain, "variables": variables}
+    for then, now, why in ((night, plain, r"-O3 \| none"), (plain, night, r"none \| -O3")):
+        begun = Script.step(10, at=5).begun(facts=then, **{key: {"env": variables}})
+        with pytest.raises(UsageError, match=f"\n  variable CXXFLAGS: {why}\nSet them"):
+            refuse_other_host(begun, now, builds=True)
+        refuse_other_host(begun, now, builds=False)
 
 
 def test_a_journal_without_variables_is_resumed():
     begun = Script.step(10, at=5).begun(facts={"cpu": "Some CPU", "governor": "performance"})
     here = {"cpu": "Some CPU", "cores": 8, "governor": "performance", "variables": {"OMP_A": "1"}}
-    refuse_other_host(begun, here)
+    refuse_other_host(begun, here, builds=True)
     del begun["facts"]
-    refuse_other_host(begun, here)
+    refuse_other_host(begun, here, builds=True)
 
 
 def test_it_is_resumed_on_a_gpu_of_the_same_kind(monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from perfdash.records import Case
 from perfdash.report.full_tables import _generic, _marked
-from perfdash.report.reproduce import command, pattern, setting_of_run
+from perfdash.report.reproduce import command, command_of_run, pattern
 from perfdash.suites.suite_file import load_suite, suite_names
 from tests.history.made import run
 from tests.report.nights import row
@@ -30,10 +31,51 @@ def test_a_case_and_the_setting_it_was_measured_in():
 def test_variables_of_the_shell_of_a_run_are_set():
     """A regression may show only with them, and whoever repeats the command has another shell."""
     variables = {"ONEDNN_MAX_CPU_ISA": "AVX2", "A": "shell", "OMP_NUM_THREADS": "8", "HF_HOME": "/hub"}
-    of_run = run("2026-11-01", (), setting={"env": {"A": "own"}}).run
-    of_run = replace(of_run, environment={**of_run.environment, "variables": variables})
-    shown = command(Case("timm", "m"), setting_of_run(of_run))
+    shown = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"A": "own"}), ())
     assert shown.endswith("--dtype float32 --env ONEDNN_MAX_CPU_ISA=AVX2 --env A=own")
+
+
+def run_in_shell(variables, **setting):
+    of_run = run("2026-11-01", (), setting=setting).run
+    return replace(of_run, environment={**of_run.environment, "variables": variables})
+
+
+def test_variables_that_concern_a_machine_are_not_set():
+    """Comments are public, and another machine has no such files."""
+    variables = {
+        "LD_PRELOAD": "libtcmalloc.so", "CC": "gcc-14", "CXX": "/home/alice/bin/g++",
+        "CFLAGS": "-I/home/alice", "CXXFLAGS": "-march=native", "TORCH_EXTENSIONS": "/home/alice/x",
+        "CUDA_VERSION": "12.8.1", "ONEDNN_MAX_CPU_ISA": "AVX2",
+    }  # fmt: skip
+    shown = command_of_run(Case("timm", "m"), run_in_shell(variables), ())
+    assert shown.endswith("--dtype float32 --env ONEDNN_MAX_CPU_ISA=AVX2")
+    given = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"CC": "gcc-14"}), ())
+    assert given.endswith("--env ONEDNN_MAX_CPU_ISA=AVX2 --env CC=gcc-14")
+
+
+@pytest.mark.parametrize(
+    ("case", "ran", "is_set"),
+    [
+        (Case("mine", "m"), ["--suite", "mine.toml"], False),
+        (Case("mine", "m"), ["--suite", "mine.toml", "--torchbench", "/b"], False),
+        (Case("mine", "m"), [], False),  # perfdash.toml named the file
+        (Case("timm", "m"), ["--suite", "mine.toml,timm"], True),
+        (Case("own", "net.make"), ["--model", "net.py:make"], True),
+        (Case("torchbench-checkout", "m"), ["--torchbench", "/b"], True),
+        (Case("torchbench-checkout", "m"), ["--suite", "torchbench-checkout,timm"], True),
+    ],
+)
+def test_a_variable_that_a_suite_file_may_set_is_not_set(case, ran, is_set):
+    """--env goes before the suite, and the suite before the shell: the night measured with the suite's."""
+    shown = command_of_run(case, run_in_shell({"TORCHINDUCTOR_FREEZING": "1"}), ("perfdash", "run", *ran))
+    assert ("--env TORCHINDUCTOR_FREEZING=1" in shown) == is_set
+
+
+def test_suites_of_perfdash_set_no_variables():
+    """The command that repeats a case of theirs sets those of the night's shell."""
+    for suite in map(load_suite, suite_names()):
+        for model, scenario in itertools.product(suite.models, ("inference", "training")):
+            assert not suite.setting(model, "env", scenario=scenario), (suite.name, model.name)
 
 
 def test_what_is_as_always_is_not_reported():

@@ -189,6 +189,16 @@ def test_a_suite_of_perfdash_keeps_its_dynamo_name_beside_one_of_a_user(tmp_path
         assert names == {"timm": "timm_models", "mine": "mine"}
 
 
+def test_a_suite_that_is_named_as_the_files_of_another_has_files_of_its_own(tmp_path):
+    files = [tmp_path / f"{name}.toml" for name in ("timm_models", "timm_models_2")]
+    for file in files:
+        file.write_text(f'name = "{file.stem}"\nloader = "timm"\n[[models]]\nname = "resnet18"\n')
+    _, names = make_plan(RunSettings(suite=("timm", *map(str, files))), uncut=True)
+    assert names == {
+        "timm": "timm_models", "timm_models": "timm_models_2", "timm_models_2": "timm_models_2_2",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("my_nets", "both named 'my_nets'"), ("my-nets", "named 'my_nets' and 'my-nets'")]
 )

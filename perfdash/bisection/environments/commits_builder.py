@@ -29,7 +29,7 @@ from perfdash.errors import MachineError
 
 _GIB = 1 << 30
 # The user's variables that change what compilers and build tools produce.
-_TOOL_VARIABLES = re.compile(
+TOOL_VARIABLES = re.compile(
     r"(CC|CXX|CPP|FC|LD|AR|CUDACXX|CUDA_HOME|CUDA_PATH|TORCH_CUDA_ARCH_LIST|DEBUG|REL_WITH_DEB_INFO|BLAS|"
     r"(C|CXX|CPP|LD|F|FC|ARCH|RUST|CUDA|NVCC_(AP|PRE)PEND_)FLAGS|CPATH|LIBRARY_PATH|C(PLUS)?_INCLUDE_PATH|"
     r"(CMAKE|USE)_.*)"
@@ -74,7 +74,7 @@ def ccache(folder: Path) -> dict[str, str]:
 
 def toolchain() -> str:
     """The compilers of this machine and their variables, which decide a build's content."""
-    variables = {key: value for key, value in sorted(os.environ.items()) if _TOOL_VARIABLES.fullmatch(key)}
+    variables = {key: value for key, value in sorted(os.environ.items()) if TOOL_VARIABLES.fullmatch(key)}
     variables.pop("CMAKE_BUILD_PARALLEL_LEVEL", None)
     versions = []
     for name in (os.environ.get("CC") or "cc", os.environ.get("CXX") or "c++", "nvcc"):
