@@ -252,6 +252,8 @@ def _rolled_back(
     if state == NEW and "remeasured" in alert.details and alert.state != DISMISSED:
         state = CONFIRMED
     alert = _before_its_returns(alert, state, places, since)
+    reopened = alert_states.unacknowledged(replace(alert, state=state), at[:10], at)
+    state = reopened.state if reopened else state
     details = dict(alert.details)
     fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:
