@@ -524,6 +524,36 @@ def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_
     assert [alert[4] for alert in alerts(quick)] == [["new", "dismissed"]]
 
 
+@pytest.mark.parametrize(
+    ("machines", "broken", "states"),
+    [
+        (5, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 12, 2), ["new", "confirmed", "open"]),
+    ],
+    ids=["torch, five in turn", "torch, two in turn", "one of two in turn"],
+)
+def test_a_failure_where_machines_measure_in_turn_is_one_alert(quick, machines, broken, states):
+    """A failure of torch ends on the first night that passes, whichever machine measured it."""
+
+    def statuses(night, name):
+        return "crash" if name == "model03" and night in broken else "pass"
+
+    nights = [
+        replace(night, run=replace(night.run, host=f"farm-{place % machines}"))
+        for place, night in enumerate(farm(12, 4, statuses=statuses))
+    ]
+    judge_nights(quick, nights[:6], first=6)
+    seen = []
+    for night in nights[6:]:
+        take_in(quick, [night])
+        judge_new(quick)
+        seen.append([alert[4] for alert in alerts(quick)])
+    assert seen[-1] == [states]
+    if states[-1] == "fixed":
+        assert seen[2] == [states]
+
+
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
 def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
