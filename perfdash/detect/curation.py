@@ -81,16 +81,11 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
                 f"{run.name} was excluded{by}: {run.excluded}; `perfdash history exclude {run.name} --undo` "
                 "brings it back"
             )
-        return run, exclude_run(connection, run, why)
-
-
-def exclude_run(connection: sa.Connection, run: RunLine, why: str) -> int:
-    """Exclude a run; returns the number of nights to judge again."""
-    _mark(connection, run, why)
-    nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
-    _move_alerts(connection, run)
-    record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
-    return nights
+        _mark(connection, run, why)
+        nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
+        _move_alerts(connection, run)
+        record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
+        return run, nights
 
 
 def restore(store: Store, name: str, why: str | None = None) -> tuple[RunLine, int]:
@@ -257,6 +252,8 @@ def _rolled_back(
     if state == NEW and "remeasured" in alert.details and alert.state != DISMISSED:
         state = CONFIRMED
     alert = _before_its_returns(alert, state, places, since)
+    reopened = alert_states.unacknowledged(replace(alert, state=state), at[:10], at)
+    state = reopened.state if reopened else state
     details = dict(alert.details)
     fixed_run = details.pop("fixed_run_id", None)
     if state == FIXED:

@@ -24,6 +24,7 @@ NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
 # Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
 _LOOKED_BACK = 10
+_DAYS_OF_A_TURN = 3  # with results, of each machine's last two runs, if two machines measure in turn
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
 _SETTLED = 40  # nights ago: no act of a person has them judged again
@@ -177,15 +178,20 @@ def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevel
     """Whether only another machine shows the change of an alert without noise, as before the last night.
 
     The last night's machine did not show it on its previous night either, and since then the last night of
-    another machine did.
+    another machine did. Where more than two machines measure in turn, its previous night is too long ago:
+    since then a failure of torch may have begun and ended.
     """
     tonight = panel.runs[-1]
+    days = {tonight.started[:10]}
     beside: dict[tuple[str, ...], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
         run = panel.runs[nights - 1]
         observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
         if observation == UNKNOWN:
             continue
+        days.add(run.started[:10])
+        if len(days) > _DAYS_OF_A_TURN:
+            return False
         if not other_machine(run, tonight):
             return observation == BACK and AGAIN in beside.values()
         beside.setdefault(tuple(run.hosts), observation)

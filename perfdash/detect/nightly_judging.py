@@ -10,14 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import (
-    LATEST,
-    exclude_run,
-    judge_again_from,
-    raised_again,
-    undo_replaced,
-    withdrawn_alerts,
-)
+from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdrawn_alerts
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
@@ -40,7 +33,6 @@ from perfdash.detect.nights import (
     is_first_of_its_week,
     is_of_the_week,
     later_judged_first,
-    latest_start,
     runs_before,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -63,7 +55,6 @@ from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS, sensitivity
 
-_DATES_OF_A_NIGHT = 2  # its runs may begin before and after midnight
 _FEWEST = 3  # nights from which noise is estimated
 
 
@@ -109,7 +100,6 @@ def judge_new(
     """
     _end_acknowledgements(store)
     _undo_replaced_nights(store)
-    _exclude_runs_of_the_future(store, warn)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         waiting: list[RunLine] = []
@@ -121,7 +111,7 @@ def judge_new(
                 if begins_in_the_future(run):
                     warn(
                         f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is not "
-                        "judged. If it was the clock of the run, exclude it: "
+                        "judged before that date. If the clock of the run was wrong, exclude it: "
                         f'`perfdash history exclude {run.name} --because "wrong clock"`'
                     )
                 elif run.judged is None and run.results:
@@ -210,41 +200,6 @@ def _undo_replaced_nights(store: Store) -> None:
             return
     with store.write() as connection:
         undo_replaced(connection)
-
-
-def _exclude_runs_of_the_future(store: Store, warn: Callable[[str], None]) -> None:
-    """Exclude runs that begin in the future, once their testbed has a later run by a right clock.
-
-    Otherwise each would become the newest night when its date comes. If more nights than one begin in the
-    future, the clock of this machine may be behind: they only wait.
-    """
-    with store.read() as connection:
-        if not list_runs(connection, since=latest_start(), with_excluded=False):
-            return
-    with store.write() as connection:
-        by_bed: dict[int, list[RunLine]] = {}
-        for run in list_runs(connection, since=latest_start(), with_excluded=False):
-            by_bed.setdefault(run.testbed_id, []).append(run)
-        for bed, ahead in by_bed.items():
-            since = first_latest_day(connection, bed, LATEST)
-            runs = list_runs(
-                connection, testbed_id=bed, since=since, until=latest_start(), with_excluded=False
-            )
-            if len({run.started[:10] for run in ahead}) > _DATES_OF_A_NIGHT or len(runs) <= len(ahead):
-                continue
-            for run in ahead:
-                later = [night for night in runs if night.id > run.id and night.results]
-                if not later:
-                    continue
-                exclude_run(connection, run, f"it began in the future, {run.started[:10]}: wrong clock")
-                # It may have been judged by the same clock, and later nights may have seen its alerts.
-                if run.judged is not None:
-                    judge_again_from(connection, later[0], f"{run.name} began in the future")
-                warn(
-                    f"{run.name} began in the future ({run.started[:10]}): the clock was wrong. It is "
-                    "excluded now. Import it again with the right time, then "
-                    f"`perfdash history exclude {run.name} --undo` brings it back"
-                )
 
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:

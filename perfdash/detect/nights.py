@@ -145,13 +145,8 @@ def runs_before(
 
 def begins_in_the_future(run: RunRow) -> bool:
     """Whether a run begins so long after now that the clock by which it began was wrong."""
-    return run.started > latest_start()
-
-
-def latest_start() -> str:
-    """The latest time at which a run can begin by a right clock, as the history writes times."""
     latest = datetime.fromisoformat(now()) + CLOCK_ERROR
-    return latest.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return run.started > latest.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]:

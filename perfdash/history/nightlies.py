@@ -66,11 +66,12 @@ def end(
 ) -> Nightly:
     """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
-    `at`: the present; the latest has begun by then, if any has. `runs`: the names of its runs, or of their
-    folders, which keep the name that a renamed run had. A nightly that failed before its `begin` is inserted,
-    with the interval of the job's latest. Raises UsageError if the nightly does not exist.
+    `at`: the present; the latest has begun by then, unless that one has ended and one of the future runs.
+    `runs`: the names of its runs, or of their folders, which keep the name that a renamed run had. A nightly
+    that failed before its `begin` is inserted, with the interval of the job's latest. Raises UsageError if
+    the nightly does not exist.
     """
-    old = _latest(connection, job, at) if night is None else _find(connection, job, night)
+    old = _latest_to_end(connection, job, at) if night is None else _find(connection, job, night)
     if old is None and night is not None and state == FAILED:
         last = _latest(connection, job, at) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
         old = begin(connection, Nightly(job, night, at, last.every_s, last.grace_s, expected=last.expected))
@@ -218,12 +219,29 @@ def _find(connection: sa.Connection, job: str, night: str) -> Nightly | None:
 def _latest(connection: sa.Connection, job: str, at: str) -> Nightly | None:
     """The latest nightly of a job at a time; one that begins later, by a wrong clock, only without others."""
     table = schema.nightlies
-    latest = (datetime.fromisoformat(at) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
     query = sa.select(*table.c[_NAMES]).where(table.c.job == job)
+    is_later = table.c.begun > _latest_begin(at)
     row = connection.execute(
-        query.order_by((table.c.begun > latest).asc(), table.c.begun.desc(), table.c.id.desc()).limit(1)
+        query.order_by(is_later.asc(), table.c.begun.desc(), table.c.id.desc()).limit(1)
     ).first()
     return None if row is None else _nightly(row)
+
+
+def _latest_to_end(connection: sa.Connection, job: str, at: str) -> Nightly | None:
+    """The latest nightly of a job; if it has ended, one that runs and began by a clock that was ahead.
+
+    Such a clock is often set right while the nightly runs.
+    """
+    latest = _latest(connection, job, at)
+    if latest is None or latest.ended is None:
+        return latest
+    ahead = [nightly for nightly in load(connection, job=job) if nightly.begun > _latest_begin(at)]
+    return next((nightly for nightly in reversed(ahead) if nightly.state == RUNNING), latest)
+
+
+def _latest_begin(at: str) -> str:
+    """The latest time at which a nightly can begin, if its clock was right and it is `at`."""
+    return (datetime.fromisoformat(at) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _nightly(row: sa.Row[tuple[object, ...]]) -> Nightly:

@@ -112,6 +112,25 @@ def test_an_acknowledgement_that_is_over_does_not_return_when_nights_are_judged_
     assert states.count("acknowledged") == 1
 
 
+def test_an_acknowledgement_of_nights_before_those_judged_again_stays_over(quick, monkeypatch):
+    def use_clock(at):
+        for module in ("nightly_judging", "curation"):
+            monkeypatch.setattr(f"perfdash.detect.{module}.now", lambda: at)
+
+    runs = farm(8, 4, statuses=lambda night, name: "crash" if night >= 4 and name == "model03" else "pass")
+    judge_nights(quick, runs[:6], first=4)
+    use_clock("2026-12-24T00:00:00Z")
+    curation.acknowledge(quick, 1, "known: #12", "2026-12-24")
+    for night in runs[6:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    use_clock("2026-12-25T00:00:00Z")
+    judge_new(quick)
+    assert alerts(quick) == [(1, "status", "open")]
+    curation.exclude(quick, runs[6].run.name, "the fan was broken")
+    assert alerts(quick) == [(1, "status", "open")]
+
+
 def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
     runs = farm(38, change=slower("model03", 29, 1.2))
     judge_nights(store, runs[:33])

@@ -524,28 +524,57 @@ def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_
     assert [alert[4] for alert in alerts(quick)] == [["new", "dismissed"]]
 
 
+@pytest.mark.parametrize(
+    ("machines", "broken", "states"),
+    [
+        (5, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 12, 2), ["new", "confirmed", "open"]),
+    ],
+    ids=["torch, five in turn", "torch, two in turn", "one of two in turn"],
+)
+def test_a_failure_where_machines_measure_in_turn_is_one_alert(quick, machines, broken, states):
+    """A failure of torch ends on the first night that passes, whichever machine measured it."""
+
+    def statuses(night, name):
+        return "crash" if name == "model03" and night in broken else "pass"
+
+    nights = [
+        replace(night, run=replace(night.run, host=f"farm-{place % machines}"))
+        for place, night in enumerate(farm(12, 4, statuses=statuses))
+    ]
+    judge_nights(quick, nights[:6], first=6)
+    seen = []
+    for night in nights[6:]:
+        take_in(quick, [night])
+        judge_new(quick)
+        seen.append([alert[4] for alert in alerts(quick)])
+    assert seen[-1] == [states]
+    if states[-1] == "fixed":
+        assert seen[2] == [states]
+
+
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
-def test_a_run_that_begins_in_the_future_is_excluded_by_the_next_night(quick, judged_in):
+def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
     nights = farm(26, models=4, change=slower("model03", 21, 1.5))
     ahead = replace(nights[20].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
     begin(quick, nights[:20])
     take_in(quick, [replace(nights[20], run=ahead)])
-    warnings = []
-    judge_new(quick, warn=warnings.append)
-    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
     if judged_in:
         with quick.write() as connection:
             kept.set_judged(connection, [list_runs(connection)[-1].id], judged_in)
+    warnings = []
     for night in nights[21:]:
         take_in(quick, [night])
         judge_new(quick, warn=warnings.append)
     assert [alert[:3] for alert in alerts(quick)] == [("model03", "metric", "backend_ms")]
-    assert len(warnings) == 2
-    assert "`perfdash history exclude ahead --undo`" in warnings[1]
+    assert len(warnings) == 5
+    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
+    assert '`perfdash history exclude ahead --because "wrong clock"`' in warnings[0]
     with quick.read() as connection:
         (line,) = list_runs(connection, name="ahead")
-    assert (line.judged, line.excluded) == (None, "it began in the future, 2999-10-21: wrong clock")
+    assert (line.judged, line.excluded) == (judged_in, None)
 
 
 def use_clock(monkeypatch, day):
@@ -554,7 +583,7 @@ def use_clock(monkeypatch, day):
         monkeypatch.setattr(module, "now", lambda: f"{day}T12:00:00Z")
 
 
-def test_what_a_run_of_the_future_told_is_told_by_the_real_nights(quick, monkeypatch):
+def test_what_an_excluded_run_of_the_future_told_is_told_by_the_real_nights(quick, monkeypatch):
     """The clock that was wrong judged the run, too; its alert began on the last night before it."""
     nights = farm(8, 4, statuses=lambda night, name: "crash" if night >= 4 and name == "model03" else "pass")
     begin(quick, nights[:4])
@@ -566,6 +595,8 @@ def test_what_a_run_of_the_future_told_is_told_by_the_real_nights(quick, monkeyp
         assert [alert.state for alert in kept.load(connection)] == [kept.NEW]
     for night in nights[5:]:
         use_clock(monkeypatch, night.run.started[:10])
+        if night is nights[5]:
+            curation.exclude(quick, "ahead", "wrong clock")
         take_in(quick, [night])
         judge_new(quick)
     with quick.read() as connection:
@@ -574,7 +605,7 @@ def test_what_a_run_of_the_future_told_is_told_by_the_real_nights(quick, monkeyp
     assert alert.state == kept.OPEN
 
 
-def test_a_run_of_the_future_is_no_night_when_its_date_comes(quick, monkeypatch):
+def test_an_excluded_run_of_the_future_is_no_night_when_its_date_comes(quick, monkeypatch):
     nights = farm(10, 4, statuses=lambda night, name: "crash" if night >= 5 and name == "model03" else "pass")
     begin(quick, nights[:4])
     ahead = replace(nights[3].run, name="ahead", uid="ahead", started="2026-01-09T00:30:00Z")
@@ -582,18 +613,21 @@ def test_a_run_of_the_future_is_no_night_when_its_date_comes(quick, monkeypatch)
         use_clock(monkeypatch, night.run.started[:10] if night.run.uid != "ahead" else "2026-01-04")
         take_in(quick, [night])
         judge_new(quick)
+        if night is nights[4]:
+            curation.exclude(quick, "ahead", "wrong clock")
     assert [alert[4] for alert in alerts(quick)] == [["new", "confirmed", "open"]]
 
 
-def test_a_clock_that_is_behind_excludes_no_night(quick, monkeypatch):
+@pytest.mark.parametrize(("day", "named"), [(2, 5), (5, 2), (6, 1)])
+def test_a_clock_that_is_behind_excludes_no_night(quick, monkeypatch, day, named):
     nights = farm(9, 4)
     judge_nights(quick, nights[:8], first=5)
-    use_clock(monkeypatch, "2026-01-02")
-    behind = replace(nights[8].run, name="behind", uid="behind", started="2026-01-02T02:00:00Z")
+    use_clock(monkeypatch, f"2026-01-0{day}")
+    behind = replace(nights[8].run, name="behind", uid="behind", started=f"2026-01-0{day}T02:00:00Z")
     take_in(quick, [replace(nights[8], run=behind)])
     warnings = []
     judge_new(quick, warn=warnings.append)
-    assert len(warnings) == 5
+    assert len(warnings) == named
     with quick.read() as connection:
         assert len(list_runs(connection, with_excluded=False)) == 9
 

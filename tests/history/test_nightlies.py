@@ -164,6 +164,16 @@ def test_one_that_began_in_the_future_is_not_the_latest(store):
     assert ended(store, state=FAILED).night == "n1"
 
 
+def test_a_clock_that_is_set_right_during_the_night_ends_no_other_nightly(store):
+    begun(store, NIGHT)
+    ended(store, state=FAILED, why="stage torch failed")
+    begun(store, replace(NIGHT, night="ahead", begun="2027-01-05T00:00:00Z"))
+    assert ended(store, at="2026-11-02T06:00:00Z", state=FAILED).night == "ahead"
+    yesterday, ahead = every(store)
+    assert (yesterday.why, yesterday.ended, ahead.state) == ("stage torch failed", MORNING, FAILED)
+    assert ended(store, at="2026-11-02T06:00:00Z", state=FAILED).night == "n1", "none runs"
+
+
 def test_one_that_failed_before_it_began_is_entered(store):
     done = ended(store, "n0", state=FAILED, why="no torch")
     assert (done.begun, done.ended, done.every_s, done.state) == (MORNING, MORNING, 86400, FAILED)
