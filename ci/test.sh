@@ -87,10 +87,9 @@ marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
 tests() { # PART [WORDS...]
   local files
   case "$1" in
-    # A file to a process, so that what its tests share is made once. One process more than there are cores, since
-    # tests also wait: for servers, commands and the disk.
+    # A file to a process, so that what its tests share is made once.
     quick)
-      "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(($(nproc) + 1))" --dist loadfile \
+      "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" --dist loadfile \
         --no-loadscope-reorder
       ;;
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.

@@ -146,9 +146,10 @@ def resolve(
         variable = f"PERFDASH_{key.upper()}"
         if environ.get(variable):
             values[key], origins[key] = environ[variable], variable
-    if flags.get("model"):  # it replaces the suites of variable and file
-        values.pop("suite", None)
-        origins["suite"] = "default"
+    if flags.get("model"):  # it replaces the suites of variable and file, and what these select of them
+        for key in ("suite",) if flags.get("suite") else ("suite", "models"):
+            values.pop(key, None)
+            origins[key] = "default"
     for key, value in flags.items():
         if key in given or (value is not None and value is not False and value not in ((), [])):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"

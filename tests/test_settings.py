@@ -25,12 +25,12 @@ def test_precedence_and_origins(tmp_path):
 
 def test_a_model_of_the_command_line_replaces_the_suites_of_variable_and_file(tmp_path):
     """The model alone is meant; a night's suites have runs of their own."""
-    (tmp_path / "perfdash.toml").write_text('[run]\nsuite = "huggingface"\n')
+    (tmp_path / "perfdash.toml").write_text('[run]\nsuite = "huggingface"\nmodels = "Bert*"\n')
     for environ in ({}, {"PERFDASH_SUITE": "timm"}):
         settings, origins = resolve({"model": ["net.py:make"]}, environ, tmp_path)
-        assert (settings.suite, origins["suite"]) == ((), "default")
+        assert (settings.suite, settings.models, origins["suite"]) == ((), (), "default")
         both, _ = resolve({"model": ["net.py:make"], "suite": ["techniques"]}, environ, tmp_path)
-        assert both.suite == ("techniques",)
+        assert (both.suite, both.models) == (("techniques",), ("Bert*",))
 
 
 def test_tables(tmp_path):

@@ -190,7 +190,7 @@ def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevel
         if observation == UNKNOWN:
             continue
         days.add(run.started[:10])
-        if len(days) > _DAYS_OF_A_TURN:
+        if len(days) > _DAYS_OF_A_TURN and len(beside) > 1:
             return False
         if not other_machine(run, tonight):
             return observation == BACK and AGAIN in beside.values()

@@ -110,9 +110,9 @@ def judge_new(
             for run in runs:
                 if begins_in_the_future(run):
                     warn(
-                        f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is not "
-                        "judged before that date. If the clock of the run was wrong, exclude it: "
-                        f'`perfdash history exclude {run.name} --because "wrong clock"`'
+                        f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is "
+                        "judged from a day before that date on. If the clock of the run was wrong, "
+                        f'exclude it: `perfdash history exclude {run.name} --because "wrong clock"`'
                     )
                 elif run.judged is None and run.results:
                     waiting.append(run)

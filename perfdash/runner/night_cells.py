@@ -49,8 +49,9 @@ def _measured(parameters: Mapping[str, str]) -> list[Cell]:
 
     So do the models that --model names: with OWN_SUITES there are some, and it stands for no suite. Other
     cells leave --model out of RUN_ARGUMENTS, and only the checkout's have --torchbench (SUITE_ARGUMENTS,
-    CHECKOUT_ARGUMENTS). Without DTYPES a cell measures the dtypes of its suite and configurations.
-    SHARD alone says which part a cell is: with more SHARDS measure.sh would divide the cell.
+    CHECKOUT_ARGUMENTS). MODELS selects models of suites only. Without DTYPES a cell measures the dtypes of
+    its suite and configurations. SHARD alone says which part a cell is: with more SHARDS measure.sh would
+    divide the cell.
     """
     suites = _words(parameters["SUITES"])
     files = [suite for suite in suites if suite.endswith(".toml") or "/" in suite]
@@ -68,6 +69,7 @@ def _measured(parameters: Mapping[str, str]) -> list[Cell]:
         | {"SUITES": group, "LABEL": f"perfdash-{device}", "DEVICES": device, "DTYPES": dtype,
            "SHARD": f"{part}/{parts}" if parts > 1 else "", "SHARDS": "1"}
         | ({"RUN_ARGUMENTS": arguments[name]} if name in arguments else {})
+        | ({"MODELS": ""} if name == "own" and not files else {})
         for device in _words(parameters["DEVICES"])
         for dtype in _words(parameters["DTYPES"]) or [""]
         for name, group, parts in groups

@@ -159,12 +159,16 @@ def test_models_of_the_options_have_a_cell_of_their_own(stage, suites, arguments
 @pytest.mark.parametrize("suites", ["timm", "timm,mine.toml"])
 def test_the_cell_of_own_models_is_one_run_without_shards(stage, suites):
     """A shard is refused where there are fewer cases than shards."""
-    more = {"RUN_ARGUMENTS": MODEL, "SUITES": suites, "SHARDS": "2", "NIGHT": str(stage.home / "night")}
+    more = {
+        "RUN_ARGUMENTS": MODEL, "SUITES": suites, "SHARDS": "2", "MODELS": "resnet*",
+        "NIGHT": str(stage.home / "night"),
+    }  # fmt: skip
     *_, own = json.loads(script(stage, "nightly/cells.sh", "measure", "--json", **more).stdout)
     done = script(stage, "nightly/measure.sh", **{**more, **own})
     assert (own["CELL"], done.returncode) == ("own-cpu-1", 0), done.stderr
     (call,) = stage.calls("run")
     assert "--shard" not in call
+    assert "--models" not in call
 
 
 def test_a_night_without_dtypes_expects_those_of_the_suite(stage):

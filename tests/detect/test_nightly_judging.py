@@ -554,6 +554,26 @@ def test_a_failure_where_machines_measure_in_turn_is_one_alert(quick, machines, 
         assert seen[2] == [states]
 
 
+def test_a_machine_that_was_away_ends_no_alert_of_the_one_beside_it(quick):
+    def statuses(night, name):
+        return "crash" if name == "model03" and night >= 6 else "pass"
+
+    fails, passes = farm(12, 4, statuses=statuses), farm(12, 4)
+    begin(quick, passes[:6])
+    for number in range(6, 12):
+        for host, nights in (("a", passes), ("b", fails)):
+            if host == "a" and number in (7, 8, 9):
+                continue
+            night = nights[number]
+            started = night.run.started.replace("T01", "T01" if host == "a" else "T02")
+            run = replace(
+                night.run, host=host, name=f"{host}{number}", uid=f"{host}{number}", started=started
+            )
+            take_in(quick, [replace(night, run=run)])
+            judge_new(quick)
+    assert [alert[4] for alert in alerts(quick)] == [["new", "confirmed", "open"]]
+
+
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])
 def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
