@@ -168,7 +168,7 @@ def test_the_cell_of_own_models_is_one_run_without_shards(stage, suites):
     assert (own["CELL"], done.returncode) == ("own-cpu-1", 0), done.stderr
     (call,) = stage.calls("run")
     assert "--shard" not in call
-    assert ("--models" in call) == ("mine.toml" in suites), "models of suites are selected, own models are not"
+    assert ("--models" in call) == ("mine.toml" in suites)  # which selects models of suites only
 
 
 def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
