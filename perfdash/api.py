@@ -42,7 +42,7 @@ _OF_SUITES = frozenset({"suite", "model", "models", "quick", "torchbench", "shar
 class Run:
     """A run and its results, as its folder has them.
 
-    `interrupted`: it ended early (Ctrl-C, a kill, a full disk), and `run(resume=...)` goes on with it.
+    `interrupted`: the run ended early (Ctrl-C, a kill, a full disk), and `run(resume=...)` finishes it.
     `exit_code`: what the command line ends with where the run is not in the history or every case failed
     because of the machine, else 0.
     """

@@ -49,7 +49,7 @@ def validated_type(kind: Any, option: Option) -> Any:
     if get_origin(kind) is dict:
         key, value = get_args(kind)
         within: Any = JsonValue if value is Any else Annotated[value, bounds]
-        return dict[key, within]  # type: ignore[valid-type]
+        return dict[key, within]  # type: ignore[valid-type]  # a type that is made here, for pydantic
     return Annotated[kind, bounds]
 
 

@@ -54,7 +54,7 @@ def test_batches_grow_until_memory_ends(results):
     assert alone.eager_ms is None, "eager needs 4 GiB, and there are 3"
     assert alone.speedup is None
     assert alone.backend_ms is not None, "the compiled one needs a sixty-fourth"
-    assert set(alone.parts_ms) == {"backend"}
+    assert set(alone.parts_ms) <= {"backend"}, "none where the few samples were all disturbed"
     assert "eager ran out of memory" in alone.accuracy["detail"]
     assert sizes[2048].backend_ms is None
     assert sizes[4096].error.message == "not run: batch size 2048 was out of memory"
