@@ -196,17 +196,18 @@ def sensitivity(
     noise = noise_level(
         np.where(present, values - host_shift(values, present, FLOOR).own, np.nan), floor=FLOOR
     )
-    clips, tails = _clips(noise), _tails(noise)
+    tails, clips = _tails(noise), _clips(noise)[np.asarray(nights, dtype=np.int64) - 1]
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
+    lengths = np.asarray(nights, dtype=np.int64)
+    has = np.arange(WINDOWS + 1) <= lengths[:, None]
+    weights = _window_weights(np.broadcast_to(has, (len(values), *has.shape)), noise)
     for place, length in enumerate(nights):
-        weights = _window_weights(np.ones((len(values), length + 1), dtype=bool), noise)
-        error, independent = weights.error, weights.independent
-        clip = clips[length - 1]
-        for deviations in np.arange(clip, 0, -_GRID):  # from the largest down: p grows
-            score = as_normal(deviations / error, noise.df)
-            p = _p(tails, clip, score, independent)
+        independent = weights.independent[:, place : place + 1]
+        for deviations in np.arange(clips[place], 0, -_GRID):  # from the largest down: p grows
+            score = as_normal(deviations / weights.error[:, place], noise.df)
+            p = _p(tails, clips[place : place + 1], score[:, None], independent)[:, 0]
             found = (_searched(p, most, _neighbours(noise)) <= MOST_P) & (most >= length) & (noise.count >= 3)
             least[found, place] = deviations * noise.sd[found]
     return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
@@ -252,41 +253,40 @@ def _windows(
     The p of the best window is corrected for the search. `most` (S,): the longest window of each series.
     `net`, `scores` (S, T): each night minus the baseline, as a log and in deviations.
     """
-    # The night before the longest window that there is room for.
-    scores = np.pad(scores, ((0, 0), (1, 0)), constant_values=np.nan)
-    present = np.isfinite(scores)
-    clips, tails = _clips(noise), _tails(noise)
-    tests: list[_WindowTest] = []
-    for length in range(1, min(WINDOWS, net.shape[1]) + 1):
-        clip = clips[length - 1]
-        part, has = np.clip(scores[:, -length - 1 :], -clip, clip), present[:, -length - 1 :]
-        count = np.maximum(has[:, 1:].sum(axis=1), 1)
-        # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
-        rows = judged & has[:, 1] & (count <= most)
-        weights = _window_weights(has, noise)
-        mean = np.where(has, part * weights.weights, 0.0).sum(axis=1)
-        score = as_normal(mean / weights.error, noise.df)
-        p = _p(tails, clip, score, weights.independent)
-        change = row_medians(np.where(has[:, 1:], net[:, -length:], np.nan))
-        none = np.where(rows, 0.0, np.nan)
-        tests.append(_WindowTest(score + none, p + none, change + none, count))
-    p = np.array([test.p for test in tests])
-    at = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=0), np.arange(len(net))
-    return tests[0], _WindowTest(
-        np.array([test.score for test in tests])[at],
-        _searched(p[at], most, _neighbours(noise)),
-        np.array([test.change for test in tests])[at],
-        np.array([test.window for test in tests])[at],
-    )
+    longest = min(WINDOWS, net.shape[1])
+    lengths = np.arange(1, longest + 1)
+    # Columns of each window: the night before it, its nights, and NaN. There may be no night before.
+    columns = net.shape[1] - lengths[:, None] + np.arange(longest + 1)
+    around = ((0, 0), (1, longest))
+    part, change = (np.pad(each, around, constant_values=np.nan)[:, columns] for each in (scores, net))
+    has = np.isfinite(part)
+    clips = _clips(noise)[:longest]
+    count = np.maximum(has[..., 1:].sum(axis=-1), 1)
+    # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
+    used = judged[:, None] & has[..., 1] & (count <= most[:, None])
+    weights = _window_weights(has, noise)
+    part = np.clip(part, -clips[:, None], clips[:, None])
+    mean = np.where(has, part * weights.weights, 0.0).sum(axis=-1)
+    score = as_normal(mean / weights.error, noise.df[:, None])
+    p = np.where(used, _p(_tails(noise), clips, score, weights.independent), np.nan)
+    rows = np.arange(len(net))
+
+    def test(window: Counts, p: Array) -> _WindowTest:
+        level = row_medians(np.where(has[rows, window, 1:], change[rows, window, 1:], np.nan))
+        none = np.where(used[rows, window], 0.0, np.nan)
+        return _WindowTest(score[rows, window] + none, p, level + none, count[rows, window])
+
+    best = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=1)
+    return test(np.zeros_like(best), p[:, 0]), test(best, _searched(p[rows, best], most, _neighbours(noise)))
 
 
 @dataclass(frozen=True)
 class _WindowWeights:
-    """How the nights of a window make the estimate of its change.
+    """How the nights of each of W windows make the estimate of its change.
 
-    weights (S, L + 1): the first is that of the night before the window. error (S,): standard error of the
-    estimate, that of the level included, in deviations of one night. independent (S,): as many independent
-    nights of equal weight have tails like those of the estimate.
+    weights (S, W, L + 1): the first is that of the night before the window. error (S, W): standard error of
+    the estimate, that of the level included, in deviations of one night. independent (S, W): as many
+    independent nights of equal weight have tails like those of the estimate.
     """
 
     weights: Array
@@ -297,40 +297,42 @@ class _WindowWeights:
 def _window_weights(has: Flags, noise: NoiseLevel) -> _WindowWeights:
     """The weights of generalised least squares in autoregressive noise of order 1 (Prais and Winsten 1954).
 
-    `has` (S, L + 1): which nights have a value, the night before the window first. What the night before lets
+    `has` (S, W, L + 1): which nights have a value, the night before the window first. What that night lets
     expect is taken off the window's first night, which then tells the most of a change; a later night counts
     by what is new in it. Without autocorrelation the estimate is the mean. The error follows from
     the autocorrelation at all lags, so it holds where the noise is of another kind.
     """
     rho = np.zeros(has.shape)
-    rho[:, 1:] = np.where(has[:, :-1], _neighbours(noise)[:, None], 0.0)
+    rho[..., 1:] = np.where(has[..., :-1], _neighbours(noise)[:, None, None], 0.0)
     shift = 1 - rho  # of what is new in a night, by a change of 1
-    shift[:, :2] = 0.0, 1.0
+    shift[..., :2] = 0.0, 1.0
     variance = 1 - rho**2
     new = np.where(has, shift / variance, 0.0)
-    total = np.maximum((new * shift).sum(axis=1), 1e-9)
+    total = np.maximum((new * shift).sum(axis=-1), 1e-9)
     weights = new.copy()
-    weights[:, :-1] -= new[:, 1:] * rho[:, 1:]
-    weights /= total[:, None]
-    squared = np.sum(weights**2, axis=1)
-    for lag in range(1, has.shape[1]):
-        correlation = noise.correlation[:, min(lag, noise.correlation.shape[1]) - 1]
-        squared += 2 * correlation * np.sum(weights[:, lag:] * weights[:, :-lag], axis=1)
-    of_level = weights.sum(axis=1) ** 2 * np.minimum(noise.level_variance, 1e9)  # infinite without any night
+    weights[..., :-1] -= new[..., 1:] * rho[..., 1:]
+    weights /= total[..., None]
+    # Of each two nights; nights farther apart than is known have the correlation of the farthest.
+    nights = np.arange(has.shape[-1])
+    apart = np.minimum(np.abs(nights[:, None] - nights), noise.correlation.shape[1])
+    correlation = np.insert(noise.correlation, 0, 1.0, axis=1)[:, apart]
+    squared = np.sum(weights @ correlation * weights, axis=-1)
+    # The variance of the level is infinite without any night.
+    of_level = weights.sum(axis=-1) ** 2 * np.minimum(noise.level_variance, 1e9)[:, None]
     error = np.sqrt(np.maximum(squared, 1 / total) + of_level)
     parts = new**2 * variance
-    independent = np.rint(parts.sum(axis=1) ** 2 / np.maximum(np.sum(parts**2, axis=1), 1e-9))
+    independent = np.rint(parts.sum(axis=-1) ** 2 / np.maximum(np.sum(parts**2, axis=-1), 1e-9))
     return _WindowWeights(weights, error, np.maximum(independent, 1).astype(np.int64))
 
 
-def _clips(noise: NoiseLevel) -> list[float]:
-    """Deviations at which the nights of a window are clipped, for windows of 1 to WINDOWS nights.
+def _clips(noise: NoiseLevel) -> Array:
+    """Deviations at which the nights of a window are clipped, for windows of 1 to WINDOWS nights (WINDOWS,).
 
     The residuals of quiet series, in units of the floor, are near 0 and would hide the outliers of others.
     """
     pooled = _pooled(noise, ~noise.quiet)
     has_outliers = len(pooled) > 0 and float(np.mean(np.abs(pooled) > OUTLYING)) > FREQUENT
-    return [LONG_CLIP if has_outliers and length >= LONG else CLIP for length in range(1, WINDOWS + 1)]
+    return np.where(has_outliers & (np.arange(1, WINDOWS + 1) >= LONG), LONG_CLIP, CLIP)
 
 
 def _tails(noise: NoiseLevel) -> list[tuple[Flags, dict[float, Tails]]]:
@@ -346,12 +348,14 @@ def _tails(noise: NoiseLevel) -> list[tuple[Flags, dict[float, Tails]]]:
 
 
 def _p(
-    tails: list[tuple[Flags, dict[float, Tails]]], clip: float, score: Array, independent: Counts
+    tails: list[tuple[Flags, dict[float, Tails]]], clips: Array, score: Array, independent: Counts
 ) -> Array:
-    """The p of each series' score, by the tails of its kind."""
+    """The p of each series' score in each window (S, W), by the tails of its kind and the window's clip."""
     p = np.ones_like(score)
     for rows, of_kind in tails:
-        p[rows] = of_kind[clip].p(score[rows], independent[rows])
+        for clip in np.unique(clips):
+            chosen = rows[:, None] & (clips == clip)
+            p[chosen] = of_kind[clip].p(score[chosen], independent[chosen])
     return p
 
 

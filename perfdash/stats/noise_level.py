@@ -161,29 +161,28 @@ def _autocorrelation(unit: Array, present: Flags, count: Counts, lags: int) -> A
     The mean is weighted by pairs. A series' own estimate counts as far as the series differ by more than
     their sampling variance, 1 / pairs (Bartlett 1946).
     """
-    shrunk = np.zeros((len(unit), lags - 1))
-    width = unit.shape[1]
+    width, (pairs, product) = unit.shape[1], np.zeros((2, len(unit), lags - 1))
     for lag in range(1, min(lags, width)):
-        pairs = (present[:, :-lag] & present[:, lag:]).sum(axis=1)
-        usable = (pairs >= 3) & (unit != 0).any(axis=1)
-        if not usable.any():
-            break
-        product = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])[usable]
-        weight, m = pairs[usable], count[usable]
-        # Residuals of a fitted level have a correlation of -1 / n even if the nights are independent.
-        estimate = product / weight + 1 / m
-        mean = float(np.sum(estimate * weight) / np.sum(weight))
-        sampling = 1 / weight
-        estimate = np.clip(estimate, -1, 1)
-        excess = float(np.average((estimate - mean) ** 2 - sampling, weights=weight))
-        doubt = 2 * np.sqrt(2 / len(estimate)) * float(np.mean(sampling))
-        between = max(0.0, excess - doubt)
-        row = np.full(len(unit), mean)
-        row[usable] = mean + between / (between + sampling) * (estimate - mean)
-        shrunk[:, lag - 1] = row
+        pairs[:, lag - 1] = (present[:, :-lag] & present[:, lag:]).sum(axis=1)
+        product[:, lag - 1] = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])
+    usable = (pairs >= 3) & (unit != 0).any(axis=1)[:, None]
+    number = np.maximum(usable.sum(axis=0), 1)
+    weight = np.where(usable, pairs, 0.0)
+    total = np.maximum(weight.sum(axis=0), 1)
+    sampling = np.where(usable, 1 / np.maximum(pairs, 1), 0.0)
+    # Residuals of a fitted level have a correlation of -1 / n even if the nights are independent.
+    estimate = product / np.maximum(pairs, 1) + 1 / np.maximum(count, 1)[:, None]
+    mean = np.sum(estimate * weight, axis=0) / total
+    estimate = np.clip(estimate, -1, 1)
+    excess = np.sum(((estimate - mean) ** 2 - sampling) * weight, axis=0) / total
+    between = np.maximum(0.0, excess - 2 * np.sqrt(2 / number) * sampling.sum(axis=0) / number)
+    share = np.where(usable, between / np.where(usable, between + sampling, 1.0), 0.0)
+    # Beyond a lag of which no row has three pairs, nothing is known.
+    known = np.logical_and.accumulate(usable.any(axis=0))
+    shrunk = np.where(known, mean + share * (estimate - mean), 0.0)
     # The correction is larger than 1 / n if the nights are autocorrelated.
-    total = np.maximum(0.0, 2 * shrunk.sum(axis=1)) / np.maximum(count, lags)
-    corrected: Array = np.clip(shrunk + total[:, None] * (shrunk > 0), -0.99, 0.99)
+    more = np.maximum(0.0, 2 * shrunk.sum(axis=1)) / np.maximum(count, lags)
+    corrected: Array = np.clip(shrunk + more[:, None] * (shrunk > 0), -0.99, 0.99)
     return corrected
 
 
@@ -268,11 +267,13 @@ class Tails:
                 continue
             rows = nights == count
             mass = self._sum_of(int(count))
-            place = (np.arange(len(mass)) - len(mass) // 2) * _STEP / np.sqrt(count)
-            up = np.log(np.maximum(np.cumsum(mass[::-1])[::-1], 1e-300))
-            down = np.log(np.maximum(np.cumsum(mass), 1e-300))
+            tails = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
             at = score[rows]
-            sided = np.where(at > 0, np.interp(at, place, up), np.interp(at, place, down))
+            place = np.clip(at * np.sqrt(count) / _STEP + len(mass) // 2, 0, len(mass) - 1)
+            # Between two bins the log of the tail is interpolated.
+            bins = np.minimum(np.floor(place) + np.arange(2)[:, None], len(mass) - 1).astype(np.int64)
+            near, far = np.log(np.maximum(np.where(at > 0, tails[1][bins], tails[0][bins]), 1e-300))
+            sided = near + (place - np.floor(place)) * (far - near)
             result[rows] = np.minimum(1.0, 2 * np.exp(sided))
         return result
 

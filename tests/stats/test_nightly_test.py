@@ -518,10 +518,10 @@ def test_a_window_of_independent_nights_is_their_mean():
     noise = noise_level(host(30, series=400)[:, :60], floor=1e-4)
     noise = replace(noise, correlation=0 * noise.correlation, inflation=0 * noise.inflation + 1)
     for length in (1, 4, 10):
-        window = nightly_test._window_weights(np.ones((400, length + 1), dtype=bool), noise)
-        assert window.weights == pytest.approx(np.array([[0.0, *[1 / length] * length]] * 400))
-        assert window.error == pytest.approx(np.sqrt(1 / length + noise.level_variance))
-        assert (window.independent == length).all()
+        windows = nightly_test._window_weights(np.ones((400, 1, length + 1), dtype=bool), noise)
+        assert windows.weights[:, 0] == pytest.approx(np.array([[0.0, *[1 / length] * length]] * 400))
+        assert windows.error[:, 0] == pytest.approx(np.sqrt(1 / length + noise.level_variance))
+        assert (windows.independent == length).all()
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
@@ -531,12 +531,13 @@ def test_a_window_of_autocorrelated_nights_has_the_error_that_it_says(missing):
     noise = noise_level(values[:, :60], floor=1e-4)
     for length in range(1, 11):
         part = (values - noise.level[:, None])[:, -length - 1 :] / noise.sd[:, None]
-        window = nightly_test._window_weights(np.isfinite(part), noise)
+        windows = nightly_test._window_weights(np.isfinite(part)[:, None], noise)
+        weights, error = windows.weights[:, 0], windows.error[:, 0]
         first = np.isfinite(part[:, 1])
-        scores = np.nansum(window.weights * part, axis=1)[first] / window.error[first]
+        scores = np.nansum(weights * part, axis=1)[first] / error[first]
         assert np.std(scores) == pytest.approx(1, abs=0.04)
         # A change of 1 in the window is a change of 1 in the estimate.
-        assert np.where(np.isfinite(part), window.weights, 0)[first, 1:].sum(axis=1) == pytest.approx(1)
+        assert np.where(np.isfinite(part), weights, 0)[first, 1:].sum(axis=1) == pytest.approx(1)
 
 
 def test_a_step_among_autocorrelated_nights_counts_by_what_is_new_in_each():
