@@ -2,7 +2,8 @@
 # Every check and test.
 #
 #   ci/test.sh                 lint, types and the tests' own servers at once, and only if these work the tests:
-#                              quick ones, slow ones, those that need all cores
+#                              quick ones, slow ones, those that need all cores; those that measure nothing run
+#                              beside these two, in the time that they leave
 #   ci/test.sh --quick         lint, types and the quick tests: minutes
 #   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
 #   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
@@ -13,7 +14,7 @@ cd "$(dirname "$0")/.."
 # Tests start Python thousands of times: what is compiled once is kept, also where the machine says otherwise.
 export PYTHONDONTWRITEBYTECODE=
 
-parts=(quick slow machine)
+parts=(quick slow machine background)
 case "${1:-}" in
   --quick) parts=(quick) && shift ;;
   --thorough) export TEST_EFFORT=10 && shift ;;
@@ -36,7 +37,9 @@ if [ "$place" = /dev/shm ]; then export TMPDIR="$scratch"; fi
 export PERFDASH_CACHE="$scratch/cache" # one for all three passes
 times=()
 servers_pid=
+background_pid=
 summary() {
+  if [ -n "$background_pid" ]; then kill -INT "$background_pid" 2>/dev/null && wait "$background_pid" || true; fi
   if [ -n "$servers_pid" ]; then kill "$servers_pid" 2>/dev/null && wait "$servers_pid" || true; fi
   rm -rf "$scratch"
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
@@ -95,8 +98,14 @@ tests() { # PART [WORDS...]
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
       mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n auto --own-core --dist loadfile \
-        --no-loadscope-reorder "${files[@]}"
+      "$bin/python" -m pytest -m "slow and not machine and not background and not cuda" -n auto --own-core \
+        --dist loadfile --no-loadscope-reorder "${files[@]}"
+      ;;
+    # What the kernel runs only while nothing else wants the core disturbs no measurement.
+    background)
+      mapfile -t files < <(marked slow)
+      exec chrt --idle 0 "$bin/python" -m pytest -m "background and not cuda" -n "$(nproc)" --dist loadfile \
+        --no-loadscope-reorder -o cache_dir="$scratch/background-cache" "${files[@]}"
       ;;
     machine)
       mapfile -t files < <(marked machine)
@@ -106,10 +115,34 @@ tests() { # PART [WORDS...]
   esac
 }
 
+failed_too() { # CACHE: what failed there is among what `--lf` runs
+  "$bin/python" - "$1/v/cache/lastfailed" .pytest_cache/v/cache/lastfailed <<'EOF'
+import json, pathlib, sys
+failed = {}
+for path in map(pathlib.Path, sys.argv[1:]):
+    failed |= json.loads(path.read_text()) if path.exists() else {}
+path.parent.mkdir(parents=True, exist_ok=True)
+path.write_text(json.dumps(failed))
+EOF
+}
+
 timed "lint and types" lint
 # A part that fails does not hide what the next one would say.
 worst=0
 for part in "${parts[@]}"; do
+  case "$part" in
+    slow)
+      tests background >"$scratch/background" 2>&1 &
+      background_pid="$!"
+      ;;
+    background)
+      timed "rest of the background" wait "$background_pid" || worst="$?"
+      background_pid=
+      cat "$scratch/background"
+      failed_too "$scratch/background-cache"
+      continue
+      ;;
+  esac
   timed "$part" tests "$part" "$@" || worst="$?"
 done
 exit "$worst"
