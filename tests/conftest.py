@@ -100,7 +100,7 @@ LONGEST = (
 BACKGROUND = (
     "tests/bisection/", "tests/detect/", "tests/history/", "tests/publish/", "tests/report/", "tests/site/",
     "tests/stats/", "tests/worker/loaders/", "tests/worker/models/", "tests/ci/test_torch_build.py",
-    "tests/test_wheel.py", "tests/worker/test_gates_of_gradients.py", "tests/worker/test_greedy_decoding.py",
+    "tests/worker/test_gates_of_gradients.py", "tests/worker/test_greedy_decoding.py",
 )  # fmt: skip
 
 
