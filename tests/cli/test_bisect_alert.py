@@ -464,7 +464,7 @@ def test_the_alert_learns_how_far_a_bisection_came_that_was_not_finished(command
     half = bisected()
     assert not half["finished"]
     assert half["word"].startswith("not finished")
-    assert command("bisect", "--resume", "last", "--db", db, env=env).code == 0
+    assert command("bisect", "--resume", "last", env=env).code == 0
     found = bisected()
     assert found["finished"]
     assert found["culprits"][0]["commits"][0]["id"] == commits[5]
