@@ -191,6 +191,8 @@ def test_eager_is_measured_beside_the_back_end_where_it_cannot_be_measured_alone
     of_configuration = {**typed, "configuration": "dynamic-batch"}
     for flags in (of_alert, {**typed, "scenario": "sizes"}, of_suite, of_configuration):
         assert planned_case(run_settings(flags, "eager")).case.backend == "inductor"
+    with_backend = {**typed, "configuration": ["aot-inductor"]}
+    assert planned_case(run_settings(with_backend, "eager")).case.backend == "aot-inductor"
     named = {**of_suite, "scenario": "inference"}
     assert planned_case(run_settings(named, "eager")).case.backend == "eager"
 
