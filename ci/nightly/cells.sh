@@ -25,7 +25,7 @@ if has_option --model || has_option --torchbench; then
   SUITE_ARGUMENTS="$(arguments_without --model --torchbench)" CHECKOUT_ARGUMENTS="$(arguments_without --model)"
   SUITES="$(measured_suites)"
   # Their own cell measures them alone: --model replaces the default suites.
-  if has_option --model; then export OWN_SUITES="$default_suites"; else : "${SUITES:=torchbench-checkout}"; fi
+  if has_option --model; then export OWN_SUITES="$default_suites"; fi
 fi
 export "${nightly_parameters[@]}"
 plain_python -m perfdash.runner.night_cells "$@"

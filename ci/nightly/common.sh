@@ -158,12 +158,15 @@ has_option() { # NAME
   return 1
 }
 
-# The suites beside the models of --model. --model and --torchbench replace the default suites: then none, and the
-# checkout of --torchbench is measured. It is measured beside perfdash's other suites, too; a file may be of it.
+# The suites of the night, by name: perfdash.toml may name others. --model replaces the default suites: then none. So
+# does --torchbench, by its checkout, which is measured beside perfdash's other suites, too; a file may be of it.
 measured_suites() {
   local checkout=""
   if has_option --torchbench; then checkout=torchbench-checkout; fi
-  if [ "$SUITES" = "$default_suites" ] && { [ -n "$checkout" ] || has_option --model; }; then return; fi
+  if [ "$SUITES" = "$default_suites" ]; then
+    if has_option --model; then return; fi
+    if [ -n "$checkout" ]; then echo "$checkout"; return; fi
+  fi
   case " $(words_of "$SUITES") " in *" torchbench-checkout "* | *.toml* | */*) checkout="" ;; esac
   echo "$SUITES${checkout:+,$checkout}"
 }

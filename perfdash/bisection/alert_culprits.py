@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -115,21 +115,22 @@ def _note(
     others: Sequence[Culprit],
     headline: str,
 ) -> None:
-    """Write the culprits into an alert, or how far the search came, unless it has better ones.
+    """Write the culprits into an alert, or how far the search came, unless it has surer ones.
 
     own: those that explain the alert; others: those that do not. Only the bisection that found a culprit
     takes it back, after it was resumed.
     """
     finished = result.state == "done"
     before = alert.details.get("bisected") or {}
+    noted = [_noted(alert, result, culprit) for culprit in own]
     if before and before.get("finished", True) and not finished:
         return
-    if before.get("culprits") and not own and before.get("name") != result.name:
+    if before.get("name") != result.name and _certainty(before.get("culprits", [])) > _certainty(noted):
         return
     bisected = {
         "name": result.name,
         "word": progress(result) if result.word == NOT_FINISHED else result.word,
-        "culprits": [_noted(alert, result, culprit) for culprit in own],
+        "culprits": noted,
         "others": [_noted(alert, result, culprit) for culprit in others],
         "finished": finished,
     }
@@ -138,6 +139,12 @@ def _note(
     only_others = "found another change, which does not explain this alert: " if others and not own else ""
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
     alert_store.save(connection, changed, note=f"bisected: {only_others}{headline}"[:400])
+
+
+def _certainty(culprits: Sequence[Mapping[str, Any]]) -> int:
+    """The rank of the surest culprit: confirmed 3, refuted 1, otherwise 2; without any 0."""
+    ranks = {"confirmed": 3, "not confirmed": 1}
+    return max((ranks.get(culprit.get("confirmed", ""), 2) for culprit in culprits), default=0)
 
 
 def _noted(alert: Alert, result: BisectionResult, culprit: Culprit) -> dict[str, Any]:

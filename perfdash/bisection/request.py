@@ -187,7 +187,9 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     for name in of_night:
         given[name] = given.get(name) or RunSettings.model_fields[name].default
     settings = resolve(given, given=of_night)[0]
-    if metric == "eager" and not flags["backend"] and _runs_eager_alone(_scenario(settings)):
+    configured = any("backend" in each.values for each in chosen(settings.configuration))
+    is_free = not flags["backend"] and not configured
+    if metric == "eager" and is_free and _runs_eager_alone(_scenario(settings)):
         settings = settings.model_copy(update={"backend": ("eager",)})  # nothing has to be compiled
     for configuration in chosen(settings.configuration):
         applied = configuration.applied(settings)

@@ -49,11 +49,12 @@ from perfdash.detect.environment_changes import CPU_CAPABILITY, CPU_CAPABILITY_V
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.records import to_json
-from perfdash.redaction import mask_secrets, redact_all
+from perfdash.redaction import MASK, mask_secrets, redact_all
 from perfdash.runner import gpus, host
 from perfdash.runner.alternating_builds import with_variables
 from perfdash.runner.compatibility import as_lines, check_machine, differences, fingerprint, gpu_fingerprint
 from perfdash.runner.cores import available_cores, gpus_of, slots_of
+from perfdash.runner.run import BESIDE, kept_address
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.case_selection import Planned, planned_from_json
 from perfdash.topology import format_cores
@@ -172,7 +173,7 @@ def resumed(
         raise UsageError(
             f"--{odd[0].replace('_', '-')} cannot be changed with --resume; start a new bisection"
         )
-    here = resolve({"out": flags["out"], "db": flags["db"]})[0]
+    here, origins = resolve({"out": flags["out"], "db": flags["db"]})
     folder = find(name, here.out)
     with Journal(folder) as journal:
         bisection = Bisection(journal.events())
@@ -182,7 +183,7 @@ def resumed(
         request = resumed_request(begun, flags)
         recipes = request.recipes()
         refuse_other_host(begun, host.facts(), builds=any(recipe.build for recipe in recipes))
-        settings = _resumed_settings(begun, flags, here)
+        settings = _resumed_settings(begun, flags, here, origins)
         planned = _resumed_case(begun, settings)
         context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
         setup = Setup(
@@ -258,7 +259,7 @@ def _begun(
     case = to_json(setup.planned) if setup.planned else None
     if case:
         case["env"] = _masked(case["env"])
-    settings = setup.settings.model_dump(mode="json", exclude={"db"})
+    settings = setup.settings.model_dump(mode="json") | {"db": kept_address(setup.settings)}
     settings["env"] = _masked(settings["env"])
     return {
         "event": events.BEGUN,
@@ -426,14 +427,32 @@ def resumed_request(begun: events.Event, flags: Mapping[str, Any]) -> BisectionR
     )
 
 
-def _resumed_settings(begun: events.Event, flags: Mapping[str, Any], here: RunSettings) -> RunSettings:
-    """The settings as they were begun; the history is where it is now."""
+def history_of(
+    begun: events.Event, here: RunSettings, origins: Mapping[str, str], no_history: bool
+) -> str | None:
+    """The history that is named here, else that which the bisection began with. Raises UsageError."""
+    kept: str | None = begun["settings"].get("db")  # None: by an older perfdash
+    if origins["db"] != "default" or no_history or kept in (None, BESIDE):
+        return here.db
+    if kept == MASK:
+        raise UsageError(
+            f"--resume: the history of {begun['name']} was given with a password, which is not kept. Set "
+            "PERFDASH_DB again, or name a history by --db"
+        )
+    return kept
+
+
+def _resumed_settings(
+    begun: events.Event, flags: Mapping[str, Any], here: RunSettings, origins: Mapping[str, str]
+) -> RunSettings:
+    """The settings as they were begun."""
     settings = dict(begun["settings"])
     settings["env"] = {**settings["env"], **pairs(flags["env"], "--env")}
     if hidden := [key for key, value in settings["env"].items() if value == HIDDEN]:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
-    settings.update(cores=flags["cores"] or settings["cores"], out=here.out, db=here.db)
     settings["no_history"] = flags["no_history"] or settings["no_history"]
+    history = history_of(begun, here, origins, settings["no_history"])
+    settings.update(cores=flags["cores"] or settings["cores"], out=here.out, db=history)
     settings["wait"] = flags["wait"]
     try:
         return RunSettings(**settings)

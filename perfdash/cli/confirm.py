@@ -67,6 +67,7 @@ def confirm(
     from perfdash.history.results import from_run
     from perfdash.methods import CURRENT, changes
     from perfdash.report.night import line_of
+    from perfdash.runner.alternating_builds import Budget
     from perfdash.runner.compatibility import check_machine
     from perfdash.runner.cores import by_slots
     from perfdash.runner.host import relevant_variables
@@ -137,8 +138,11 @@ def confirm(
 
         refused: list[tuple[int, NotTheGoodBuild]] = []
         kinds = by_slots(settings, planned)
+        waiting = len(planned)
         for settings_of_slots, places in kinds:
             some = [planned[place] for place in places]
+            budget = Budget(minutes * len(some) / waiting) if minutes is not None else None
+            waiting -= len(some)
             try:
                 confirmed += remeasure(
                     store,
@@ -149,10 +153,12 @@ def confirm(
                     some,
                     {case.case: by_case[case.case] for case in some},
                     pairs,
-                    minutes and minutes * len(some) / len(planned),
+                    budget,
                     decided,
                     say,
                 )
+                if budget and minutes is not None:
+                    minutes = max(0.0, minutes - budget.used)
             except NotTheGoodBuild as error:  # those of other slots may have changed after that build
                 refused.append((len(some), error))
         if len(refused) == len(kinds):

@@ -151,28 +151,32 @@ def _send(
 
     token = os.environ.get("GITHUB_TOKEN")
     client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
-    target = find_issue(client, repo, issue)
-    since = earliest(night.run.started, time.time())
     posted, changes = PostedComments(), None
+    current_repo, url = repo, ""
     failures: list[MachineError] = []
     try:
         try:
+            target = find_issue(client, repo, issue)
+            current_repo, url = target.repo, target.url
+            since = earliest(night.run.started, time.time())
             upsert(client, target, texts, KIND, since, posted=posted, **run_of_comments)
             if not as_json:
-                _show_comments(posted, target.url)
-        except Refused as error:  # the issue is locked or full
+                _show_comments(posted, url)
+        except Refused as error:  # the issue is locked, full or deleted
             failures.append(error)
         if regressions is not None:
             changes = IssueChanges()
             try:
-                sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged, changes)
+                sync_issues(
+                    client, current_repo, regressions.issues, most_issues, regressions.judged, changes
+                )
             except MachineError as error:
                 failures.append(error)
         if failures:
-            raise MachineError("\n".join(map(str, failures))) from failures[-1]
+            raise MachineError("\n".join(dict.fromkeys(map(str, failures)))) from failures[-1]
     finally:
         if as_json and (posted != PostedComments() or changes not in (None, IssueChanges())):
-            typer.echo(dumps(posted_to_plain(posted, target.url, changes), indent=1))
+            typer.echo(dumps(posted_to_plain(posted, url, changes), indent=1))
         elif changes is not None and not as_json:
             _show_changes(changes, most_issues)
 

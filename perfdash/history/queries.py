@@ -190,19 +190,20 @@ def run_before(
 ) -> RunLine | None:
     """The last run before a run that measured a case on the same testbed and is not excluded.
 
-    A run in which the case was skipped, or failed because of the machine, did not measure it.
-    `other_settings`: on hosts of the same class, and whatever the settings of the run and the case were.
+    The last one of the same machine, if there is any: machines of a class differ. A run in which the case was
+    skipped, or failed because of the machine, did not measure it. `other_settings`: on hosts of the same
+    class, and whatever the settings of the run and the case were.
     """
     runs, results, cases, beds = schema.runs, schema.results, schema.cases, schema.testbeds
     query = (
-        sa.select(runs.c.id)
+        sa.select(runs.c.id, schema.hosts.c.name)
         .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
         .join(cases, results.c.case_id == cases.c.id)
         .join(beds, runs.c.testbed_id == beds.c.id)
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .where(results.c.status.not_in(_NOT_MEASURED))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(1)
     )
     if other_settings:
         named = {
@@ -212,8 +213,10 @@ def run_before(
         query = query.where(beds.c.host_class == run.host_class, *same)
     else:
         query = query.where(beds.c.digest == run.testbed_digest, cases.c.digest == case_digest(case))
-    number = connection.execute(query).scalar()
-    return list_runs(connection, ids=[number])[0] if number is not None else None
+    earlier = connection.execute(query).all()
+    of_machine = [number for number, host in earlier if not set(run.hosts).isdisjoint(host.split("+"))]
+    chosen = (of_machine or [number for number, _ in earlier])[:1]
+    return list_runs(connection, ids=chosen)[0] if chosen else None
 
 
 def runs_around(

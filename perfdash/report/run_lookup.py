@@ -18,6 +18,7 @@ from perfdash.detect.comparison import (
     refuse_unlike,
 )
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nights import other_machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.history import acts
 from perfdash.history.maintenance import read_stored_run
@@ -96,18 +97,21 @@ class RunLookup:
     def previous(self, imported: Imported, case: Case) -> tuple[Imported, str]:
         """The last run before one that measured this case on the same testbed, and "".
 
-        Where there is none, the last one with other settings on such a host, and a sentence that says so.
-        Raises UsageError without any.
+        The last one of the same machine, if there is any. Where there is none of the testbed, the last one
+        with other settings on such a host. Sentences say so. Raises UsageError without any.
         """
         for other_settings in (False, True):
             if before := self._previous(imported, case, other_settings):
-                note = (
+                settings = (
                     f"No run before {imported.run.name} measured this with the same settings: it is compared "
                     f"with {before.run.name}, which had others."
                 )
-                return before, note if other_settings else ""
+                elsewhere = other_machine(before.run, imported.run)
+                machine = f"{before.run.name} measured it {elsewhere}." if elsewhere else ""
+                return before, " ".join(filter(None, [settings if other_settings else "", machine]))
         raise UsageError(
-            f"no run before {imported.run.name} measured {case.name} on this host; give one with --against"
+            f"no run before {imported.run.name} measured {case.name} on this kind of host; "
+            "give one with --against"
         )
 
     def _previous(self, imported: Imported, case: Case, other_settings: bool) -> Imported | None:
@@ -118,6 +122,7 @@ class RunLookup:
                     return read_stored_run(connection, line)
         except NoHistory:
             pass
+        elsewhere = None
         for folder in sorted((path.parent for path in self.out.glob("*/run.json")), reverse=True):
             try:
                 before = read_folder(folder, self._warn)
@@ -134,8 +139,10 @@ class RunLookup:
             else:
                 is_alike = before.run.testbed_digest == run.testbed_digest
             if is_alike and case in cases:
-                return before
-        return None
+                if not other_machine(before.run, run):
+                    return before
+                elsewhere = elsewhere or before
+        return elsewhere
 
     def night(self, word: str, baseline: str | None = None) -> Night:
         """A run and what changed: since `baseline` (as in `comparison`), else by the history.

@@ -48,15 +48,24 @@ class BuildPair:
 
 
 class Budget:
-    """Minutes in which pairs may begin, counted from when it is made."""
+    """Minutes in which pairs may begin, counted from when it is made, or from begin()."""
 
     def __init__(self, minutes: float) -> None:
         self.minutes = minutes
-        self._end = time.monotonic() + 60 * minutes
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._begun = time.monotonic()
+
+    @property
+    def used(self) -> float:
+        """Minutes since it began, also more than it has."""
+        return (time.monotonic() - self._begun) / 60
 
     @property
     def spent(self) -> bool:
-        return time.monotonic() >= self._end
+        return self.used >= self.minutes
 
 
 def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:

@@ -154,15 +154,16 @@ def remeasure(
     planned: Sequence[Planned],
     findings_of: Mapping[Case, list[Finding]],
     most_pairs: int | None,
-    minutes: float | None,
+    budget: Budget | None,
     decided: Callable[[Decision], None],
     notify: Callable[[str], None],
 ) -> int:
     """Measure suspected cases under the new build and the last good one, pair by pair.
 
-    Alerts are saved and `decided` is called as each case is decided. `minutes`: no pair begins later. Returns
-    the number of confirmed regressions. Raises UsageError if an interpreter has another build than the one
-    that the history expects; NotTheGoodBuild if it is the last good one.
+    Alerts are saved and `decided` is called as each case is decided. `budget`: no pair begins after it; it
+    begins with the first pair, not with the wait for cores. Returns the number of confirmed regressions.
+    Raises UsageError if an interpreter has another build than the one that the history expects;
+    NotTheGoodBuild if it is the last good one.
     """
     new = options_of(settings)
     old, cores = beside(new, good_python), slots_of(settings)
@@ -197,10 +198,12 @@ def remeasure(
         left = [planned_case for planned_case in planned if suspected[planned_case.case]]
         if len(left) < len(planned):
             notify(f"{len(planned) - len(left)} cases changed before that build: they are left out")
-        budget = Budget(minutes) if minutes is not None else None
+        if budget:
+            budget.begin()
         slots.measure(left, is_enough, save, budget=budget)
         if budget and budget.spent and (unmeasured := len(left) - seen):
-            notify(f"{minutes:g} minutes are over: {unmeasured} of {len(left)} cases were not measured")
+            minutes = f"{round(budget.minutes, 1):g} minutes are over"
+            notify(f"{minutes}: {unmeasured} of {len(left)} cases were not measured")
     return confirmed
 
 

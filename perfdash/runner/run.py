@@ -496,7 +496,7 @@ def new_info(
         id=run_id,
         started=now(),
         host=_host(),
-        command=command,
+        command=_with_sources(command, settings, plan),
         configuration=_kept_options(settings),
         environment={},
         cases=len(plan.mine),
@@ -509,6 +509,24 @@ def new_info(
             "uid": uuid.uuid4().hex,
         },
     )
+
+
+def _with_sources(command: Sequence[str], settings: RunSettings, plan: Plan) -> list[str]:
+    """A command with the suites and models, the back end's file and the checkout that it does not name.
+
+    They are those of perfdash.toml or of a variable; another folder or shell has others.
+    """
+    has_file = any(name.endswith(".py") for name in settings.backend)
+    uses_checkout = any(planned.loader == "torchbench" for planned in plan.cases)
+    sources = {
+        "--suite": settings.suite,
+        "--model": settings.model,
+        "--backend": settings.backend if has_file else (),
+        "--torchbench": (str(settings.torchbench),) if settings.torchbench and uses_checkout else (),
+    }
+    given = {word.partition("=")[0] for word in command}
+    added = {flag: values for flag, values in sources.items() if values and flag not in given}
+    return [*command, *(word for flag, values in added.items() for word in (flag, ",".join(values)))]
 
 
 def kept_address(settings: RunSettings) -> str:

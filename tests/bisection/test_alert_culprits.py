@@ -24,11 +24,15 @@ def db(tmp_path):
     return history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
 
 
-def saved(db, folder, script):
-    """The alert after the bisection of this folder was saved, and the note on it."""
+def saved(db, folder, script, **confirmation):
+    """The alert after the bisection of this folder was saved, and the note on it.
+
+    confirmation: what replaces that of the culprit.
+    """
     asked = {"good": "0", "bad": "8", "recipe": "git"}
     bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True)
     result = replace(result_of(bisection), state="done")
+    result = replace(result, culprits=tuple(replace(one, **confirmation) for one in result.culprits))
     save_to_history(db, bisection, result, headline(result))
     with open_store(db, create=False) as store, store.read() as connection:
         return alert_store.find(connection, 1), alert_store.events(connection, 1)[-1].note
@@ -71,6 +75,26 @@ def test_the_culprit_stays_when_another_bisection_finds_nothing(db, tmp_path, wo
     alert, note = saved(db, tmp_path / "c", script)
     assert alert.details["bisected"] == found.details["bisected"]
     assert note.endswith("found 4")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ("confirmed", "not confirmed", "4"),
+        ("confirmed", "cannot tell", "4"),
+        ("confirmed", "", "4"),
+        ("", "not confirmed", "4"),
+        ("confirmed", "confirmed", "6"),
+        ("", "cannot tell", "6"),
+        ("not confirmed", "", "6"),
+        ("cannot tell", "confirmed", "6"),
+    ],
+)
+def test_a_culprit_is_replaced_by_one_that_is_as_sure(db, tmp_path, first, second, named):
+    saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"), confirmed=first)
+    alert, _ = saved(db, tmp_path / "c", Script.step(9, 6, by=1.1, metric="backend"), confirmed=second)
+    (line,) = culprits(alert)
+    assert line.startswith(f"culprit: {named} change {named} by Ann Author: +")
 
 
 def test_a_bisection_that_was_resumed_replaces_its_own_culprit(db, tmp_path):

@@ -11,11 +11,11 @@ from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Bisection
 from perfdash.bisection.result import result_of
-from perfdash.bisection.setup import marked, measured_gpu, refuse_other_gpu, refuse_other_host
+from perfdash.bisection.setup import history_of, marked, measured_gpu, refuse_other_gpu, refuse_other_host
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
 from perfdash.runner import gpus
-from perfdash.settings import RunSettings
+from perfdash.settings import RunSettings, resolve
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 from tests.runner.nvml import Library
 
@@ -191,6 +191,31 @@ def test_it_is_resumed_on_a_gpu_of_the_same_kind(monkeypatch):
         refuse_other_gpu(begun, measured_gpu(there))
     refuse_other_gpu(Script.step(10, at=5).begun(), measured_gpu(there))  # of an older perfdash
     assert measured_gpu(RunSettings()) == {}
+
+
+@pytest.mark.parametrize(
+    ("kept", "flag", "variable", "history"),
+    [
+        ("/team.db", None, "", "/team.db"),
+        ("/team.db", None, "/x.db", "/x.db"),  # the next night has a folder and a history of its own
+        ("/team.db", "/y.db", "/x.db", "/y.db"),
+        ("***", None, "/x.db", "/x.db"),
+        ("history.db", None, "", None),  # beside the bisections, wherever that is now
+        (None, None, "", None),  # of an older perfdash
+    ],
+)
+def test_the_culprit_goes_into_the_history_that_has_the_alert(kept, flag, variable, history):
+    begun = Script.step(10, at=5).begun(settings={"db": kept})
+    here, origins = resolve({"db": flag}, {"PERFDASH_DB": variable})
+    assert history_of(begun, here, origins, no_history=False) == history
+
+
+def test_a_history_with_a_password_is_named_again_unless_none_is_wanted():
+    begun = Script.step(10, at=5).begun(settings={"db": "***"})
+    here, origins = resolve({}, {})
+    with pytest.raises(UsageError, match=r"was given with a password.* Set PERFDASH_DB again"):
+        history_of(begun, here, origins, no_history=False)
+    assert history_of(begun, here, origins, no_history=True) is None
 
 
 def test_who_looked_on_may_be_gone(monkeypatch):

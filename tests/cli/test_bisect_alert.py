@@ -191,6 +191,8 @@ def test_eager_is_measured_beside_the_back_end_where_it_cannot_be_measured_alone
     of_configuration = {**typed, "configuration": "dynamic-batch"}
     for flags in (of_alert, {**typed, "scenario": "sizes"}, of_suite, of_configuration):
         assert planned_case(run_settings(flags, "eager")).case.backend == "inductor"
+    with_backend = {**typed, "configuration": ["aot-inductor"]}
+    assert planned_case(run_settings(with_backend, "eager")).case.backend == "aot-inductor"
     named = {**of_suite, "scenario": "inference"}
     assert planned_case(run_settings(named, "eager")).case.backend == "eager"
 
@@ -464,7 +466,7 @@ def test_the_alert_learns_how_far_a_bisection_came_that_was_not_finished(command
     half = bisected()
     assert not half["finished"]
     assert half["word"].startswith("not finished")
-    assert command("bisect", "--resume", "last", "--db", db, env=env).code == 0
+    assert command("bisect", "--resume", "last", env=env).code == 0
     found = bisected()
     assert found["finished"]
     assert found["culprits"][0]["commits"][0]["id"] == commits[5]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from perfdash.detect import confirmation
 from perfdash.detect.findings import Finding
 from perfdash.records import Case
-from perfdash.runner import compatibility, host, remeasurement
+from perfdash.runner import alternating_builds, compatibility, host, remeasurement
 from perfdash.runner.plan import cut
 from tests.cli.run_folders import RUN, write_run
 from tests.report.results import good
@@ -49,6 +50,33 @@ def test_cases_of_configuration_socket_are_measured_again_with_bound_memory(call
     done = called("confirm", str(suspected), "--good-python", "python")
     assert done.code == 0, done.err
     assert sorted(handed) == [(1, False, [""]), (2, True, [BOUND])]
+
+
+@pytest.mark.parametrize(
+    ("used", "is_refused", "shares"),
+    [(0, False, [5, 10]), (2, False, [5, 8]), (7, False, [5, 3]), (12, False, [5, 0]), (1, True, [5, 10])],
+)
+def test_slots_have_the_minutes_that_those_before_them_left(
+    called, suspected, monkeypatch, used, is_refused, shares
+):
+    """used: minutes that each takes; the pair that began last may end late."""
+    clock, handed = [0.0], []
+    monkeypatch.setattr(alternating_builds, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def remeasure(*arguments):
+        budget = arguments[8]
+        handed.append(budget.minutes)
+        clock[0] += 3600  # it waits for its cores
+        if is_refused and len(handed) == 1:
+            raise remeasurement.NotTheGoodBuild("no night before the changes measured it")
+        budget.begin()
+        clock[0] += 60 * used
+        return 0
+
+    monkeypatch.setattr(remeasurement, "remeasure", remeasure)
+    done = called("confirm", str(suspected), "--good-python", "python", "--minutes", "10")
+    assert done.code == 0, done.err
+    assert handed == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(

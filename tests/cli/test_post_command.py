@@ -192,6 +192,31 @@ def test_a_locked_comment_issue_does_not_hold_up_the_issues_of_regressions(post,
     assert not words or json.loads(out)["comments"]["created"] == 0
 
 
+@pytest.mark.parametrize(("status", "words"), [(404, []), (410, ["--json"])])
+def test_a_deleted_comment_issue_does_not_hold_up_the_issues_of_regressions(
+    post, hub, tmp_path, status, words
+):
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(31, models=24, change=slower("model03", 27, 1.15)))
+    hub.fault("GET .*/issues/3$", status, message="Not Found")
+    code, out, err = post("--new-issue-on", "regression", *words)
+    assert (code, len(hub.of())) == (3, 0)
+    assert "issue 3 of team/perf: " in err
+    assert err.rstrip().splitlines()[-1].startswith("  perfdash post ")
+    assert hub.issues[-1]["title"].startswith("Regression: timm/model03")
+    assert hub.issues[-1]["html_url"] in out
+    assert not words or json.loads(out)["issue"] == ""
+
+
+def test_a_wrong_token_is_told_once(post, hub, tmp_path, monkeypatch):
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(3, models=2))
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_wrong")
+    code, out, err = post("--new-issue-on", "regression")
+    assert (code, out) == (3, "")
+    assert err.count("The token in GITHUB_TOKEN is wrong") == 1
+
+
 def test_issues_that_fail_leave_those_that_were_opened_in_the_output(post, hub, tmp_path):
     first, second = slower("model03", 27, 1.15), slower("model05", 23, 1.2)
     nights = farm(31, models=24, change=lambda *at: first(*at[:2], second(*at)))

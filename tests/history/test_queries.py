@@ -86,6 +86,25 @@ def test_the_run_before_measured_the_case(store, status):
         assert run_before(connection, runs[-1].run, case("other")).started == runs[1].run.started
 
 
+@pytest.mark.parametrize(
+    ("hosts", "day"),
+    [
+        (("farm", "barn", "farm"), 1),
+        (("farm+barn", "barn", "farm"), 1),
+        (("farm", "farm+barn", "farm"), 2),
+        (("mill", "barn", "farm"), 2),
+    ],
+)
+def test_the_run_before_is_of_the_same_machine_if_it_measured_the_case(store, hosts, day):
+    """Machines of a class differ in latency."""
+    runs = [run(f"2026-11-{n:02}", [row()], host=host) for n, host in enumerate(hosts, start=1)]
+    take_in(store, runs)
+    with store.read() as connection:
+        for other_settings in (False, True):
+            before = run_before(connection, runs[-1].run, case(), other_settings=other_settings)
+            assert before.started == runs[day - 1].run.started
+
+
 @pytest.mark.parametrize("status", sorted(NOT_MEASURED))
 def test_what_a_host_has_measured_of_a_case(store, status):
     runs = [run("2026-11-01", [row(wall_s=1800.0)]), run("2026-11-02", [row(status=status, wall_s=0.4)])]

@@ -11,9 +11,13 @@ import pytest
 from perfdash.records import Case
 from perfdash.report.full_tables import _generic, _marked
 from perfdash.report.reproduce import command, command_of_run, pattern
+from perfdash.runner.plan import cut
+from perfdash.runner.run import new_info
+from perfdash.settings import RunSettings
 from perfdash.suites.suite_file import load_suite, suite_names
 from tests.history.made import run
 from tests.report.nights import row
+from tests.runner.planned import case as planned
 
 
 def test_a_case_and_the_setting_it_was_measured_in():
@@ -191,3 +195,38 @@ def test_what_failed_is_no_pass_with_nothing_captured():
     assert _marked([row("timm", "broken", status="fail_to_run", **bare)]) == ""
     assert _marked([row("timm", "a", backend="eager", **bare)]) == ""
     assert "(1): `b`" in _marked([row("timm", "b", **bare)])
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "typed", "shown"),
+    [
+        (Case("own", "net.make"), {"model": "net.py:make"}, [], "--model net.py:make --batch-size"),
+        (Case("own", "net.make"), {"model": "net.py:make"}, ["--suite=timm"], "--model net.py:make --batch"),
+        (Case("mine", "m"), {"suite": "mine.toml"}, [], "--suite mine.toml --models m"),
+        (Case("mine", "m"), {"suite": "mine.toml"}, ["--model=a.py:b"], "--suite mine.toml --models m"),
+        (Case("x", "m"), {"suite": "x.toml"}, ["--suite=x.toml"], "--suite x.toml --models m"),
+        (Case("torchbench-checkout", "m"), {"torchbench": "/b"}, [], "--torchbench /b --models m"),
+        (Case("timm", "m", backend="my-own"), {"backend": "my_own.py"}, [], "--suite timm --models m"),
+    ],
+)
+def test_what_perfdash_toml_or_a_variable_selected_is_repeated(
+    tmp_path, monkeypatch, case, settings, typed, shown
+):
+    """The command of such a run does not name it, and another folder has another perfdash.toml."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_own.py").write_text("def prepare(module, inputs, job): ...\n")
+    typed = ["perfdash", "run", *typed]
+    loader = "torchbench" if case.suite == "torchbench-checkout" else "timm"
+    plan = cut([planned("a", loader=loader, config={"checkout": "/b"})], [1.0], None)
+    ran = new_info("r", RunSettings(**settings), plan, {}, typed).command
+    assert ran[: len(typed)] == typed
+    repeated = command(case, {}, ran)
+    assert repeated.startswith(f"perfdash run {shown}")
+    assert ("--backend my_own.py" in repeated) == (case.backend == "my-own")
+
+
+def test_a_checkout_that_no_case_needs_and_typed_sources_are_not_recorded():
+    plan = cut([planned("a")], [1.0], None)
+    settings = RunSettings(suite=("x.toml",), backend=("inductor",), torchbench="/b")
+    typed = ["perfdash", "run", "--suite=x.toml"]
+    assert new_info("r", settings, plan, {}, typed).command == typed
