@@ -43,6 +43,15 @@ default_suites=torchbench,huggingface,timm
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
 : "${RESUME_ARGUMENTS:=}" # options of perfdash run that were given with --resume
 
+# Lists may be separated by spaces, too; perfdash takes commas.
+with_commas() { # TEXT
+  local words
+  read -ra words <<<"${1//,/ }"
+  local IFS=,
+  echo "${words[*]}"
+}
+SUITES="$(with_commas "$SUITES")" CONFIGURATIONS="$(with_commas "$CONFIGURATIONS")" DTYPES="$(with_commas "$DTYPES")"
+
 venv="${PERFDASH_VENV:-.venv}"
 
 say() { printf '%s\n' "$*"; }
