@@ -172,6 +172,7 @@ def folder_of_a_run(agent: Agent, name: str, device: str, **plan: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"plan": plan, "configuration": {"device": device}}))
     (agent.night / "cells" / name / "python").write_text(f"{sys.executable}\n")
+    (agent.night / "cells" / name / "runs").write_text(f"{folder}\n")
     (agent.night / "cells" / name / "measured").touch()
     return folder
 
@@ -210,6 +211,21 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     (agent.night / "run").write_text(f"{gpu}\n")
     code, out = agent.run("cell.sh", "prepare", **found)
     assert (code, "no run of tonight on cpu" in out) == (3, True)
+
+
+def test_the_half_run_of_a_lost_agent_is_set_aside(agent: Agent) -> None:
+    """The lost agent gathers the night; another one measured its cell anew."""
+    half = folder_of_a_run(agent, CELL, "cpu").rename(agent.cell / "out" / "half")
+    whole = folder_of_a_run(agent, CELL, "cpu")
+    (agent.cell / "runs").write_text(f"/elsewhere/night/{whole.relative_to(agent.night)}\n")
+    ended_early = folder_of_a_run(agent, "own-cpu-float32-1", "cpu")
+    (agent.night / "cells/own-cpu-float32-1/measured").unlink()
+    for _ in range(2):
+        code, out = agent.run("gather.sh", str(agent.night), PERFDASH_NIGHTLY=str(agent.night))
+        assert code == 0, out
+        assert set((agent.night / "runs").read_text().split()) == {str(whole), str(ended_early)}
+        assert not half.exists(), "perfdash imports all of this folder"
+    assert (agent.cell / "lost" / "half" / "run.json").exists()
 
 
 def test_each_run_is_confirmed_with_the_interpreter_that_measured_it(agent: Agent) -> None:
