@@ -368,3 +368,17 @@ def test_only_a_gate_exits_with_one(agent: Agent) -> None:
     more = {"WEBHOOK": "yes", "PERFDASH_NIGHTLY": str(agent.night), "FAIL_ON": "regression"}
     assert agent.run("notify.sh", **more)[0] == 3
     assert agent.run("report.sh", **more)[0] == 1
+    # Nor is a night without runs reported in silence.
+    (agent.night / "run").unlink()
+    code, out = agent.run("report.sh", **more)
+    assert (code, "nothing was measured: there is nothing to report" in out) == (3, True)
+
+
+def test_a_list_of_another_agent_names_the_runs_of_this_one(agent: Agent) -> None:
+    """Judge and Tell of one night may have two agents of the label perfdash-report."""
+    agent.night.mkdir()
+    (agent.night / "run").write_text(f"/elsewhere/{agent.night.name}/out/run1\n/elsewhere/runs/run2\n")
+    code, out = agent.run("report.sh", PERFDASH_NIGHTLY=str(agent.night))
+    assert code == 0, out
+    told = {call.split()[1] for call in agent.stage.calls("report")}
+    assert told == {str(agent.night / "out" / "run1"), "/elsewhere/runs/run2"}
