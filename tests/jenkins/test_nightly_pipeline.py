@@ -42,7 +42,7 @@ SCENARIOS = {
     "cell not kept": night(full="cells/timm"),
     "gate": night(script("report", code=1), params=POST, failures=1),
     "gate of a cell": night({**TIMM, "code": 1}, params=POST),
-    "no credential": night(params={**POST, "GITHUB_CREDENTIAL": "none such"}),
+    **{f"no {name}": night(params={**POST, name: "none such"}) for name in CREDENTIALS},
     "mail refused": night({"script": "ci/nightly/end.sh tell", "code": 3}, mail_refused=True),
     "confirm fails": night({**CONFIRM, "code": 3}, params=POST),
     "confirm hangs": night({**CONFIRM, "hangs": True}, params=POST),
@@ -279,11 +279,16 @@ def test_it_is_reported_when_mail_is_refused_too(builds: dict[str, Built]) -> No
     assert built.ran("broken.sh 'failed'")
 
 
-def test_a_missing_credential_is_reported(builds: dict[str, Built]) -> None:
-    built = builds["no credential"]
+@pytest.mark.parametrize("name", CREDENTIALS)
+def test_a_missing_credential_ends_the_build_before_anything_is_measured(
+    builds: dict[str, Built], name: str
+) -> None:
+    built = builds[f"no {name}"]
     assert built.result == "FAILURE"
     assert "could not find credentials entry with ID 'none such'" in built.log
-    assert kept(built) == list(CELLS)
+    assert {event["script"] for event in built.ran()} <= {
+        "ci/nightly/check.sh", "ci/nightly/broken.sh 'failed'",
+    }  # fmt: skip
     assert len(built.of("mail")) == 1
 
 
