@@ -43,6 +43,7 @@ default_suites=torchbench,huggingface,timm
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
 : "${RESUME_ARGUMENTS:=}" # options of perfdash run that were given with --resume
 
+if [ "$QUICK" = yes ]; then SHARDS=1; fi # a suite may have fewer quick models than there are shards
 # Lists may be separated by spaces, too; perfdash takes commas.
 with_commas() { # TEXT
   local words

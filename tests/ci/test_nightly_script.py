@@ -289,6 +289,13 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert len(stage.calls("bisect")) == (0 if state == "open" else 2)
 
 
+def test_the_quick_models_are_not_divided_into_more_shards_than_there_are(stage):
+    done = stage.script("measure", PERFDASH_NIGHTLY=str(stage.home / "night"), QUICK="yes", SHARDS="4")
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("run")
+    assert "--shard" not in call
+
+
 def test_lists_are_separated_by_commas_or_spaces_in_each_stage(stage):
     """Jenkins gives its stages the parameters as they were typed."""
     own = stage.home / "own.toml"
