@@ -245,6 +245,18 @@ def test_what_is_open_waits_three_nights(builds):
     assert builds.run("--last-good").stdout.strip() == new
 
 
+def test_each_line_of_builds_has_its_own_last_good_one(builds):
+    pythons = {line: builds.home / f"python-{line}" for line in ("main", "team/feature")}
+    for line, python in pythons.items():
+        python.parent.mkdir(exist_ok=True)
+        python.symlink_to(sys.executable)
+        assert builds.run("--last-good", LINE=line).stdout == ""
+        assert builds.run("--good", str(python), LINE=line).returncode == 0
+    for line, python in pythons.items():
+        assert builds.run("--last-good", LINE=line).stdout.strip() == str(python)
+    assert builds.run("--last-good").stdout == ""
+
+
 @pytest.mark.parametrize(("more", "code", "why"), [
     ({"TORCH": "nightly"}, 2, "give the index of nightly wheels"),
     ({"TORCH": "tomorrow"}, 2, "is none of installed, nightly, a version, a wheel, a commit"),
