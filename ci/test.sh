@@ -101,11 +101,11 @@ tests() { # PART [WORDS...]
       "$bin/python" -m pytest -m "slow and not machine and not background and not cuda" -n auto --own-core \
         --dist loadfile --no-loadscope-reorder "${files[@]}"
       ;;
-    # What the kernel runs only while nothing else wants the core disturbs no measurement.
+    # What the kernel runs only while nothing else wants the core disturbs no measurement, and may take long.
     background)
       mapfile -t files < <(marked slow)
       exec chrt --idle 0 "$bin/python" -m pytest -m "background and not cuda" -n "$(nproc)" --dist loadfile \
-        --no-loadscope-reorder -o cache_dir="$scratch/background-cache" "${files[@]}"
+        --no-loadscope-reorder --timeout 1800 -o cache_dir="$scratch/background-cache" "${files[@]}"
       ;;
     machine)
       mapfile -t files < <(marked machine)
