@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.detect.nights import comparable, other_machine
+from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
@@ -181,21 +181,28 @@ def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevel
     another machine did. Where more than two machines measure in turn, its previous night is too long ago:
     since then a failure of torch may have begun and ended.
     """
-    tonight = panel.runs[-1]
-    days = {tonight.started[:10]}
-    beside: dict[tuple[str, ...], str] = {}
+    machines = _machines_of(alert, panel)
+    days = {panel.runs[-1].started[:10]}
+    beside: dict[frozenset[str], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
-        run = panel.runs[nights - 1]
         observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
         if observation == UNKNOWN:
             continue
-        days.add(run.started[:10])
+        days.add(panel.runs[nights - 1].started[:10])
         if len(days) > _DAYS_OF_A_TURN and len(beside) > 1:
             return False
-        if not other_machine(run, tonight):
+        machine = machines[nights - 1]
+        if machine & machines[-1]:
             return observation == BACK and AGAIN in beside.values()
-        beside.setdefault(tuple(run.hosts), observation)
+        beside.setdefault(machine, observation)
     return False
+
+
+def _machines_of(alert: Alert, panel: Panel) -> list[frozenset[str]]:
+    """The machine that measured an alert's case on each night; all of the run where a case may be missing."""
+    if alert.kind == "vanished" or alert.case_id not in panel.case_ids:
+        return [frozenset(run.hosts) for run in panel.runs]
+    return [frozenset(host.split("+")) for host in panel.machines[panel.case_ids.index(alert.case_id)]]
 
 
 def _first_nights(panel: Panel, nights: int) -> Panel:
