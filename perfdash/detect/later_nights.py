@@ -177,24 +177,30 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
 def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
     """Whether only another machine shows the change of an alert without noise, as before the last night.
 
-    The last night's machine did not show it on its previous night either, and since then the last night of
-    another machine did. Where more than two machines measure in turn, its previous night is too long ago:
-    since then a failure of torch may have begun and ended.
+    The last night's machine did not show it on its previous night either, but another machine did on its
+    last night. That one may have been away for a night. A turn is over after three days: since then a failure
+    of torch may have begun and ended.
     """
     machines = _machines_of(alert, panel)
     days = {panel.runs[-1].started[:10]}
+    has_own_night = False
     beside: dict[frozenset[str], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
         observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
         if observation == UNKNOWN:
             continue
         days.add(panel.runs[nights - 1].started[:10])
-        if len(days) > _DAYS_OF_A_TURN and len(beside) > 1:
+        if len(days) > _DAYS_OF_A_TURN and (has_own_night or len(beside) > 1):
             return False
         machine = machines[nights - 1]
-        if machine & machines[-1]:
-            return observation == BACK and AGAIN in beside.values()
-        beside.setdefault(machine, observation)
+        if not machine & machines[-1]:
+            beside.setdefault(machine, observation)
+        elif observation == AGAIN:
+            return False
+        else:
+            has_own_night = True
+        if has_own_night and AGAIN in beside.values():
+            return True
     return False
 
 
