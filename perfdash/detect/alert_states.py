@@ -121,12 +121,13 @@ def advance(
     at: str,
     net: NetLogs,
     machines: Levels | None = None,
+    later: Sequence[RunLine] = (),
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     `net`: of the panel without the steps of the open `alerts`. `machines`: the levels of the panel's
-    machines, as `on_one_machine` gives them.
+    machines, as `on_one_machine` gives them. `later`: runs of other machines that were judged before.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
@@ -170,7 +171,7 @@ def advance(
         if (
             observation == BACK
             and alert.kind not in (*_NOISY, "host")
-            and is_shown_beside(alert, panel, net, levels)
+            and is_shown_beside(alert, panel, net, levels, later)
         ):
             matched.update(opposite)  # each machine shows what it showed the night before
             observation = UNKNOWN
@@ -182,6 +183,12 @@ def advance(
                 alert = replace(alert, after=findings[of_series[0]].after)
                 note = f"now {alert.after:g}"
             matched.update(of_series)
+        if same and alert.bad_run_id in {run.id for run in later}:  # it begins with the earlier run
+            first = new_alert(findings[same[0]], panel, at)
+            details = {**alert.details, **first.details}
+            alert = replace(
+                alert, good_run_id=first.good_run_id, bad_run_id=first.bad_run_id, details=details
+            )
         if alert.state == NEW or alert.kind != "metric":
             matched.update(same)  # the same change; for a confirmed metric it would be a further step
         moved = _moved(alert, observation, tonight, at)

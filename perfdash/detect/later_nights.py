@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -174,13 +174,18 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     return observation
 
 
-def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
+def is_shown_beside(
+    alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, later: Sequence[RunLine] = ()
+) -> bool:
     """Whether only another machine shows the change of an alert without noise, as before the last night.
 
     The last night's machine did not show it on its previous night either, but another machine did on its
     last night. That one may have been away for a night. A turn is over after three days: since then a failure
-    of torch may have begun and ended.
+    of torch may have begun and ended. Of the runs `later`, as in `alert_states.advance`, the alert says only
+    which one showed it last: without that, only its own machine's change counts.
     """
+    if alert.seen_run_id in {run.id for run in later}:
+        return True
     machines = _machines_of(alert, panel)
     days = {panel.runs[-1].started[:10]}
     has_own_night = False
@@ -191,7 +196,7 @@ def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevel
             continue
         days.add(panel.runs[nights - 1].started[:10])
         if len(days) > _DAYS_OF_A_TURN and (has_own_night or len(beside) > 1):
-            return False
+            break
         machine = machines[nights - 1]
         if not machine & machines[-1]:
             beside.setdefault(machine, observation)
@@ -199,9 +204,9 @@ def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevel
             return False
         else:
             has_own_night = True
-        if has_own_night and AGAIN in beside.values():
+        if has_own_night and (later or AGAIN in beside.values()):
             return True
-    return False
+    return bool(later)
 
 
 def _machines_of(alert: Alert, panel: Panel) -> list[frozenset[str]]:

@@ -22,6 +22,7 @@ from perfdash.detect.nights import (
     other_machine,
     previous_run,
     runs_before,
+    were_beside,
 )
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
@@ -268,11 +269,12 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 
 def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:
-    """Say that a run changed no alert, because a later one was judged first."""
+    """Say that a run changed no alert, or none of numbers, because a later one was judged first."""
     later = later_judged_first(connection, run)
-    return (
-        f"changes that began with this run, because {later[0].name} was judged before it" if later else None
-    )
+    if not later:
+        return None
+    what = "changes of numbers" if were_beside(run, later) else "changes"
+    return f"{what} that began with this run, because {later[0].name} was judged before it"
 
 
 def _is_fixed_by(alert: Alert, run: RunLine) -> bool:

@@ -121,7 +121,7 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
     assert (headline(later), later.caution) == ("Nothing changed", None)
 
 
-def test_the_machine_that_ends_last_does_not_say_that_nothing_changed(tmp_path, monkeypatch):
+def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_path, monkeypatch):
     """Of two machines that measure side by side, it began first: the other one is judged before it."""
     first = farm(8, 4, statuses=lambda night, model: "crash" if night == 7 else "pass")
     second = [on_second_machine(night) for night in farm(8, 4)]
@@ -134,9 +134,9 @@ def test_the_machine_that_ends_last_does_not_say_that_nothing_changed(tmp_path, 
         with store.read() as connection:
             failed, passed = (of_history(connection, night) for night in (first[7], second[7]))
     assert failed.caution == (
-        f"changes that began with this run, because {second[7].run.name} was judged before it"
+        f"changes of numbers that began with this run, because {second[7].run.name} was judged before it"
     )
-    assert headline(failed) == "No change was found in what could be compared"
+    assert headline(failed) == "4 new failures"
     assert passed.caution is None
 
 
