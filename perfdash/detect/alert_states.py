@@ -34,6 +34,7 @@ from perfdash.detect.later_nights import (
     BACK,
     NOT_MEASURED,
     UNKNOWN,
+    WITHOUT_NOISE,
     AlertLevels,
     alert_levels,
     is_shown_beside,
@@ -168,11 +169,7 @@ def advance(
         observation = observed(alert, panel, net, levels, bool(same))
         if any(_undoes(findings[index], alert, panel, net, levels) for index in opposite):
             observation = BACK
-        if (
-            observation == BACK
-            and alert.kind not in (*_NOISY, "host")
-            and is_shown_beside(alert, panel, net, levels, later)
-        ):
+        if observation == BACK and alert.kind in WITHOUT_NOISE and is_shown_beside(alert, panel, later):
             matched.update(opposite)  # each machine shows what it showed the night before
             observation = UNKNOWN
         elif observation == BACK and (alert.direction == WORSE or alert.state == NEW):

@@ -20,6 +20,7 @@ from perfdash.stats.machine_levels import MachineLevels
 from perfdash.stats.nightly_test import REFERENCE
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
+WITHOUT_NOISE = ("status", "count", "vanished")  # the kinds of changes that one night decides
 NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
 # Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
@@ -147,6 +148,22 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found_again)
+    if alert.kind in WITHOUT_NOISE:
+        return shown(alert, panel)
+    if not math.isfinite(_last_value(alert, panel)):
+        return UNKNOWN
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if alert.state == NEW and alert.kind == "metric":
+        return _new_observed(levels, later_nights(alert, panel, net))
+    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id or 0)]
+    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
+        return UNKNOWN  # the drift test runs once a week
+    return observation
+
+
+def shown(alert: Alert, panel: Panel) -> str:
+    """Whether the last night shows the change of an alert without noise."""
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
@@ -155,28 +172,23 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
         return UNKNOWN
     if alert.kind == "status":
         return shows_status(alert, panel)
-    passed = is_pass(status, panel.values["calls_captured"][row, -1])
-    if not passed or alert.metric not in panel.values:
-        return UNKNOWN
-    value = float(panel.values[alert.metric][row, -1])
+    value = _last_value(alert, panel)
     if not math.isfinite(value):
         return UNKNOWN
-    if alert.kind == "count":
-        before, after = alert.before or 0.0, alert.after or 0.0
-        return BACK if (value - before) * (after - before) <= 0 else AGAIN
-    places = {run.id: place for place, run in enumerate(panel.runs)}
-    if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(levels, later_nights(alert, panel, net))
-    values = net.of(alert.metric)[row]
-    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
-        return UNKNOWN  # the drift test runs once a week
-    return observation
+    before, after = alert.before or 0.0, alert.after or 0.0
+    return BACK if (value - before) * (after - before) <= 0 else AGAIN
 
 
-def is_shown_beside(
-    alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, later: Sequence[RunLine] = ()
-) -> bool:
+def _last_value(alert: Alert, panel: Panel) -> float:
+    """The last night's value of an alert's metric; NaN where not measured or not passed."""
+    if alert.case_id not in panel.case_ids or alert.metric not in panel.values:
+        return math.nan
+    row = panel.case_ids.index(alert.case_id)
+    passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
+    return float(panel.values[alert.metric][row, -1]) if passed else math.nan
+
+
+def is_shown_beside(alert: Alert, panel: Panel, later: Sequence[RunLine] = ()) -> bool:
     """Whether only another machine shows the change of an alert without noise, as before the last night.
 
     The last night's machine did not show it on its previous night either, but another machine did on its
@@ -191,7 +203,7 @@ def is_shown_beside(
     has_own_night = False
     beside: dict[frozenset[str], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
-        observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
+        observation = shown(alert, _first_nights(panel, nights))
         if observation == UNKNOWN:
             continue
         days.add(panel.runs[nights - 1].started[:10])

@@ -25,7 +25,7 @@ from perfdash.detect.findings import (
     on_one_machine,
     with_parts,
 )
-from perfdash.detect.later_nights import with_recent_levels
+from perfdash.detect.later_nights import WITHOUT_NOISE, with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
@@ -382,8 +382,8 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
 
 
 def _is_failure(change: Alert | Finding) -> bool:
-    """Whether a change is one of status, count or presence for the worse, which has no noise."""
-    return change.kind in ("status", "count", "vanished") and change.direction == WORSE
+    """Whether a change is one without noise, for the worse."""
+    return change.kind in WITHOUT_NOISE and change.direction == WORSE
 
 
 def _earlier(run: RunLine, later: RunLine) -> bool:

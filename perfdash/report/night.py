@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
+from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
@@ -39,6 +40,7 @@ from perfdash.history.queries import (
     testbed_of,
 )
 from perfdash.history.results import Imported, Row, RunRow
+from perfdash.metrics import JUDGED_COUNTS
 from perfdash.records import NOT_MEASURED, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
@@ -385,7 +387,8 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
 def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
     """The alerts that were open on a run's night, also if it did not measure their cases, or that it closed.
 
-    Of a testbed that measures several settings, a run each, only those of this run's cases.
+    Of a testbed that measures several settings, a run each, only those of this run's cases. Of several
+    machines, none of a failure that this run's machine does not have.
     """
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.started).where(runs.c.testbed_id == run.testbed_id)
@@ -410,4 +413,6 @@ def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported)
         stands = alert.state in alert_store.LIVE or (last is not None and last >= tonight)
         if is_measured and stands and (bad is None or bad <= tonight):
             standing.append(alert)
-    return standing
+    exact = [alert for alert in standing if alert.kind in WITHOUT_NOISE and not _is_fixed_by(alert, run)]
+    results = panel(connection, [run], JUDGED_COUNTS, [alert.case_id or 0 for alert in exact])
+    return [alert for alert in standing if alert not in exact or shown(alert, results) != BACK]

@@ -140,6 +140,37 @@ def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_pat
     assert passed.caution is None
 
 
+@pytest.mark.parametrize("kind", ["status", "count", "vanished"])
+def test_a_failure_of_one_of_two_machines_is_only_in_the_reports_of_that_machine(tmp_path, kind):
+    def is_broken(night, model):
+        return model == "model03" and night in (4, 5)
+
+    def statuses(night, model):
+        return "crash" if kind == "status" and is_broken(night, model) else "pass"
+
+    def change(night, model, values):
+        if kind == "vanished" and is_broken(night, model):
+            return None
+        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, model))}
+
+    passes = farm(7, 4)
+    fails = [on_second_machine(night) for night in farm(7, 4, statuses=statuses, change=change)]
+    runs = [run for pair in zip(passes, fails, strict=True) for run in pair]
+    with made_store(tmp_path / "h.db") as store:
+        judge_nights(store, runs[:12], first=8)
+        with store.read() as connection:
+            passed, failed = (of_history(connection, night[5]) for night in (passes, fails))
+        judge_nights(store, runs[12:], first=0)
+        with store.read() as connection:
+            passed_once, failed_once, passed_now, fixed = (
+                of_history(connection, run) for run in (passes[5], fails[5], *runs[12:])
+            )
+    for night in (passed, passed_once, passed_now):
+        assert (headline(night), night_gate(night, print)) == ("Nothing changed", 0)
+    assert [len(night.changes) for night in (failed, failed_once, fixed)] == [1, 1, 1]
+    assert (night_gate(failed, print), night_gate(fixed, print)) == (1, 0)
+
+
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
     nights = farm(3, models=4, change=slower("model01", 1, 3.0))
     with made_store(tmp_path / "h.db") as store:
