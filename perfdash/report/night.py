@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
@@ -54,6 +55,7 @@ from perfdash.report.changes import (
     without_lost,
 )
 from perfdash.report.comparison_text import of_eager
+from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 _NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
@@ -304,26 +306,38 @@ def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
 
 
 def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shortly: Panel) -> str | None:
-    """Count the cases whose numbers cannot be judged yet, because they passed in too few runs before.
+    """Count the cases whose numbers cannot be judged yet, for want of nights before or of their machine.
 
     `earlier`: the runs before the night, of which `shortly` has the last ones and the night itself.
     """
-    passed = np.flatnonzero(shortly.passed[:, -1])
-    few = [place for place in passed.tolist() if shortly.passed[place, :-1].sum() < _FEWEST]
-    if not few:
+    few, elsewhere = _not_judged(shortly)
+    if not (few | elsewhere).any():
         return None
-    # Most cases are known from the last runs; only of the others are all runs read that the judge reads.
-    ids = [shortly.case_ids[place] for place in few]
-    before = panel(connection, earlier[-_REFERENCE_RUNS:], [], ids)
-    nights = dict.fromkeys(ids, 0) | dict(
-        zip(before.case_ids, before.passed.sum(axis=1).tolist(), strict=True)
-    )
-    few_nights = [number for number in nights.values() if number < _FEWEST]
-    if not few_nights:
-        return None
-    if len(few_nights) == len(passed):
-        return f"only statuses: numbers need {_FEWEST} nights before, and there are {max(few_nights)}"
-    return f"numbers of {len(few_nights)} of {len(passed)} cases, which need {_FEWEST} nights before"
+    # Most cases are known from the last runs; only of the others are all runs read that the judge reads. The
+    # level of a machine comes from all cases.
+    ids = None if elsewhere.any() else [shortly.case_ids[place] for place in np.flatnonzero(few)]
+    whole = panel(connection, [*earlier[-_REFERENCE_RUNS:], shortly.runs[-1]], [], ids)
+    few, elsewhere = _not_judged(whole)
+    passed = int(shortly.passed[:, -1].sum())
+    if few.sum() == passed:
+        most = whole.passed[few, :-1].sum(axis=1).max()
+        return f"only statuses: numbers need {_FEWEST} nights before, and there are {most}"
+    machines = ", ".join(sorted(set(whole.machines[elsewhere, -1])))
+    needed = [(few, f"{_FEWEST} nights before"), (elsewhere, f"one or two nights before on {machines}")]
+    cautions = [
+        f"numbers of {cases.sum()} of {passed} cases, which need {nights}"
+        for cases, nights in needed
+        if cases.any()
+    ]
+    return "; ".join(cautions) or None
+
+
+def _not_judged(night: Panel) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where a case passed in too few runs before the last; where its machine has too few of them."""
+    passed = night.passed
+    few = passed[:, -1] & (passed[:, :-1].sum(axis=1) < _FEWEST)
+    levels = machine_levels(np.where(passed, 0.0, np.nan), night.machines)
+    return few, passed[:, -1] & ~few & np.isnan(levels.offset[:, -1])
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:

@@ -184,6 +184,34 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
     assert headline(second) == "No change was found in what could be compared"
 
 
+@pytest.mark.parametrize(
+    ("models", "host_of", "nights"),
+    [
+        (24, lambda night: "farm2" if night >= 28 else "farm", [28]),
+        (4, lambda night: "farm2" if night >= 28 else "farm", [28, 29]),
+        (24, lambda night: "farm" if 3 <= night < 28 else "farm2", []),
+        (24, lambda night: f"container-{night}", []),
+    ],
+    ids=["new", "new, few models", "back after 25 nights", "containers"],
+)
+def test_the_first_nights_of_a_machine_say_that_its_numbers_are_not_judged(tmp_path, models, host_of, nights):
+    runs = [
+        replace(night, run=replace(night.run, host=host_of(place)))
+        for place, night in enumerate(farm(31, models))
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, runs)
+        with store.read() as connection:
+            told = {place: of_history(connection, runs[place]) for place in (28, 29, 30)}
+    cautioned = {place: night for place, night in told.items() if night.caution}
+    assert list(cautioned) == nights
+    for night in cautioned.values():
+        assert night.caution == (
+            f"numbers of {models} of {models} cases, which need one or two nights before on farm2"
+        )
+        assert headline(night) == "No change was found in what could be compared"
+
+
 @pytest.mark.parametrize("jobs", [12, 25])
 def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(tmp_path, jobs):
     changed = farm(7, models=2, change=slower("model01", 6, 1.5))
