@@ -323,7 +323,20 @@ def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shor
         most = whole.passed[few, :-1].sum(axis=1).max()
         return f"only statuses: numbers need {_FEWEST} nights before, and there are {most}"
     machines = ", ".join(sorted(set(whole.machines[elsewhere, -1])))
-    needed = [(few, f"{_FEWEST} nights before"), (elsewhere, f"one or two nights before on {machines}")]
+    # Cases that were measured before, but hardly in these runs: another job takes their places.
+    rare = few & ((whole.statuses[:, :-1] != "").sum(axis=1) < _FEWEST)
+    older = earlier[:-_REFERENCE_RUNS][-_REFERENCE_RUNS:]
+    rare_ids = [whole.case_ids[place] for place in np.flatnonzero(rare)]
+    is_crowded = bool(older and rare_ids and panel(connection, older, [], rare_ids).case_ids)
+    advice = (
+        f" among the last {_REFERENCE_RUNS} runs: give the job of fewer cases a line of its own (`--line`)"
+        if is_crowded
+        else ""
+    )
+    needed = [
+        (few, f"{_FEWEST} nights before{advice}"),
+        (elsewhere, f"one or two nights before on {machines}"),
+    ]
     cautions = [
         f"numbers of {cases.sum()} of {passed} cases, which need {nights}"
         for cases, nights in needed

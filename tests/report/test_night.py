@@ -273,6 +273,26 @@ def test_runs_by_hand_before_the_second_night_are_no_three_nights(tmp_path):
     assert headline(night) == "No change was found in what could be compared"
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known models", "new models"])
+def test_a_night_says_that_an_hourly_job_of_few_models_needs_a_line_of_its_own(tmp_path, is_known):
+    """Three days of it are more runs than a night is judged by."""
+    models = ["model01", "model02"]
+    nights = farm(8, 8, change=lambda night, name, values: values if is_known or name in models else None)
+    nights[7:] = farm(8, 8)[7:]
+    hourly = [by_hand(night, hour, models) for night in nights[4:7] for hour in range(24)]
+    hourly = [
+        replace(run, run=replace(run.run, name=f"hourly-{place}", uid=f"hourly-{place}"))
+        for place, run in enumerate(hourly)
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, [*nights[:4], *hourly, nights[7]])
+        with store.read() as connection:
+            night = of_history(connection, nights[7])
+    few = "numbers of 6 of 8 cases, which need 3 nights before"
+    advice = " among the last 69 runs: give the job of fewer cases a line of its own (`--line`)"
+    assert night.caution == few + advice * is_known
+
+
 @pytest.mark.parametrize("hours", [[12], [12, 13]], ids=["one run", "two runs"])
 def test_a_run_of_few_models_by_hand_is_not_the_run_before_a_night(tmp_path, hours):
     nights = farm(6, models=12)
