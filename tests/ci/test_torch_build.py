@@ -45,7 +45,7 @@ class Builds:
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = variables(self.home, PERFDASH_VENV=str(self.own), TORCH_WITH="", PIP_NO_INDEX="1")
         return subprocess.run(
-            [SCRIPT, *words], env={**env, **more}, cwd=self.home, capture_output=True, text=True, timeout=300
+            [SCRIPT, *words], env={**env, **more}, cwd=self.home, capture_output=True, text=True
         )
 
     def python(self, *words: str, **more: str) -> Path:
@@ -122,7 +122,7 @@ def test_all_cells_of_a_night_measure_one_build(builds):
     def script(name, *words, **more):
         done = subprocess.run(
             [CHECKOUT / "ci/nightly" / name, *words], env={**env, **asked, **more},
-            cwd=builds.home, capture_output=True, text=True, timeout=300,
+            cwd=builds.home, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
