@@ -245,3 +245,58 @@ def test_a_machine_that_was_away_for_a_night_ends_no_alert(quick, machine, night
             take_in(quick, [replace(night, run=run)])
             judge_new(quick)
     assert [states for kind, states in alerts(quick) if kind == "status"] == [expected]
+
+
+def numbers_of_two(nights, on_first, on_second):
+    """Pairs of runs of 24 models; the second machine is 5 % slower. The changes are as in `farm`."""
+
+    def change(place, name, values):
+        night, is_second = divmod(place, 2)
+        for metric in ("eager_ms", "backend_ms"):
+            values[metric] *= 1.05 if is_second else 1.0
+        return (on_second if is_second else on_first)(night, name, values)
+
+    runs, dates = farm(2 * nights, change=change), farm(nights)
+    of_first, of_second = (
+        [replace(run, run=date.run) for run, date in zip(runs[machine::2], dates, strict=True)]
+        for machine in (0, 1)
+    )
+    return list(zip(of_first, map(on_second_machine, of_second), strict=True))
+
+
+def unchanged(night, name, values):
+    return values
+
+
+def all_slower(night, name, values):
+    values["backend_ms"] *= 1.1 if 20 <= night < 24 else 1.0
+    return values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("on_first", "on_second", "kind", "state"),
+    [
+        (slower("model03", 20, 1.08), unchanged, "metric", "new"),
+        (unchanged, slower("model03", 20, 1.08), "metric", "new"),
+        (slower("model03", 20, 1.3, until=24), unchanged, "metric", "dismissed"),
+        (slower("model03", 20, 1.15, until=21), unchanged, "metric", "dismissed"),
+        (all_slower, unchanged, "host", "fixed"),
+        (slower("model03", 20, 1.08), slower("model03", 20, 1.08), "metric", "open"),
+    ],
+    ids=["first", "second", "first, until it is back", "one night", "all models", "both"],
+)
+def test_what_is_slower_on_one_of_two_machines_is_one_alert(quick, on_first, on_second, kind, state):
+    nights = numbers_of_two(28, on_first, on_second)
+    judge_nights(quick, [run for night in nights for run in night], first=40)
+    ((found, states),) = alerts(quick)
+    assert (found, states[-1]) == (kind, state)
+    assert len({*states} & {"dismissed", "fixed"}) == (state in ("dismissed", "fixed"))
+
+
+@pytest.mark.slow
+def test_a_machine_that_was_away_while_the_other_was_slower_ends_no_alert(quick):
+    nights = numbers_of_two(28, slower("model03", 20, 1.08), unchanged)
+    away = {nights[night][1].run.name for night in (21, 22, 23)}
+    judge_nights(quick, [run for night in nights for run in night if run.run.name not in away], first=40)
+    assert alerts(quick) == [("metric", ["new", "confirmed", "open"])]
