@@ -27,6 +27,7 @@ from perfdash.history.queries import RunLine, find_run
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case, variation
+from perfdash.report.dashboard_tables import dtype_words
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import percent_change, with_unit
 
@@ -303,7 +304,7 @@ def model_of(case: Case | None) -> str:
         return "most models of the host"
     parts = [f"{short_name(case.suite)}/{short_name(case.model)}", f"bs {case.batch_size}"]
     if case.dtype != "float32":
-        parts.append(case.amp_dtype or case.dtype)
+        parts.append(dtype_words(case.dtype, case.amp_dtype))
     if case.backend != "inductor":
         parts.append(case.backend)
     if case.device != "cpu":
