@@ -250,7 +250,7 @@ def render_ended_cause(number: int, listed: bool) -> str:
 def cause_chart(view: CauseView) -> Markup:
     """All models of a cause over days, the median bold and the onset marked; empty without numbers."""
     chart = _cause_trend(view)
-    return charts.trend(chart, "c-cause", width=980, height=320) if chart else Markup("")
+    return charts.trend(chart, "c-cause") if chart else Markup("")
 
 
 def cause_spark(view: CauseView, prefix: str) -> Markup:

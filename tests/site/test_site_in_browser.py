@@ -163,6 +163,17 @@ def test_a_long_name_pushes_nothing_off_the_page(browser: Browser, two_machines,
         assert captions == [], "captions of one line"
 
 
+@pytest.mark.parametrize("kind", ["cause", "model"])
+def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
+    """A chart that is scrolled sideways would show only the nights before the change."""
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=390)
+    browser.wait("document.readyState === 'complete'")
+    edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip)")]
+        .map((one) => one.getBoundingClientRect().right - innerWidth)""")
+    assert edges
+    assert max(edges) <= 0
+
+
 def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811
     address = (folder / path_of(folder, "compare")).as_uri()
     browser.open(address)
