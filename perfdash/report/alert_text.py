@@ -66,18 +66,17 @@ def by_urgency(evidence: Sequence[AlertEvidence]) -> list[AlertEvidence]:
 
 
 def alert_list(alerts: Sequence[AlertEvidence]) -> str:
-    """A table of alerts, with what changed between the two builds below it."""
+    """A table of alerts, with what changed between the two builds below it, once for all alerts of it."""
     if not alerts:
         return "No alerts"
-    table = PrettyTable(
-        ["id", "state", "", "model", "what", "before", "after", "change", "p", "since", "torch between"]
-    )
+    table = PrettyTable(["id", "state", "", "model", "what", "before", "after", "change", "since"])
     table.align = "l"
-    for name in ("id", "before", "after", "change", "p"):
+    for name in ("id", "before", "after", "change"):
         table.align[name] = "r"
+    numbers: dict[str, list[str]] = {}
     for evidence in alerts:
         alert = evidence.alert
-        good, bad = evidence.between
+        _, bad = evidence.between
         table.add_row(
             [
                 alert.id,
@@ -86,15 +85,20 @@ def alert_list(alerts: Sequence[AlertEvidence]) -> str:
                 model_of(evidence.case),
                 what(alert),
                 *_levels(alert),
-                "" if alert.p is None else f"{alert.p:.1g}",
                 bad.started[:10] if bad else "",
-                f"{commit(good)} .. {commit(bad)}",
             ]
         )
-    lines = [str(table.get_string())]
-    for evidence in alerts:
-        lines += consequences(evidence)
-    return "\n".join(lines)
+        for text in consequences(evidence):
+            numbers.setdefault(text, []).append(str(alert.id))
+    lines = [f"{', '.join(of)}: {text}" for text, of in numbers.items()]
+    return "\n".join([str(table.get_string()), *lines])
+
+
+def origin(evidence: AlertEvidence) -> str:
+    """The builds between which an alert began, and the p of its test."""
+    good, bad = evidence.between
+    p = "" if evidence.alert.p is None else f", p = {evidence.alert.p:.1g}"
+    return f"torch between {commit(good)} and {commit(bad)}{p}"
 
 
 def consequences(evidence: AlertEvidence) -> list[str]:
@@ -102,20 +106,20 @@ def consequences(evidence: AlertEvidence) -> list[str]:
     lines = []
     alert = evidence.alert
     if evidence.speedup:
-        lines.append(f"{alert.id}: speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
+        lines.append(f"speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
     changed = evidence.changed
     if changed:
-        lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
+        lines.append("changed with it (before | after): " + "; ".join(map(str, changed)))
     if again := evidence.remeasured:
         lines.append(
-            f"{alert.id}: measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
+            f"measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
             f"({percent_change(again.low)} to {percent_change(again.high)})"
         )
     if both := evidence.seen_again:
-        lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
+        lines.append(f"measured again: {both[0]} -> {both[1]}")
     if decided := decision(alert):
-        lines.append(f"{alert.id}: {decided}")
-    return [*lines, *(f"{alert.id}: {line}" for line in culprits(alert))]
+        lines.append(decided)
+    return [*lines, *culprits(alert)]
 
 
 def decision(alert: Alert) -> str:
