@@ -16,7 +16,7 @@ from perfdash.charts import svg
 from perfdash.charts.axes import day, time_ticks
 from perfdash.charts.values import HeatMap, HeatRow, Number, finite
 
-LEFT, TOP, ROW, LEGEND = 170, 20, 13, 50
+LEFT, TOP, ROW, LEGEND = 174, 20, 13, 50
 # From much worse to much better; the middle one is "the same".
 BUCKETS = ("w3", "w2", "w1", "same", "b1", "b2", "b3")
 _SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
@@ -40,7 +40,7 @@ def heat_map(data: HeatMap, prefix: str) -> Markup:
         for name, d in _runs(classes, y, cell).items():
             paths[name] += d
         sign = _SIGNS.get(row.open, "")
-        label = svg.text(LEFT - 8, y + 3.5, f"{sign} {svg.shortened(row.label, 25)}".strip(), row.open, "end")
+        label = svg.text(LEFT - 8, y + 3.5, f"{sign} {svg.shortened(row.label, 20)}".strip(), row.open, "end")
         title = f"{row.label}{f' (open alert: {row.open})' if sign else ''}"
         labels.append(svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(title)}</title></text>"))
         numbers.append(",".join("x" if c == "fail" else "" if r is None else f"{r:.3g}"

@@ -72,7 +72,7 @@ def _bar(row: SpeedupBar, value: float, y: int, axis: Axis, right: int) -> str:
 
 
 def _label(row: SpeedupBar, y: int) -> str:
-    label = svg.text(BARS_LEFT - 10, y + 3.5, svg.shortened(row.label, 30), "", "end")
+    label = svg.text(BARS_LEFT - 10, y + 3.5, svg.shortened(row.label, 27), "", "end")
     return svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(row.label)}</title></text>")
 
 

@@ -21,9 +21,10 @@ def quoted(text: object) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Text on one line of at most so many characters."""
+    """Text on one line of at most so many characters: beginning and end, as names often differ there."""
     line = " ".join(str(text).split())
-    return line if len(line) <= length else line[: length - 1] + "…"
+    tail = length // 3
+    return line if len(line) <= length else f"{line[: length - tail - 1]}…{line[-tail:]}"
 
 
 def text(x: float, y: float, content: object, classes: str = "", anchor: str = "") -> str:

@@ -17,7 +17,7 @@ from perfdash.charts import svg
 from perfdash.charts.axes import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
 from perfdash.charts.values import Array, Mark, TrendChart, finite_array
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 190, 46, 58, 30, 22
 # The plot is drawn in tenths of a pixel, so that all places are whole numbers.
 _FINE = 10
 _MOST = 1e9  # a count
@@ -29,7 +29,7 @@ Places = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
+def trend(data: TrendChart, prefix: str) -> Markup:
     """The chart with axes and marks. prefix: of the ids within, unique on the page.
 
     Raises ValueError where the columns differ in length.
@@ -37,7 +37,7 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     values, lows, highs = data.columns
     measured = _known(values)
     days = time_axis(*_ends(data))
-    right, bottom = width - RIGHT, height - BOTTOM
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     members = [finite_array(line, data.ratio) for line in data.members]
     drawn = np.concatenate([measured, *map(_known, members)]) if members else measured
     counts = not (data.unit or data.ratio)
@@ -69,7 +69,7 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     )
     plot = " ".join(f"{edge:.10g}" for edge in (LEFT, right, TOP, bottom, *time_axis_ends))
     summary = summary_of(data, values)
-    return Markup(svg.figure("trend", prefix, width, height, data.title, summary, "".join(parts), plot=plot))
+    return Markup(svg.figure("trend", prefix, WIDTH, HEIGHT, data.title, summary, "".join(parts), plot=plot))
 
 
 def spark(data: TrendChart, prefix: str) -> Markup:

@@ -233,7 +233,7 @@ def _noisiest(store: Store, number: int, run: str | None, as_json: bool) -> None
 def _show(store: Store, number: int, as_json: bool) -> None:
     from perfdash.detect.causes import gather_in_causes
     from perfdash.history import alert_store
-    from perfdash.report.alert_text import alert_list, life, to_plain
+    from perfdash.report.alert_text import alert_list, life, origin, to_plain
 
     with store.read() as connection:
         (evidence,) = gather_in_causes(connection, [alert_store.find(connection, number)])
@@ -241,7 +241,7 @@ def _show(store: Store, number: int, as_json: bool) -> None:
     if as_json:
         typer.echo(dumps(to_plain(evidence, events), indent=1))
         return
-    typer.echo(f"{alert_list([evidence])}\n{life(events)}")
+    typer.echo(f"{alert_list([evidence])}\n{number}: {origin(evidence)}\n{life(events)}")
 
 
 def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> None:

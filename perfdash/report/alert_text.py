@@ -27,6 +27,7 @@ from perfdash.history.queries import RunLine, find_run
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case, variation
+from perfdash.report.dashboard_tables import dtype_words
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import percent_change, with_unit
 
@@ -65,18 +66,17 @@ def by_urgency(evidence: Sequence[AlertEvidence]) -> list[AlertEvidence]:
 
 
 def alert_list(alerts: Sequence[AlertEvidence]) -> str:
-    """A table of alerts, with what changed between the two builds below it."""
+    """A table of alerts, with what changed between the two builds below it, once for all alerts of it."""
     if not alerts:
         return "No alerts"
-    table = PrettyTable(
-        ["id", "state", "", "model", "what", "before", "after", "change", "p", "since", "torch between"]
-    )
+    table = PrettyTable(["id", "state", "", "model", "what", "before", "after", "change", "since"])
     table.align = "l"
-    for name in ("id", "before", "after", "change", "p"):
+    for name in ("id", "before", "after", "change"):
         table.align[name] = "r"
+    numbers: dict[str, list[str]] = {}
     for evidence in alerts:
         alert = evidence.alert
-        good, bad = evidence.between
+        _, bad = evidence.between
         table.add_row(
             [
                 alert.id,
@@ -85,15 +85,20 @@ def alert_list(alerts: Sequence[AlertEvidence]) -> str:
                 model_of(evidence.case),
                 what(alert),
                 *_levels(alert),
-                "" if alert.p is None else f"{alert.p:.1g}",
                 bad.started[:10] if bad else "",
-                f"{commit(good)} .. {commit(bad)}",
             ]
         )
-    lines = [str(table.get_string())]
-    for evidence in alerts:
-        lines += consequences(evidence)
-    return "\n".join(lines)
+        for text in consequences(evidence):
+            numbers.setdefault(text, []).append(str(alert.id))
+    lines = [f"{', '.join(of)}: {text}" for text, of in numbers.items()]
+    return "\n".join([str(table.get_string()), *lines])
+
+
+def origin(evidence: AlertEvidence) -> str:
+    """The builds between which an alert began, and the p of its test."""
+    good, bad = evidence.between
+    p = "" if evidence.alert.p is None else f", p = {evidence.alert.p:.1g}"
+    return f"torch between {commit(good)} and {commit(bad)}{p}"
 
 
 def consequences(evidence: AlertEvidence) -> list[str]:
@@ -101,20 +106,20 @@ def consequences(evidence: AlertEvidence) -> list[str]:
     lines = []
     alert = evidence.alert
     if evidence.speedup:
-        lines.append(f"{alert.id}: speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
+        lines.append(f"speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
     changed = evidence.changed
     if changed:
-        lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
+        lines.append("changed with it (before | after): " + "; ".join(map(str, changed)))
     if again := evidence.remeasured:
         lines.append(
-            f"{alert.id}: measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
+            f"measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
             f"({percent_change(again.low)} to {percent_change(again.high)})"
         )
     if both := evidence.seen_again:
-        lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
+        lines.append(f"measured again: {both[0]} -> {both[1]}")
     if decided := decision(alert):
-        lines.append(f"{alert.id}: {decided}")
-    return [*lines, *(f"{alert.id}: {line}" for line in culprits(alert))]
+        lines.append(decided)
+    return [*lines, *culprits(alert)]
 
 
 def decision(alert: Alert) -> str:
@@ -303,7 +308,7 @@ def model_of(case: Case | None) -> str:
         return "most models of the host"
     parts = [f"{short_name(case.suite)}/{short_name(case.model)}", f"bs {case.batch_size}"]
     if case.dtype != "float32":
-        parts.append(case.amp_dtype or case.dtype)
+        parts.append(dtype_words(case.dtype, case.amp_dtype))
     if case.backend != "inductor":
         parts.append(case.backend)
     if case.device != "cpu":

@@ -13,14 +13,13 @@ from prettytable import PrettyTable
 from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
 from perfdash.history.results import RunRow
 from perfdash.metrics import METRICS, title_of
-from perfdash.report.dashboard_tables import backend_of, several_configurations
+from perfdash.report.alert_text import model_of
 from perfdash.report.number_format import four_digits, with_unit
 
 
 def comparison(sides: Comparison) -> str:
     """Write a comparison as text: means, significant changes, all cases."""
     changed = [compared for compared in sides.both if compared.changed]
-    several = several_configurations(compared.case for compared in sides.both)
     nothing = sides.nothing_to_compare
     parts = [
         f"Old: {_title(sides.old)}",
@@ -37,12 +36,12 @@ def comparison(sides: Comparison) -> str:
     else:
         parts.append(f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise")
     if changed:
-        parts.append(_changes(changed, several))
+        parts.append(_changes(changed))
     if sides.untested and not nothing:
         parts.append(f"Not checked: {sides.untested}")
-    parts += _undecided(sides.both, several)
+    parts += _undecided(sides.both)
     if sides.both:
-        parts += ["", "All cases in both", _table(sides.both, several)]
+        parts += ["", "All cases in both", _table(sides.both)]
     for title, cases in (
         ("Only in the old", sides.only_old),
         ("Only in the new", sides.only_new),
@@ -105,19 +104,14 @@ def _means(all_means: Sequence[Means]) -> str:
     return str(table.get_string())
 
 
-def _changes(changed: Sequence[ComparedCase], several: bool) -> str:
-    table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
+def _changes(changed: Sequence[ComparedCase]) -> str:
+    table = PrettyTable(["model", "", "what", "old", "new", "change", "p"])
     table.align = "l"
     for compared in changed:
-        case = [
-            compared.case.model,
-            compared.case.batch_size,
-            compared.case.amp_dtype or compared.case.dtype,
-            backend_of(compared.case, several),
-        ]
+        model = model_of(compared.case)
         if compared.other_status:
             word = {1: "worse", -1: "better", 0: ""}[compared.status_direction]
-            table.add_row([*case, word, "status", compared.old_status, compared.new_status, "", ""])
+            table.add_row([model, word, "status", compared.old_status, compared.new_status, "", ""])
         for name, delta in compared.deltas.items():
             if delta.significant:
                 worse = (delta.change < 0) == (name == "speedup")
@@ -127,13 +121,13 @@ def _changes(changed: Sequence[ComparedCase], several: bool) -> str:
                     f"{math.expm1(delta.change):+.1%}",
                     _certainty(delta),
                 ]
-                table.add_row([*case, "worse" if worse else "better", title_of(name), *row])
+                table.add_row([model, "worse" if worse else "better", title_of(name), *row])
     return str(table.get_string())
 
 
-def _undecided(both: Sequence[ComparedCase], several: bool) -> list[str]:
+def _undecided(both: Sequence[ComparedCase]) -> list[str]:
     """The metrics that the pairs of two builds cannot decide, with what they still allow."""
-    table = PrettyTable(["name", "bs", "dtype", "backend", "what", "change", "95 %", "pairs"])
+    table = PrettyTable(["model", "what", "change", "95 %", "pairs"])
     table.align = "l"
     for compared in both:
         for name, delta in compared.deltas.items():
@@ -143,10 +137,7 @@ def _undecided(both: Sequence[ComparedCase], several: bool) -> list[str]:
                 interval = f"{low:+.1%} to {high:+.1%}" if math.isfinite(reach) else ""
                 table.add_row(
                     [
-                        compared.case.model,
-                        compared.case.batch_size,
-                        compared.case.amp_dtype or compared.case.dtype,
-                        backend_of(compared.case, several),
+                        model_of(compared.case),
                         title_of(name),
                         f"{math.expm1(delta.change):+.1%}",
                         interval,
@@ -164,20 +155,17 @@ def _certainty(delta: Delta) -> str:
     return "" if delta.p is None else f"{delta.p:.1g}"
 
 
-def _table(both: Sequence[ComparedCase], several: bool) -> str:
+def _table(both: Sequence[ComparedCase]) -> str:
     table = PrettyTable(
-        ["name", "bs", "dtype", "backend", "old", "new", "new / old", "eager ms", "backend ms",
+        ["model", "old", "new", "new / old", "eager ms", "backend ms",
          "compile CPU s", "backend MB"]
     )  # fmt: skip
-    table.align["name"] = "l"
+    table.align["model"] = "l"
     for compared in both:
         speedup = compared.deltas.get("speedup")
         table.add_row(
             [
-                compared.case.model,
-                compared.case.batch_size,
-                compared.case.amp_dtype or compared.case.dtype,
-                backend_of(compared.case, several),
+                model_of(compared.case),
                 f"{speedup.old:.3f}x" if speedup else compared.old_status,
                 f"{speedup.new:.3f}x" if speedup else compared.new_status,
                 f"{speedup.new / speedup.old:.3f}" if speedup else "",

@@ -14,7 +14,7 @@ from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
-from perfdash.report.alert_text import commit, consequences, model_of, what
+from perfdash.report.alert_text import consequences, model_of, origin, what
 from perfdash.report.changes import RunChange
 from perfdash.report.dashboard_tables import failure
 from perfdash.report.number_format import percent_change
@@ -137,14 +137,11 @@ def _alerts(alerts: Sequence[AlertEvidence]) -> ET.Element:
             name=_fit(f"{alert.id}: {model_of(evidence.case)}: {what(alert)}"),
         )
         if alert.direction > 0 and alert.state in LIVE and alert.state != ACKNOWLEDGED:
-            good, bad = evidence.between
             size = "" if alert.change is None else f" {alert.change:+.3f} (log)"
             failure = ET.SubElement(
                 test, "failure", type="regression", message=_fit(f"{what(alert)}{size}, {alert.state}")
             )
-            failure.text = _fit(
-                "\n".join([f"torch between {commit(good)} and {commit(bad)}", *consequences(evidence)])
-            )
+            failure.text = _fit("\n".join([origin(evidence), *consequences(evidence)]))
     return suite
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,7 +73,8 @@ class CauseStructure:
 class CauseView:
     """A cause as its page and the overview show it; one without members is over, and has no page.
 
-    events: (day, words), oldest first. command: what bisects it.
+    events: (day, words), oldest first. command: what bisects it. listed: the alerts that the page of
+    regressions has.
     """
 
     cause: ReportedCause
@@ -84,6 +85,7 @@ class CauseView:
     events: list[tuple[str, str]] = field(default_factory=list)
     command: str = ""
     structure: CauseStructure | None = None
+    listed: Collection[int | None] = ()
 
     @property
     def page(self) -> str:
@@ -102,14 +104,8 @@ def open_causes(
     standing = {bed.id: standing_alerts(connection, bed, runs) for bed, runs in testbeds}
     heads = {run.id: run for alerts in standing.values() for run in alerts.heads}
     machines = machines_of_testbeds(connection)
-    found = causes(
-        [
-            item
-            for alerts in standing.values()
-            for item in alerts.evidence
-            if item.alert.state in alert_store.SHOWN
-        ]
-    )
+    found = causes([item for alerts in standing.values() for item in alerts.is_open])
+    listed = {item.alert.id for alerts in standing.values() for item in alerts.listed}
     # An alert has the range of its cause on every page.
     ranged = {member.alert.id: member for cause in found for member in cause.members}
     for bed_id, alerts in standing.items():
@@ -123,7 +119,7 @@ def open_causes(
         shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
         members, left_out = list(shown.members[:_MEMBERS]), max(0, len(shown.members) - _MEMBERS)
-        view = CauseView(shown, onset, members, left_out, command=_command(cause))
+        view = CauseView(shown, onset, members, left_out, command=_command(cause), listed=listed)
         if place < MOST:
             structure = _structure(explained) if explained else None
             view = replace(

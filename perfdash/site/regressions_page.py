@@ -32,7 +32,7 @@ from perfdash.site.testbed_history import Testbed
 class TestbedAlerts:
     """A testbed's alerts, open ones first.
 
-    `standing`: those that are open or were fixed on the last night. `left_out` counts the older ones that are
+    `standing`: those that are open or were fixed on the last night. `left_out` counts the others, which are
     not shown, `unjudged` the nights that nobody judged.
     """
 
@@ -73,6 +73,15 @@ class StandingAlerts:
 
     evidence: list[AlertEvidence]
     heads: list[RunLine]
+
+    @property
+    def is_open(self) -> list[AlertEvidence]:
+        return [item for item in self.evidence if item.alert.state in alert_store.SHOWN]
+
+    @property
+    def listed(self) -> list[AlertEvidence]:
+        """The open alerts that the page of regressions has."""
+        return self.is_open[:MOST]
 
 
 def standing_alerts(connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine]) -> StandingAlerts:
@@ -124,8 +133,7 @@ def alert_histories(
 ) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
-    is_open = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.SHOWN]
-    evidences = is_open[:MOST]
+    evidences = standing.listed
     ended = sorted(
         (alert for alert in alerts if alert.state not in alert_store.SHOWN),
         key=lambda alert: (alert.changed, alert.id),

@@ -171,7 +171,7 @@ def heat_map(view: SuiteView) -> Markup:
 
 
 def speedup_bars(view: SuiteView) -> Markup:
-    """The speedup of each model on the last night; empty without any."""
+    """The speedup of each model on the last night; empty where none was measured."""
     rows = []
     for row in view.rows:
         label = f"{row.case.model} ({row.case.batch_size})" if view.several_sizes else row.case.model
@@ -180,7 +180,7 @@ def speedup_bars(view: SuiteView) -> Markup:
         low, high = row.number("speedup_low"), row.number("speedup_high")
         verdict = (row.row.verdict or "") if row.passed else ""
         rows.append(charts.SpeedupBar(label, row.href, value, low, high, verdict, note))
-    return charts.bars(rows, "bars") if rows else Markup("")
+    return charts.bars(rows, "bars") if any(row.value is not None for row in rows) else Markup("")
 
 
 def pass_rate_chart(setting_night: SettingNight, prefix: str) -> Markup:
@@ -250,7 +250,7 @@ def render_ended_cause(number: int, listed: bool) -> str:
 def cause_chart(view: CauseView) -> Markup:
     """All models of a cause over days, the median bold and the onset marked; empty without numbers."""
     chart = _cause_trend(view)
-    return charts.trend(chart, "c-cause", width=980, height=320) if chart else Markup("")
+    return charts.trend(chart, "c-cause") if chart else Markup("")
 
 
 def cause_spark(view: CauseView, prefix: str) -> Markup:

@@ -350,8 +350,8 @@ def test_heat_map_cells_lie_where_they_belong():
     ]
     root = parsed(charts.heat_map(HeatMap("m", times(4), rows), "p"))
     better, same = drawn(root, "b3")[0], drawn(root, "same")[0]
-    assert re.match(r"M170 \d+h14$", better)
-    assert re.match(r"M170 \d+h56$", same), "equal neighbours are one stroke"
+    assert re.match(r"M174 \d+h14$", better)
+    assert re.match(r"M174 \d+h56$", same), "equal neighbours are one stroke"
     assert drawn(root, "failed")
     assert drawn(root, "missing")
     assert root.attrib["data-ratios"] == "2,x,,0.5;1,1,1,1"

@@ -236,7 +236,10 @@ def test_what_people_decide_about_an_alert_is_shown_with_it(command, farmed):
     until = command("regressions", "--acknowledge", number, "--until", "2999-12-24", "--because", "see #1")
     assert f"Alert {number} is acknowledged until 2999-12-24" in until.out
     assert "acknowledged until 2999-12-24 by " in command("regressions").out
-    assert ": see #1" in command("regressions", number).out
+    one = command("regressions", number).out
+    assert ": see #1" in one
+    assert f"torch between {alert['good']['torch_git_version'][:10]} and " in one
+    assert ", p = " in one
     again = command("regressions", "--acknowledge", number)
     assert "had acknowledged it on 20" in again.out
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.change_dates import Dated
 from perfdash.history.alert_store import AlertEvent
-from perfdash.report.alert_text import alert_list, change_list, life, to_plain
+from perfdash.report.alert_text import alert_list, change_list, life, origin, to_plain
 from perfdash.report.changes import of_alert
 from perfdash.stats.changepoints import ChangePoint
 from tests.history.made import case
@@ -16,6 +16,28 @@ from tests.report.shown_alerts import BAD, GOOD, SHOWN, STATUS, run
 def test_a_list_of_alerts():
     golden("alerts.txt", alert_list(SHOWN) + "\n")
     assert alert_list([]) == "No alerts"
+
+
+def test_what_several_alerts_have_in_common_is_one_line():
+    """Fifteen alerts of one build have the same packages, culprit and reason."""
+    act = {"who": "ann", "at": "2026-11-12", "why": "known: #12"}
+    details = {**SHOWN[0].alert.details, "act": act, "bisected": {"word": "cannot tell"}}
+    alerts = [
+        replace(SHOWN[0], alert=replace(SHOWN[0].alert, id=number, state="acknowledged", details=details))
+        for number in (3, 10, 14)
+    ]
+    lines = alert_list(alerts).splitlines()[7:]
+    changed = "changed with it (before | after): torch: 2.15.0 aaaaaaaaaa | 2.15.0 bbbbbbbbbb"
+    assert f"3, 10, 14: {changed}" in lines
+    assert len({line.partition(": ")[2] for line in lines}) == len(lines)
+    assert "3, 10, 14: bisected: cannot tell" in lines
+
+
+def test_a_list_has_no_column_that_one_alert_alone_needs():
+    assert "torch between" not in alert_list(SHOWN)
+    assert "2e-07" not in alert_list(SHOWN)
+    assert origin(SHOWN[0]) == "torch between aaaaaaaaaa and bbbbbbbbbb, p = 2e-07"
+    assert origin(SHOWN[2]) == "torch between ? and bbbbbbbbbb"
 
 
 def test_changes_over_time():

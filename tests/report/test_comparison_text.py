@@ -85,7 +85,7 @@ def test_the_configuration_that_changed_is_named():
 
     compared = compare(ComparedRuns("old", nights(1.0)), ComparedRuns("new", nights(1.2)))
     changes = comparison(compared).split("Changed: 1")[1].split("All cases")[0]
-    assert "inductor (freezing)" in changes
+    assert "timm/m bs 1 freezing " in changes
     lines = list(csv.DictReader(io.StringIO(to_csv(compared))))
     assert {(line["configuration"], line["settings"], line["dynamic"]) for line in lines} == {
         ("default", "", "False"),
@@ -93,6 +93,32 @@ def test_the_configuration_that_changed_is_named():
     }
     assert list(lines[0])[-4:] == ["amp_dtype", "dynamic", "configuration", "settings"]
     assert lines[0]["amp_dtype"] == "bfloat16"
+
+
+def test_each_row_names_its_whole_case():
+    """Cases of one model that differ in nothing but their threads, suite, scenario, or in autocast."""
+    cases = [
+        case("m", threads=1),
+        case("m", threads=4),
+        replace(case("m", threads=4), suite="torchbench"),
+        case("m", scenario="training"),
+        case("m", dtype="bfloat16"),
+        case("m", dtype="amp", amp_dtype="bfloat16"),
+    ]
+    old = run(rows=[row(of=of) for of in cases])
+    text = comparison(
+        compare(
+            *(
+                ComparedRuns("x", (night,))
+                for night in (old, run(rows=[row("m", "crash", of=of) for of in cases]))
+            )
+        )
+    )
+    changes, _, table = text.partition("Changed: 6")[2].partition("All cases in both")
+    for part in (changes, table):
+        lines = [line for line in part.splitlines() if "crash" in line]
+        assert len(set(lines)) == 6
+        assert any("timm/m bs 1 4 threads " in line for line in lines)
 
 
 def test_json_is_json(compared):

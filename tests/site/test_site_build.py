@@ -19,7 +19,8 @@ from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site import build_record, cause_page
+from perfdash.serve import live_pages
+from perfdash.site import build_record, cause_page, regressions_page
 from perfdash.site import site_folder as folders
 from perfdash.site.site_folder import MARKER, STATE, opened
 from perfdash.site.testbed_history import read_history
@@ -107,6 +108,25 @@ def test_the_page_of_a_cause_that_ended_says_so(store, site):
     check(built(store, site))
     assert "This is no longer open" in page.read_text()
     assert f"regressions.html#alert-{page.stem}" in page.read_text()
+
+
+def test_a_cause_links_only_to_alerts_that_the_page_of_regressions_has(store, site, monkeypatch):
+    """`check` fails on a link that leads nowhere; served alone the page is the same."""
+    monkeypatch.setattr(regressions_page, "MOST", 1)
+    fill(store, range(40))
+    for number in (40, 41, 42):
+        slow = night(number)
+        rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
+        take_in(store, [replace(slow, rows=rows)])
+    judge_last(store, 5)
+    assert check(built(store, site))
+    (path,) = site.glob("causes/*.html")
+    text = path.read_text()
+    assert text.count("regressions.html#alert-") == 1
+    assert len(re.findall(r">alert \d+", text)) == 12
+    assert "11 more alerts, 11 of them open" in (site / "regressions.html").read_text()
+    with store.read() as connection:
+        assert live_pages.cause(connection, f"causes/{path.name}") == text
 
 
 def test_the_page_of_an_open_cause_stays_where_worse_ones_come(store, site, monkeypatch):

@@ -163,6 +163,34 @@ def test_a_long_name_pushes_nothing_off_the_page(browser: Browser, two_machines,
         assert captions == [], "captions of one line"
 
 
+@pytest.mark.parametrize("kind", ["cause", "model"])
+def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
+    """A chart that is scrolled sideways would show only the nights before the change."""
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=390)
+    browser.wait("document.readyState === 'complete'")
+    edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip)")]
+        .map((one) => one.getBoundingClientRect().right - innerWidth)""")
+    assert edges
+    assert max(edges) <= 0
+
+
+def test_the_names_of_models_are_whole_at_their_left(browser: Browser, two_machines):  # noqa: F811
+    """Also bold ones with the sign of an open alert; and the end is seen, as names often differ there."""
+    for path in sorted(two_machines.glob("beds/*/suites/timm*")):
+        browser.open(path.as_uri(), width=1440)
+        browser.wait("document.readyState === 'complete'")
+        for chart in ("heat", "bars"):
+            names = f"[...document.querySelectorAll('#f-{chart} a text')]"
+            assert (
+                browser.ask(f"{names}.filter((one) => one.getBBox().x < 0).map((one) => one.textContent)")
+                == []
+            )
+            assert browser.ask(f"{names}.filter((one) => one.textContent.includes('…')).length") == 1
+            assert browser.ask(
+                f"{names}.some((one) => one.firstChild.data.endsWith(LONG))".replace("LONG", repr(LONG[-5:]))
+            )
+
+
 def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811
     address = (folder / path_of(folder, "compare")).as_uri()
     browser.open(address)

@@ -93,6 +93,22 @@ def test_only_failures(store, site, nights):
     assert "Nothing was measured that could be drawn" in model.text
 
 
+def test_a_night_on_which_all_fail_after_good_ones(store, site):
+    """The means end before it; no axis is drawn without a point."""
+    fill(store, range(5))
+    failing = night(5)
+    rows = tuple(result(row.case, status="timeout") for row in failing.rows)
+    take_in(store, [replace(failing, rows=rows)])
+    suite = page(site(), "beds/*/suites/*_t1_*.html")
+    assert "All means are over" not in suite.text
+    assert (
+        "No model counts on the last night: each mean is over the models that counted on its own night."
+        in suite.text
+    )
+    assert "f-speedup" in suite.ids
+    assert "f-bars" not in suite.ids
+
+
 def test_names_of_any_kind(store, site):
     for number in range(3):
         rows = [result(Case(f"timm{name[:20]}", name), 10.0, night=number) for name in HOSTILE]
