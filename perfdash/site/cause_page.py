@@ -27,6 +27,7 @@ from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
 from perfdash.report.changes import RunChange, without_lost
+from perfdash.report.full_tables import reason_of_failure
 from perfdash.report.night import machines_of_testbeds
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
 from perfdash.site.testbed_history import Testbed, epoch
@@ -121,6 +122,8 @@ def open_causes(
     for place, cause in enumerate(found):
         explained = explain_cause(connection, cause) if place < MOST else None
         why = sentence_of_cause(cause, explained) if explained else ""
+        if place < MOST:
+            why = why or reason_of_failure(connection, cause)
         shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
         members, left_out = list(shown.members[:_MEMBERS]), max(0, len(shown.members) - _MEMBERS)

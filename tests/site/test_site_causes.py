@@ -8,7 +8,7 @@ import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.site import cause_page, testbed_history
-from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower
+from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower, with_reason
 from tests.history.made import with_worker
 from tests.stores import made_store
 
@@ -60,3 +60,14 @@ def test_a_bisection_is_offered_where_bisect_takes_it(tmp_path, changed, one_bui
     number = view.cause.main[0].alert
     is_offered = changed != "vanished" and not one_build
     assert view.command == (f"perfdash bisect --alert {number}" if is_offered else "")
+
+
+@pytest.mark.parametrize("models", [["model01"], ["model01", "model02"]])
+def test_a_failure_has_its_reason_as_why(tmp_path, models):
+    runs = farm(8, 6, statuses=lambda night, name: "crash" if name in models and night >= 6 else "pass")
+    with made_store(tmp_path / "history.db") as store:
+        judge_nights(store, [with_reason(night, "LoweringException: no kernel\nmore") for night in runs], 6)
+        with store.read() as connection:
+            (view,) = open_views(connection)
+    reason = "LoweringException: no kernel (in compile)"
+    assert view.cause.why == (f"model01: {reason}" if len(models) > 1 else reason)
