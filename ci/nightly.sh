@@ -93,14 +93,44 @@ if [ "${#passed[@]}" != 0 ]; then
 fi
 # A stage that is done keeps its parameters: another value would change nothing but the night's settings.
 keep_parameters() { # STAGE NAMES...
-  local pair name option
+  local pair name option again="repeat the stage"
+  case "$1" in torch | measure) again="measure all again" ;; esac
   for pair in "${kept[@]}"; do
     name="${pair%%=*}"
     if [[ " ${*:2} " = *" $name "* ]] && [ "${pair#*=}" != "${!name}" ]; then
       option="$(tr 'A-Z_' 'a-z-' <<<"$name")"
-      complain 2 "--$option: a resumed night keeps it; leave it out, or measure all again by --from $1"
+      complain 2 "--$option: a resumed night keeps it; leave it out, or $again by --from $1"
     fi
   done
+}
+# Whether the stages after this one are done once more.
+renews() { # STAGE
+  case "$1" in torch | measure | merge | detect | confirm | bisect) ;; *) return 1 ;; esac
+}
+# Whether this resumed night does a stage.
+will_run() { # STAGE
+  local each renewed=no
+  if [ -n "$only" ]; then
+    [ "$only" = "$1" ]
+    return
+  fi
+  for each in "${stages[@]}"; do
+    if [ "$each" = "$from" ]; then return 0; fi
+    if [ -z "$from" ] && { [ ! -e "$night/$each.done" ] || [[ "$each:$RESUME_ARGUMENTS" = measure:*"'--retry"* ]]; }; then
+      if [ "$each" = "$1" ] || renews "$each"; then renewed=yes; fi
+    fi
+    if [ "$each" = "$1" ]; then break; fi
+  done
+  # The report of a bisection is for what was bisected.
+  if [[ "$1" = *2 ]] && [ -z "$from" ] && [ ! -s "$night/bisected" ]; then return 1; fi
+  [ "$renewed" = yes ]
+}
+keep_parameters_of() { # STAGES NAMES...: unless one of these stages will run
+  local each
+  for each in $1; do
+    if will_run "$each"; then return 0; fi
+  done
+  keep_parameters "${1%% *}" "${@:2}"
 }
 resolve_paths
 if [ -n "$resume" ]; then
@@ -130,6 +160,12 @@ if [ -n "$resume" ]; then
       fi
       ;;
   esac
+  keep_parameters_of confirm CONFIRM_MOST CONFIRM_MINUTES
+  keep_parameters_of "report post report2 post2 notify" BASELINE SITE_URL
+  keep_parameters_of "post post2" POST REPO ISSUE NEW_ISSUE_ON GITHUB_API
+  keep_parameters_of bisect BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
+  keep_parameters_of publish SITE_DIR
+  keep_parameters_of notify MAIL_TO WEBHOOK
   for pair in "${kept[@]}"; do declare "$pair"; done
   # The command of the night once more.
   if [[ " $RUN_ARGUMENTS" = *" $RESUME_ARGUMENTS" ]]; then RESUME_ARGUMENTS=""; fi
@@ -373,7 +409,7 @@ for stage in "${stages[@]}"; do
     echo "$(($(cat "$night/anew" 2>/dev/null || echo 0) + 1))" >"$night/anew" # so that measure.sh resumes none of them
   fi
   do_stage "$stage"
-  case "$stage" in torch | measure | merge | detect | confirm | bisect) [ -n "$only" ] || again=yes ;; esac
+  if [ -z "$only" ] && renews "$stage"; then again=yes; fi
 done
 
 stop_machine

@@ -39,7 +39,10 @@ times=()
 servers_pid=
 background_pid=
 summary() {
-  if [ -n "$background_pid" ]; then kill -INT "$background_pid" 2>/dev/null && wait "$background_pid" || true; fi
+  if [ -n "$background_pid" ]; then
+    kill -INT "$background_pid" 2>/dev/null && wait "$background_pid" || true
+    end_background
+  fi
   if [ -n "$servers_pid" ]; then kill "$servers_pid" 2>/dev/null && wait "$servers_pid" || true; fi
   rm -rf "$scratch"
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
@@ -101,11 +104,11 @@ tests() { # PART [WORDS...]
       "$bin/python" -m pytest -m "slow and not machine and not background and not cuda" -n auto --own-core \
         --dist loadfile --no-loadscope-reorder "${files[@]}"
       ;;
-    # What the kernel runs only while nothing else wants the core disturbs no measurement.
+    # The kernel runs these only while nothing else wants their core. They disturb no measurement, and may take long.
     background)
       mapfile -t files < <(marked slow)
-      exec chrt --idle 0 "$bin/python" -m pytest -m "background and not cuda" -n "$(nproc)" --dist loadfile \
-        --no-loadscope-reorder -o cache_dir="$scratch/background-cache" "${files[@]}"
+      exec chrt --idle 0 "$bin/python" -m pytest -m "background and not cuda" -n auto --own-core \
+        --dist loadfile --no-loadscope-reorder --timeout 1800 -o cache_dir="$scratch/background-cache" "${files[@]}"
       ;;
     machine)
       mapfile -t files < <(marked machine)
@@ -115,14 +118,26 @@ tests() { # PART [WORDS...]
   esac
 }
 
-failed_too() { # CACHE: what failed there is among what `--lf` runs
-  "$bin/python" - "$1/v/cache/lastfailed" .pytest_cache/v/cache/lastfailed <<'EOF'
+# It begins with what is known to have failed, so that it says what of this does not fail any more.
+begin_background() {
+  local cache="$scratch/background-cache/v/cache"
+  mkdir -p "$cache"
+  cp .pytest_cache/v/cache/lastfailed "$cache" 2>/dev/null || echo "{}" >"$cache/lastfailed"
+  cp "$cache/lastfailed" "$scratch/known"
+  tests background >"$scratch/background" 2>&1 &
+  background_pid="$!"
+}
+
+end_background() { # what it printed; and what failed there is among what --lf runs
+  background_pid=
+  cat "$scratch/background"
+  mkdir -p .pytest_cache/v/cache
+  "$bin/python" - "$scratch/known" "$scratch/background-cache/v/cache/lastfailed" .pytest_cache/v/cache/lastfailed <<'EOF'
 import json, pathlib, sys
-failed = {}
-for path in map(pathlib.Path, sys.argv[1:]):
-    failed |= json.loads(path.read_text()) if path.exists() else {}
-path.parent.mkdir(parents=True, exist_ok=True)
-path.write_text(json.dumps(failed))
+paths = [pathlib.Path(name) for name in sys.argv[1:]]
+known, there, here = (json.loads(path.read_text()) if path.exists() else {} for path in paths)
+new = {test: True for test in there if test not in known}
+paths[2].write_text(json.dumps(new | {test: True for test in here if test in there or test not in known}))
 EOF
 }
 
@@ -131,15 +146,10 @@ timed "lint and types" lint
 worst=0
 for part in "${parts[@]}"; do
   case "$part" in
-    slow)
-      tests background >"$scratch/background" 2>&1 &
-      background_pid="$!"
-      ;;
+    slow) begin_background ;;
     background)
       timed "rest of the background" wait "$background_pid" || worst="$?"
-      background_pid=
-      cat "$scratch/background"
-      failed_too "$scratch/background-cache"
+      end_background
       continue
       ;;
   esac

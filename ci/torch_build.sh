@@ -16,7 +16,7 @@
 #
 #   --pin            prints TORCH and UNDER_TEST, a line each: nightly as the version that is the newest now, the
 #                    library with its commit or version; a folder stays as it is. Makes nothing
-#   --last-good      prints the interpreter of the last good night of JOB, or nothing
+#   --last-good      prints the interpreter of the last good night of JOB and LINE, or nothing
 #   --good PYTHON    says that tonight's was good
 #   --doubt PYTHON   that something of it is open: for three nights the last good one stays so
 set -euo pipefail
@@ -28,12 +28,12 @@ cd "$(dirname "$0")/.."
 venv="${PERFDASH_VENV:-.venv}"
 ours="$(cd "$venv/bin" 2>/dev/null && pwd)/python"
 folder="${PERFDASH_ENVIRONMENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/perfdash/environments}"
-: "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}" "${JOB:=nightly}"
+: "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}" "${JOB:=nightly}" "${LINE:=}"
 : "${TORCH_WITH=torchvision timm transformers}" "${KEEP_ENVIRONMENTS:=6}" "${KEEP_NIGHTS:=20}"
 # pip, git and builds see neither secrets nor these, which may hold an address with a user's name.
 export -n TORCH TORCH_INDEX TORCH_REPO TORCH_WITH UNDER_TEST
 drop_secrets
-good="$folder/good-${JOB//[^A-Za-z0-9._-]/_}"
+good="$folder/good-${JOB//[^A-Za-z0-9._-]/_}${LINE:+"+${LINE//[^A-Za-z0-9._-]/_}"}"
 doubts=3
 
 complain() { # CODE WORDS...

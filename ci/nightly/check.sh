@@ -26,3 +26,24 @@ for word in "${more[@]}"; do
   esac
   before="$word"
 done
+# A setting of each run, of its variable or of [run] in perfdash.toml.
+setting() { # NAME
+  plain_python -c '
+import os, sys, tomllib
+name = sys.argv[1]
+print(os.environ.get("PERFDASH_" + name.upper()) or tomllib.load(open("perfdash.toml", "rb"))["run"][name])
+' "$1" 2>/dev/null || true
+}
+if [ -n "${NIGHT:-}" ]; then # else a comparison or a bisection, which has no cells
+  hours="$(setting hours)"
+  if [ -n "$hours" ]; then
+    complain 2 "PERFDASH_HOURS or perfdash.toml: hours=$hours needs the history, which cells do not have:" \
+      "choose cases by MODELS or QUICK"
+  fi
+  case "$(setting fail_on)" in
+    *regression*)
+      complain 2 "PERFDASH_FAIL_ON or perfdash.toml: fail_on=regression needs the history, which cells do not have:" \
+        "give FAIL_ON=regression"
+      ;;
+  esac
+fi

@@ -43,6 +43,16 @@ default_suites=torchbench,huggingface,timm
 : "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
 : "${RESUME_ARGUMENTS:=}" # options of perfdash run that were given with --resume
 
+if [ "$QUICK" = yes ]; then SHARDS=1; fi # a suite may have fewer quick models than there are shards
+# Lists may be separated by spaces, too; perfdash takes commas.
+with_commas() { # TEXT
+  local words
+  read -ra words <<<"${1//,/ }"
+  local IFS=,
+  echo "${words[*]}"
+}
+SUITES="$(with_commas "$SUITES")" CONFIGURATIONS="$(with_commas "$CONFIGURATIONS")" DTYPES="$(with_commas "$DTYPES")"
+
 venv="${PERFDASH_VENV:-.venv}"
 
 say() { printf '%s\n' "$*"; }
@@ -107,8 +117,16 @@ python_of() { # RUN
   echo "${listed:-$(measured_python)}"
 }
 
-# The runs that are told of, a folder a line: merged ones in place of their shards.
-told_runs() { cat "$PERFDASH_NIGHTLY/run" 2>/dev/null || cat "$PERFDASH_NIGHTLY/runs" 2>/dev/null || true; }
+# The runs that are told of, a folder a line: merged ones in place of their shards. Another agent of Jenkins may have
+# made the list: what lies in its folder of the night lies in that of this one, too.
+told_runs() {
+  local run night="${PERFDASH_NIGHTLY##*/}"
+  { cat "$PERFDASH_NIGHTLY/run" 2>/dev/null || cat "$PERFDASH_NIGHTLY/runs" 2>/dev/null || true; } |
+    while IFS= read -r run; do
+      case "$run" in *"/$night/"*) run="$PERFDASH_NIGHTLY/${run##*/"$night"/}" ;; esac
+      printf '%s\n' "$run"
+    done
+}
 
 # The name of a file of a run: bare for the night's only run, else with the run's name.
 of_run() { # RUN NAME EXTENSION

@@ -18,7 +18,17 @@ print(json.load(open(sys.argv[1] + "/run.json"))["configuration"].get("device") 
 if [ -z "$device" ]; then
   : >"$top/.runs"
   for found in "$top"/cells/*/out/*/run.json; do
-    if [ -e "$found" ]; then echo "${found%/run.json}" >>"$top/.runs"; fi
+    if [ ! -e "$found" ]; then continue; fi
+    run="${found%/run.json}" cell="${found%/out/*}"
+    # Of a cell that ended, but not here: this agent was lost while it measured the cell, and another began anew.
+    if [ -e "$cell/measured" ] && [ -s "$cell/runs" ] &&
+      ! grep -qxF "${run##*/}" <(sed 's|.*/||' "$cell/runs"); then
+      mkdir -p "$cell/lost"
+      mv "$run" "$cell/lost/"
+      say "$(basename "$cell"): ${run##*/} is of a lost agent, and the cell was measured again: moved to $cell/lost"
+    else
+      echo "$run" >>"$top/.runs"
+    fi
   done
   mv "$top/.runs" "$top/runs"
   # Of the same measured several times (BASE_RUNS) all but the last are only the history's.

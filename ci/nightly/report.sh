@@ -4,6 +4,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
 gate=yes
+if [ -z "$(told_runs)" ]; then complain 3 "nothing was measured: there is nothing to report"; fi
 
 report() { # RUN
   local run="$1" form code worst=0

@@ -127,8 +127,9 @@ def regressions(
                     err=True,
                 )
             if judged.later:
+                alerts_of = "alert of a number" if judged.was_beside else "alert"
                 typer.echo(
-                    f"{judged.run.name} changes no alert: {judged.later} was judged before it", err=True
+                    f"{judged.run.name} changes no {alerts_of}: {judged.later} was judged before it", err=True
                 )
         if alert is not None:
             _show(store, alert, as_json)

@@ -34,15 +34,18 @@ from perfdash.detect.later_nights import (
     BACK,
     NOT_MEASURED,
     UNKNOWN,
+    WITHOUT_NOISE,
     AlertLevels,
     alert_levels,
-    is_shown_beside,
     later_nights,
+    machines_differ,
     observed,
+    shown_as_before,
     shows_status,
 )
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import (
+    ACCEPTED,
     ACKNOWLEDGED,
     CONFIRMED,
     DISMISSED,
@@ -121,12 +124,13 @@ def advance(
     at: str,
     net: NetLogs,
     machines: Levels | None = None,
+    later: Sequence[RunLine] = (),
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     `net`: of the panel without the steps of the open `alerts`. `machines`: the levels of the panel's
-    machines, as `on_one_machine` gives them.
+    machines, as `on_one_machine` gives them. `later`: runs of other machines that were judged before.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
@@ -167,11 +171,8 @@ def advance(
         observation = observed(alert, panel, net, levels, bool(same))
         if any(_undoes(findings[index], alert, panel, net, levels) for index in opposite):
             observation = BACK
-        if (
-            observation == BACK
-            and alert.kind not in (*_NOISY, "host")
-            and is_shown_beside(alert, panel, net, levels)
-        ):
+        is_undecided = observation == BACK or (alert.kind == "metric" and alert.state == NEW)
+        if is_undecided and alert.kind != "drift" and machines_differ(alert, panel, net, levels, later):
             matched.update(opposite)  # each machine shows what it showed the night before
             observation = UNKNOWN
         elif observation == BACK and (alert.direction == WORSE or alert.state == NEW):
@@ -182,6 +183,12 @@ def advance(
                 alert = replace(alert, after=findings[of_series[0]].after)
                 note = f"now {alert.after:g}"
             matched.update(of_series)
+        if same and alert.bad_run_id in {run.id for run in later}:  # it begins with the earlier run
+            first = new_alert(findings[same[0]], panel, at)
+            details = {**alert.details, **first.details}
+            alert = replace(
+                alert, good_run_id=first.good_run_id, bad_run_id=first.bad_run_id, details=details
+            )
         if alert.state == NEW or alert.kind != "metric":
             matched.update(same)  # the same change; for a confirmed metric it would be a further step
         moved = _moved(alert, observation, tonight, at)
@@ -275,13 +282,17 @@ def _suspect_after(
         return None
     nights = later[np.isfinite(later)]
     details = alert.details
-    if (nights[-1] - levels.before) / (levels.after - levels.before) <= 0.5:
+    shown = (nights - levels.before) / (levels.after - levels.before) > 0.5
+    if not shown[-1] and alert.kind == "metric" and machines_differ(alert, panel, net, levels):
+        return None
+    if not shown[-1]:
         if "returns" in details:
             return _fixed_again(alert, tonight.id, at), None
         ended = replace(alert, state=DISMISSED, changed=at, seen_run_id=tonight.id)
         return ended, "the night after does not show it"
     is_certain = any(finding.alarm for finding in findings)
-    is_certain |= lasts(details.get("repeat", 1.0), details.get("heavy_p", 1.0), len(nights))
+    repeat, heavy_p = details.get("repeat", 1.0), details.get("heavy_p", 1.0)
+    is_certain |= bool(shown.all()) and lasts(repeat, heavy_p, len(nights))
     if _jumps(alert) or not is_certain:
         return replace(alert, seen_run_id=tonight.id), None
     raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)
@@ -494,18 +505,22 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def without_invalid(panel: Panel, findings: Sequence[Finding], invalid: Sequence[Alert]) -> list[Finding]:
-    """The findings without those that repeat an alert that a person called invalid."""
-    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in invalid)]
+def without_ended(panel: Panel, findings: Sequence[Finding], ended: Sequence[Alert]) -> list[Finding]:
+    """The findings without those that repeat an alert that a person ended."""
+    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in ended)]
 
 
 def _repeats(finding: Finding, alert: Alert, panel: Panel) -> bool:
-    """Whether a finding is of the series and size of an alert, and of about the same night."""
-    if (
-        finding.kind,
-        finding.case_id,
-        finding.metric,
-    ) != alert.series or finding.direction != alert.direction:
+    """Whether a finding is of the series and size of an alert, and of about the same night.
+
+    Or, without noise, of an alert of another machine: tonight's shows what it showed before. An accepted
+    level of a number is a baseline of its own (SeriesSelection).
+    """
+    if (finding.kind, finding.case_id, finding.metric) != alert.series:
+        return False
+    if alert.kind in WITHOUT_NOISE and shown_as_before(alert, panel):
+        return True
+    if finding.direction != alert.direction or alert.state == ACCEPTED:
         return False
     if alert.kind == "drift":
         return _is_same_change(alert, finding)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.detect.nights import comparable, other_machine
+from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
@@ -20,6 +20,7 @@ from perfdash.stats.machine_levels import MachineLevels
 from perfdash.stats.nightly_test import REFERENCE
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
+WITHOUT_NOISE = ("status", "count", "vanished")  # the kinds of changes that one night decides
 NOT_MEASURED = ("", str(Status.INFRA_ERROR), str(Status.NOT_TONIGHT))
 # Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
@@ -147,6 +148,22 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found_again)
+    if alert.kind in WITHOUT_NOISE:
+        return shown(alert, panel)
+    if not math.isfinite(_last_value(alert, panel)):
+        return UNKNOWN
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if alert.state == NEW and alert.kind == "metric":
+        return _new_observed(levels, later_nights(alert, panel, net))
+    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id or 0)]
+    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
+        return UNKNOWN  # the drift test runs once a week
+    return observation
+
+
+def shown(alert: Alert, panel: Panel) -> str:
+    """Whether the last night shows the change of an alert without noise."""
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
@@ -155,47 +172,91 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
         return UNKNOWN
     if alert.kind == "status":
         return shows_status(alert, panel)
-    passed = is_pass(status, panel.values["calls_captured"][row, -1])
-    if not passed or alert.metric not in panel.values:
-        return UNKNOWN
-    value = float(panel.values[alert.metric][row, -1])
+    value = _last_value(alert, panel)
     if not math.isfinite(value):
         return UNKNOWN
-    if alert.kind == "count":
-        before, after = alert.before or 0.0, alert.after or 0.0
-        return BACK if (value - before) * (after - before) <= 0 else AGAIN
-    places = {run.id: place for place, run in enumerate(panel.runs)}
-    if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(levels, later_nights(alert, panel, net))
-    values = net.of(alert.metric)[row]
-    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
-        return UNKNOWN  # the drift test runs once a week
-    return observation
+    before, after = alert.before or 0.0, alert.after or 0.0
+    return BACK if (value - before) * (after - before) <= 0 else AGAIN
 
 
-def is_shown_beside(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
-    """Whether only another machine shows the change of an alert without noise, as before the last night.
+def _last_value(alert: Alert, panel: Panel) -> float:
+    """The last night's value of an alert's metric; NaN where not measured or not passed."""
+    if alert.case_id not in panel.case_ids or alert.metric not in panel.values:
+        return math.nan
+    row = panel.case_ids.index(alert.case_id)
+    passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
+    return float(panel.values[alert.metric][row, -1]) if passed else math.nan
 
-    The last night's machine did not show it on its previous night either, and since then the last night of
-    another machine did. Where more than two machines measure in turn, its previous night is too long ago:
-    since then a failure of torch may have begun and ended.
+
+def machines_differ(
+    alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, later: Sequence[RunLine] = ()
+) -> bool:
+    """Whether another machine shows the opposite of the last night of an alert, both as before.
+
+    The last night's machine showed the same on its previous night, another one did not on its last night.
+    That one may have been away for a night. A turn is over after three days: since then a change by torch may
+    have begun and ended. Of the runs `later`, as in `alert_states.advance`, the alert says only which one
+    showed it last: without that, only its own machine's change counts.
     """
-    tonight = panel.runs[-1]
-    days = {tonight.started[:10]}
-    beside: dict[tuple[str, ...], str] = {}
+    if alert.seen_run_id in {run.id for run in later}:
+        return True
+    machines = _machines_of(alert, panel)
+    tonight = _shown_on(alert, panel, net, levels, len(panel.runs))
+    days = {panel.runs[-1].started[:10]}
+    has_own_night = False
+    beside: dict[frozenset[str], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
-        run = panel.runs[nights - 1]
-        observation = observed(alert, _first_nights(panel, nights), net, levels, found_again=False)
+        observation = _shown_on(alert, panel, net, levels, nights)
         if observation == UNKNOWN:
             continue
-        days.add(run.started[:10])
-        if len(days) > _DAYS_OF_A_TURN and len(beside) > 1:
+        days.add(panel.runs[nights - 1].started[:10])
+        if len(days) > _DAYS_OF_A_TURN and (has_own_night or len(beside) > 1):
+            break
+        machine = machines[nights - 1]
+        if not machine & machines[-1]:
+            beside.setdefault(machine, observation)
+        elif observation != tonight:
             return False
-        if not other_machine(run, tonight):
-            return observation == BACK and AGAIN in beside.values()
-        beside.setdefault(tuple(run.hosts), observation)
+        else:
+            has_own_night = True
+        if has_own_night and (later or any(shows != tonight for shows in beside.values())):
+            return True
+    return bool(later)
+
+
+def _shown_on(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, nights: int) -> str:
+    """Whether the last of the first `nights` nights shows the change of an alert by itself."""
+    if alert.kind == "host":
+        return _host_observed(alert, _first_nights(panel, nights), found_again=False)
+    if alert.kind in WITHOUT_NOISE:
+        return shown(alert, _first_nights(panel, nights))
+    if alert.case_id not in panel.case_ids or alert.metric not in panel.values:
+        return UNKNOWN
+    value = float(net.of(alert.metric)[panel.case_ids.index(alert.case_id), nights - 1])
+    if not math.isfinite(value) or not levels.are_known or levels.before == levels.after:
+        return UNKNOWN
+    return AGAIN if (value - levels.before) / (levels.after - levels.before) > 0.5 else BACK
+
+
+def shown_as_before(alert: Alert, panel: Panel) -> bool:
+    """Whether the last night's machine shows of an alert without noise what it did on its previous night.
+
+    The same number if that is a count, which may have grown further.
+    """
+    machines = _machines_of(alert, panel)
+    for nights in range(len(panel.runs) - 1, 0, -1):
+        until_then = _first_nights(panel, nights)
+        if machines[nights - 1] & machines[-1] and (before := shown(alert, until_then)) != UNKNOWN:
+            is_same = alert.kind != "count" or _last_value(alert, until_then) == _last_value(alert, panel)
+            return is_same and shown(alert, panel) == before
     return False
+
+
+def _machines_of(alert: Alert, panel: Panel) -> list[frozenset[str]]:
+    """The machine that measured an alert's case on each night; all of the run where a case may be missing."""
+    if alert.kind == "vanished" or alert.case_id not in panel.case_ids:
+        return [frozenset(run.hosts) for run in panel.runs]
+    return [frozenset(host.split("+")) for host in panel.machines[panel.case_ids.index(alert.case_id)]]
 
 
 def _first_nights(panel: Panel, nights: int) -> Panel:

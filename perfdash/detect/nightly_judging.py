@@ -14,6 +14,7 @@ from perfdash.detect.curation import LATEST, raised_again, undo_replaced, withdr
 from perfdash.detect.findings import (
     NIGHTS,
     READ,
+    WORSE,
     Finding,
     Key,
     Levels,
@@ -24,7 +25,7 @@ from perfdash.detect.findings import (
     on_one_machine,
     with_parts,
 )
-from perfdash.detect.later_nights import with_recent_levels
+from perfdash.detect.later_nights import WITHOUT_NOISE, with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
@@ -34,11 +35,12 @@ from perfdash.detect.nights import (
     is_of_the_week,
     later_judged_first,
     runs_before,
+    were_beside,
 )
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
-from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
+from perfdash.history.alert_store import ACCEPTED, ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
 from perfdash.history.ingest import replaced_since_judged
 from perfdash.history.queries import (
     Panel,
@@ -78,13 +80,15 @@ class Judged:
 class JudgedRun:
     """The findings of a judged run without the panel, which is large. `unlike`: as in Judged.
 
-    `later`: the name of a later run that was judged first, so that this one changes no alert.
+    `later`: the name of a later run that was judged first, so that this one changes no alert; only those of
+    failures where `was_beside`.
     """
 
     run: RunLine
     findings: list[Finding]
     unlike: bool = False
     later: str | None = None
+    was_beside: bool = False
 
 
 def judge_new(
@@ -134,11 +138,14 @@ def judge_new(
             judged = judge_run(connection, run, rules)
             later = [] if judged.unlike else later_judged_first(connection, run)
             at = now()
-            # A run that was stored after later nights were judged changes no alert.
-            if not judged.unlike and not later:
-                _update_alerts(connection, judged, at)
+            # A run that was stored after later nights were judged changes no alert, but those of failures
+            # where only other machines measured these nights, side by side with it.
+            beside = were_beside(run, later)
+            if not judged.unlike and beside:
+                _update_alerts(connection, judged, at, later)
             alert_store.set_judged(connection, [run.id], at)
-        done.append(JudgedRun(run, judged.findings, judged.unlike, later[0].name if later else None))
+        name = later[0].name if later else None
+        done.append(JudgedRun(run, judged.findings, judged.unlike, name, bool(later) and beside))
     else:
         return done
     return done + judge_new(store, latest, rules)  # the warnings are known
@@ -214,8 +221,8 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     findings = _of_measured_configurations(connection, night, findings)
     if is_first:
         findings += drifts(night, start, machines)
-    invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
-    findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
+    ended = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID, ACCEPTED])
+    findings = alert_states.without_ended(night, selection.kept(night, findings), ended)
     return Judged(run, night, findings, selection=selection, machines=machines)
 
 
@@ -339,13 +346,22 @@ def _selection(
     return SeriesSelection(rules, levels, cases)
 
 
-def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
+def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Sequence[RunLine]) -> None:
+    """Store what a night changes of its testbed's alerts.
+
+    `later`: runs of other machines, side by side with it, that were judged before. What they measured is not
+    in the panel, so that of numbers it is not known whether they are at the level before or after.
+    """
     alerts = alert_store.load(
         connection,
         testbed_id=judged.run.testbed_id,
         states=(*SHOWN, FIXED),
         or_seen_in=judged.run.id,
     )
+    findings = judged.findings
+    if later:
+        alerts = [alert for alert in alerts if _is_failure(alert)]
+        findings = [finding for finding in findings if _is_failure(finding)]
     for alert in [alert for alert in alerts if alert.state in SHOWN]:
         if not judged.selection.is_judged(alert.case_id, alert.metric):
             alerts.remove(alert)
@@ -354,11 +370,20 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
-    for alert, note in alert_states.advance(night, alerts, judged.findings, at, net, machines):
+    later_ids = {line.id for line in later}
+    seen_later = {alert.id: alert.seen_run_id for alert in alerts if alert.seen_run_id in later_ids}
+    for alert, note in alert_states.advance(night, alerts, findings, at, net, machines, later):
         if alert.id is None:
             alert = raised_again(alert, withdrawn, night)
         alert = alert_states.dated(alert, night, net, machines)
         alert_store.save(connection, with_recent_levels(alert, night, net), note)
+        if alert.id in seen_later:  # the event is of this night, but another run showed the change last
+            alert_store.save(connection, replace(alert, seen_run_id=seen_later[alert.id]))
+
+
+def _is_failure(change: Alert | Finding) -> bool:
+    """Whether a change is one without noise, for the worse."""
+    return change.kind in WITHOUT_NOISE and change.direction == WORSE
 
 
 def _earlier(run: RunLine, later: RunLine) -> bool:

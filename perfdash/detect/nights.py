@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -153,7 +153,7 @@ def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]
     """The later nights with half of its cases that were judged before it, so that it changes no alert.
 
     Runs of several settings, or of several parts of a suite, measure side by side, and the one that began
-    first may end last.
+    first may end last. If all are of other machines (`were_beside`), it changes alerts of failures.
     """
     later = list_runs(
         connection,
@@ -175,6 +175,11 @@ def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]
     return [
         line for line in judged_first if line.id in shared and has_enough_cases(shared[line.id], run.results)
     ]
+
+
+def were_beside(run: RunRow, later: Iterable[RunRow]) -> bool:
+    """Whether other machines measured the later runs, and began while the run went on."""
+    return all(other_machine(line, run) and line.started <= (run.ended or "") for line in later)
 
 
 def first_latest_day(connection: sa.Connection, testbed_id: int, days: int) -> str:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
+from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
@@ -22,6 +24,7 @@ from perfdash.detect.nights import (
     other_machine,
     previous_run,
     runs_before,
+    were_beside,
 )
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
@@ -38,6 +41,7 @@ from perfdash.history.queries import (
     testbed_of,
 )
 from perfdash.history.results import Imported, Row, RunRow
+from perfdash.metrics import JUDGED_COUNTS
 from perfdash.records import NOT_MEASURED, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
@@ -51,6 +55,7 @@ from perfdash.report.changes import (
     without_lost,
 )
 from perfdash.report.comparison_text import of_eager
+from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 _NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
@@ -277,11 +282,12 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 
 def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:
-    """Say that a run changed no alert, because a later one was judged first."""
+    """Say that a run changed no alert, or none of numbers, because a later one was judged first."""
     later = later_judged_first(connection, run)
-    return (
-        f"changes that began with this run, because {later[0].name} was judged before it" if later else None
-    )
+    if not later:
+        return None
+    what = "changes of numbers" if were_beside(run, later) else "changes"
+    return f"{what} that began with this run, because {later[0].name} was judged before it"
 
 
 def _is_fixed_by(alert: Alert, run: RunLine) -> bool:
@@ -309,26 +315,51 @@ def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
 
 
 def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shortly: Panel) -> str | None:
-    """Count the cases whose numbers cannot be judged yet, because they passed in too few runs before.
+    """Count the cases whose numbers cannot be judged yet, for want of nights before or of their machine.
 
     `earlier`: the runs before the night, of which `shortly` has the last ones and the night itself.
     """
-    passed = np.flatnonzero(shortly.passed[:, -1])
-    few = [place for place in passed.tolist() if shortly.passed[place, :-1].sum() < _FEWEST]
-    if not few:
+    few, elsewhere = _not_judged(shortly)
+    if not (few | elsewhere).any():
         return None
-    # Most cases are known from the last runs; only of the others are all runs read that the judge reads.
-    ids = [shortly.case_ids[place] for place in few]
-    before = panel(connection, earlier[-_REFERENCE_RUNS:], [], ids)
-    nights = dict.fromkeys(ids, 0) | dict(
-        zip(before.case_ids, before.passed.sum(axis=1).tolist(), strict=True)
+    # Most cases are known from the last runs; only of the others are all runs read that the judge reads. The
+    # level of a machine comes from all cases.
+    ids = None if elsewhere.any() else [shortly.case_ids[place] for place in np.flatnonzero(few)]
+    whole = panel(connection, [*earlier[-_REFERENCE_RUNS:], shortly.runs[-1]], [], ids)
+    few, elsewhere = _not_judged(whole)
+    passed = int(shortly.passed[:, -1].sum())
+    if few.sum() == passed:
+        most = whole.passed[few, :-1].sum(axis=1).max()
+        return f"only statuses: numbers need {_FEWEST} nights before, and there are {most}"
+    machines = ", ".join(sorted(set(whole.machines[elsewhere, -1])))
+    # Cases that were measured before, but hardly in these runs: another job takes their places.
+    rare = few & ((whole.statuses[:, :-1] != "").sum(axis=1) < _FEWEST)
+    older = earlier[:-_REFERENCE_RUNS][-_REFERENCE_RUNS:]
+    rare_ids = [whole.case_ids[place] for place in np.flatnonzero(rare)]
+    is_crowded = bool(older and rare_ids and panel(connection, older, [], rare_ids).case_ids)
+    advice = (
+        f" among the last {_REFERENCE_RUNS} runs: give the job of fewer cases a line of its own (`--line`)"
+        if is_crowded
+        else ""
     )
-    few_nights = [number for number in nights.values() if number < _FEWEST]
-    if not few_nights:
-        return None
-    if len(few_nights) == len(passed):
-        return f"only statuses: numbers need {_FEWEST} nights before, and there are {max(few_nights)}"
-    return f"numbers of {len(few_nights)} of {len(passed)} cases, which need {_FEWEST} nights before"
+    needed = [
+        (few, f"{_FEWEST} nights before{advice}"),
+        (elsewhere, f"one or two nights before on {machines}"),
+    ]
+    cautions = [
+        f"numbers of {cases.sum()} of {passed} cases, which need {nights}"
+        for cases, nights in needed
+        if cases.any()
+    ]
+    return "; ".join(cautions) or None
+
+
+def _not_judged(night: Panel) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where a case passed in too few runs before the last; where its machine has too few of them."""
+    passed = night.passed
+    few = passed[:, -1] & (passed[:, :-1].sum(axis=1) < _FEWEST)
+    levels = machine_levels(np.where(passed, 0.0, np.nan), night.machines)
+    return few, passed[:, -1] & ~few & np.isnan(levels.offset[:, -1])
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
@@ -392,7 +423,8 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
 def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
     """The alerts that were open on a run's night, also if it did not measure their cases, or that it closed.
 
-    Of a testbed that measures several settings, a run each, only those of this run's cases.
+    Of a testbed that measures several settings, a run each, only those of this run's cases. Of several
+    machines, none of a failure that this run's machine does not have.
     """
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.started).where(runs.c.testbed_id == run.testbed_id)
@@ -417,4 +449,6 @@ def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported)
         stands = alert.state in alert_store.LIVE or (last is not None and last >= tonight)
         if is_measured and stands and (bad is None or bad <= tonight):
             standing.append(alert)
-    return standing
+    exact = [alert for alert in standing if alert.kind in WITHOUT_NOISE and not _is_fixed_by(alert, run)]
+    results = panel(connection, [run], JUDGED_COUNTS, [alert.case_id or 0 for alert in exact])
+    return [alert for alert in standing if alert not in exact or shown(alert, results) != BACK]

@@ -23,7 +23,7 @@ from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.history import acts
 from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
-from perfdash.history.results import Imported, from_run
+from perfdash.history.results import Imported, RunRow, from_run
 from perfdash.history.store import NoHistory, open_store
 from perfdash.records import NOT_MEASURED, Case
 from perfdash.report.digest import Digest
@@ -145,13 +145,13 @@ class RunLookup:
         return elsewhere
 
     def night(self, word: str, baseline: str | None = None) -> Night:
-        """A run and what changed: since `baseline` (as in `comparison`), else by the history.
+        """A run and what changed: since `baseline` (a word for runs of its testbed), else by the history.
 
         Judges nights that are not judged yet. Without a history the night says why no change is known.
         """
         imported = self.run(word)
         if baseline is not None:
-            comparison = self.comparison(baseline, word, imported.run.host_class)
+            comparison = self.comparison(baseline, word, imported.run.host_class, like=imported.run)
             return replace(against(imported, comparison), nightly=self._nightlies_before(imported))
         try:
             with open_store(self.history, create=False) as store:
@@ -165,9 +165,15 @@ class RunLookup:
             self._warn(f"No changes are reported: the history cannot be read: {error}")
             return Night(imported, untold="the history cannot be read")
 
-    def comparison(self, old: str, new: str, host_class: str | None = None) -> Comparison:
-        """Compare two sides. Raises UsageError where they may not be compared."""
-        sides = [self._side(word, host_class) for word in (old, new)]
+    def comparison(
+        self, old: str, new: str, host_class: str | None = None, *, like: RunRow | None = None
+    ) -> Comparison:
+        """Compare two sides. Raises UsageError where they may not be compared.
+
+        `like`: of the runs of the history that a word means only those of this run's testbed; without any
+        only those of other lines of builds that were measured alike; without these all.
+        """
+        sides = [self._side(word, host_class, like) for word in (old, new)]
         refuse_unlike(*sides)
         refuse_overlap(*sides)
         old_folder, new_folder = self.folder(old), self.folder(new)
@@ -200,7 +206,7 @@ class RunLookup:
         except (MachineError, UsageError):
             return None
 
-    def _side(self, word: str, host_class: str | None) -> ComparedRuns:
+    def _side(self, word: str, host_class: str | None, like: RunRow | None) -> ComparedRuns:
         folder = self.folder(word)
         if folder is not None:
             return ComparedRuns(word, (read_folder(folder, self._warn),))
@@ -211,6 +217,13 @@ class RunLookup:
             raise
         with store, store.read() as connection:
             lines = select(connection, word, host_class=host_class)
+            if like is not None:
+                of_testbed = [line for line in lines if line.testbed_digest == like.testbed_digest]
+                lines = (
+                    of_testbed
+                    or [line for line in lines if line.way_of_measuring == like.way_of_measuring]
+                    or lines
+                )
             return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))
 
     def _noise(self, sides: Sequence[ComparedRuns]) -> NoiseByCase:

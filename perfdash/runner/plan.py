@@ -104,7 +104,9 @@ def make_plan(
     costs = schedule.costs(planned, {result.case.name: result.wall_s for result in measured})
     shard = parse_shard(settings.shard) if settings.shard else None
     if shard and shard[1] > len(planned):
-        raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
+        raise UsageError(
+            f"--shard {settings.shard}: there are only {len(planned)} cases; give at most so many shards"
+        )
     return cut(planned, costs, shard), dynamo_names
 
 

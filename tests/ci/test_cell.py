@@ -172,6 +172,7 @@ def folder_of_a_run(agent: Agent, name: str, device: str, **plan: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"plan": plan, "configuration": {"device": device}}))
     (agent.night / "cells" / name / "python").write_text(f"{sys.executable}\n")
+    (agent.night / "cells" / name / "runs").write_text(f"{folder}\n")
     (agent.night / "cells" / name / "measured").touch()
     return folder
 
@@ -210,6 +211,21 @@ def test_what_the_cells_measured_is_gathered_and_confirmed_by_device(agent: Agen
     (agent.night / "run").write_text(f"{gpu}\n")
     code, out = agent.run("cell.sh", "prepare", **found)
     assert (code, "no run of tonight on cpu" in out) == (3, True)
+
+
+def test_the_half_run_of_a_lost_agent_is_set_aside(agent: Agent) -> None:
+    """The lost agent gathers the night; another one measured its cell anew."""
+    half = folder_of_a_run(agent, CELL, "cpu").rename(agent.cell / "out" / "half")
+    whole = folder_of_a_run(agent, CELL, "cpu")
+    (agent.cell / "runs").write_text(f"/elsewhere/night/{whole.relative_to(agent.night)}\n")
+    ended_early = folder_of_a_run(agent, "own-cpu-float32-1", "cpu")
+    (agent.night / "cells/own-cpu-float32-1/measured").unlink()
+    for _ in range(2):
+        code, out = agent.run("gather.sh", str(agent.night), PERFDASH_NIGHTLY=str(agent.night))
+        assert code == 0, out
+        assert set((agent.night / "runs").read_text().split()) == {str(whole), str(ended_early)}
+        assert not half.exists(), "perfdash imports all of this folder"
+    assert (agent.cell / "lost" / "half" / "run.json").exists()
 
 
 def test_each_run_is_confirmed_with_the_interpreter_that_measured_it(agent: Agent) -> None:
@@ -302,6 +318,9 @@ def test_the_list_of_cells_that_jenkins_asks_for(agent: Agent) -> None:
         "CELL=timm-cpu-amp-1",
         "CELL=timm-cpu-amp-2",
     ]
+    # Quick models may be fewer than shards.
+    code, out = agent.run("cells.sh", "measure", **more, QUICK="yes")
+    assert (code, (agent.night / "planned").read_text()) == (0, "timm-cpu-amp-1\n"), out
     code, out = agent.run("cells.sh", "measure", **{**more, "SHARDS": "PATH[$(touch ran)]"})
     assert (code, (agent.home / "ran").exists()) == (2, False)
     assert agent.run("cells.sh", "mesure")[0] == 2
@@ -352,3 +371,17 @@ def test_only_a_gate_exits_with_one(agent: Agent) -> None:
     more = {"WEBHOOK": "yes", "PERFDASH_NIGHTLY": str(agent.night), "FAIL_ON": "regression"}
     assert agent.run("notify.sh", **more)[0] == 3
     assert agent.run("report.sh", **more)[0] == 1
+    # Nor is a night without runs reported in silence.
+    (agent.night / "run").unlink()
+    code, out = agent.run("report.sh", **more)
+    assert (code, "nothing was measured: there is nothing to report" in out) == (3, True)
+
+
+def test_a_list_of_another_agent_names_the_runs_of_this_one(agent: Agent) -> None:
+    """Judge and Tell of one night may have two agents of the label perfdash-report."""
+    agent.night.mkdir()
+    (agent.night / "run").write_text(f"/elsewhere/{agent.night.name}/out/run1\n/elsewhere/runs/run2\n")
+    code, out = agent.run("report.sh", PERFDASH_NIGHTLY=str(agent.night))
+    assert code == 0, out
+    told = {call.split()[1] for call in agent.stage.calls("report")}
+    assert told == {str(agent.night / "out" / "run1"), "/elsewhere/runs/run2"}

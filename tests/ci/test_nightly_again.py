@@ -229,6 +229,12 @@ def test_a_resumed_night_takes_the_parameters_of_stages_that_were_not_done(stage
     (["--only", "torch", "--quick"], "--quick: a resumed night keeps it"),
     (["--only", "torch", "--jobs", "2"], "and torch measures nothing"),
     (["--resume", "last", "--torch", "2.9"], "or measure all again by --from torch"),
+    (["--resume", "last", "--post", "dry", "--repo", "o/r", "--issue", "7"],
+     "--post: a resumed night keeps it; leave it out, or repeat the stage by --from post"),
+    (["--resume", "last", "--bisect", "yes"], "or repeat the stage by --from bisect"),
+    (["--resume", "last", "--baseline", "2026-11-20"], "or repeat the stage by --from report"),
+    (["--from", "publish", "--post", "dry", "--repo", "o/r", "--issue", "7"], "by --from post"),
+    (["--only", "report", "--mail-to", "a@b"], "by --from notify"),
     (["--from", "measure", "--under-test", "x"], "--under-test: a resumed night keeps it"),
 ])  # fmt: skip
 def test_options_that_would_have_no_effect_are_refused(measured, words, why):
@@ -238,6 +244,22 @@ def test_options_that_would_have_no_effect_are_refused(measured, words, why):
     assert (done.code, why in done.out) == (2, True), done.out
     assert not measured.calls()
     assert settings.read_text() == before
+
+
+def test_a_stage_that_is_repeated_takes_other_parameters(stage):
+    stage.night()
+    post = ("--post", "dry", "--repo", "o/r", "--issue", "7")
+    for words in (("--from", "post"), ("--from", "report"), ("--only", "post"), ("--only", "post2")):
+        stage.calls()
+        done = stage.night("--resume", "last", *words, *post)
+        assert done.code == 0, done.out
+        assert [call for call in stage.calls("post") if "--dry-run" in call]
+        stage.night("--resume", "last", *words, "--post", "no")
+    # What is repeated anyway is told with them, too.
+    (done.folder / "detect.done").unlink()
+    stage.calls()
+    assert stage.night("--resume", "last", *post).code == 0
+    assert stage.calls("post")
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

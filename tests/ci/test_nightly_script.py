@@ -289,6 +289,32 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert len(stage.calls("bisect")) == (0 if state == "open" else 2)
 
 
+def test_the_quick_models_are_not_divided_into_more_shards_than_there_are(stage):
+    done = stage.script("measure", PERFDASH_NIGHTLY=str(stage.home / "night"), QUICK="yes", SHARDS="4")
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("run")
+    assert "--shard" not in call
+
+
+def test_lists_are_separated_by_commas_or_spaces_in_each_stage(stage):
+    """Jenkins gives its stages the parameters as they were typed."""
+    own = stage.home / "own.toml"
+    own.write_text('name = "own"\nloader = "python"\n')
+    (stage.home / "alerts.json").write_text(
+        json.dumps([alert(1, "backend_ms", 0.5, case={"suite": "own", "model": "m"})])
+    )
+    more = {"SUITES": f"timm, {own}", "CONFIGURATIONS": "default freezing", "DTYPES": "float32 amp"}
+    done = stage.script("measure", PERFDASH_NIGHTLY=str(stage.home / "night"), **more)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("run")
+    assert f"--suite timm,{own} --dtype float32,amp --configuration default,freezing " in call
+    night = night_of_run1(stage, stage.home / "night")
+    done = stage.script("bisect", PERFDASH_NIGHTLY=night, BISECT="yes", BISECT_RECIPE="nightly", **more)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    assert f"--suite {own} " in call
+
+
 def test_a_bisection_that_is_running_is_left_alone(stage):
     folder = stage.home / "runs" / "bisections" / "2026-11-20_x"
     begun(folder, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkouts import write_checkout
-from tests.ci.nights import CHECKOUT, variables
+from tests.ci.nights import CHECKOUT, checkout_with, variables
 from tests.ci.stage import Stage
 
 
@@ -413,3 +413,19 @@ def test_the_first_stage_of_jenkins_refuses_what_is_wrong(stage, words, more, wh
     assert done.returncode == 2, done.stderr
     assert why in done.stderr
     assert "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize(("settings", "more", "why"), [
+    ("[run]\nhours = 10\n", {}, "hours=10 needs the history"),
+    ("", {"PERFDASH_HOURS": "8"}, "hours=8 needs the history"),
+    ('[run]\nfail_on = [\n  "failure",\n  "regression",\n]\n', {}, "give FAIL_ON=regression"),
+    ("", {"PERFDASH_FAIL_ON": "regression"}, "give FAIL_ON=regression"),
+    ('[run]\nfail_on = ["regression"]\n', {"PERFDASH_FAIL_ON": "failure"}, ""),
+    ("[run]\nhours = 10\n", {"NIGHT": ""}, ""),  # a comparison or bisection, which has no cells
+])  # fmt: skip
+def test_a_nightly_of_jenkins_refuses_settings_that_need_the_history(stage, settings, more, why):
+    check = checkout_with(stage.home / "checkout", settings) / "ci/nightly/check.sh"
+    env = {**stage.env, "NIGHT": "runs/nightly/build-1", **more}
+    done = subprocess.run([check], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == (2 if why else 0), done.stderr
+    assert why in done.stderr

@@ -45,7 +45,7 @@ class Builds:
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = variables(self.home, PERFDASH_VENV=str(self.own), TORCH_WITH="", PIP_NO_INDEX="1")
         return subprocess.run(
-            [SCRIPT, *words], env={**env, **more}, cwd=self.home, capture_output=True, text=True, timeout=300
+            [SCRIPT, *words], env={**env, **more}, cwd=self.home, capture_output=True, text=True
         )
 
     def python(self, *words: str, **more: str) -> Path:
@@ -122,7 +122,7 @@ def test_all_cells_of_a_night_measure_one_build(builds):
     def script(name, *words, **more):
         done = subprocess.run(
             [CHECKOUT / "ci/nightly" / name, *words], env={**env, **asked, **more},
-            cwd=builds.home, capture_output=True, text=True, timeout=300,
+            cwd=builds.home, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -243,6 +243,18 @@ def test_what_is_open_waits_three_nights(builds):
         assert builds.run("--last-good").stdout.strip() == old
     builds.run("--doubt", new, PERFDASH_NIGHTLY="4")
     assert builds.run("--last-good").stdout.strip() == new
+
+
+def test_each_line_of_builds_has_its_own_last_good_one(builds):
+    pythons = {line: builds.home / f"python-{line}" for line in ("main", "team/feature")}
+    for line, python in pythons.items():
+        python.parent.mkdir(exist_ok=True)
+        python.symlink_to(sys.executable)
+        assert builds.run("--last-good", LINE=line).stdout == ""
+        assert builds.run("--good", str(python), LINE=line).returncode == 0
+    for line, python in pythons.items():
+        assert builds.run("--last-good", LINE=line).stdout.strip() == str(python)
+    assert builds.run("--last-good").stdout == ""
 
 
 @pytest.mark.parametrize(("more", "code", "why"), [

@@ -21,7 +21,7 @@ from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.metrics import JUDGED
-from tests.detect.simulated import FIRST, begin, farm, judge_last, slower
+from tests.detect.simulated import FIRST, begin, farm, judge_last, judge_nights, slower
 from tests.history.made import run
 from tests.stores import as_revision_0010, made_store
 
@@ -204,7 +204,7 @@ def test_another_machine_of_the_class_raises_no_alert(store):
     assert [one.alert for one in alerts_of(store, moved(MOVED + 5))] == []
 
 
-def on_two_machines(nights, host_of, change=lambda night, name, values: values, factor=1.05):
+def on_two_machines(nights, host_of, change=lambda night, name, values: values, factor=1.05, **of_farm):
     """Nights of two machines at a time, as a cluster or merged shards; `n2` is slower."""
 
     def changed(night, name, values):
@@ -220,7 +220,7 @@ def on_two_machines(nights, host_of, change=lambda night, name, values: values, 
                 for row in one.rows
             ),
         )
-        for night, one in enumerate(farm(nights, change=changed))
+        for night, one in enumerate(farm(nights, change=changed, **of_farm))
     ]
 
 
@@ -248,6 +248,28 @@ def test_the_range_of_an_alert_holds_a_night_on_which_its_case_was_on_another_ma
 @pytest.mark.parametrize("host_of", [halves, by_chance])
 def test_a_case_that_moves_to_another_machine_of_its_run_raises_no_alert(store, host_of):
     assert [one.alert for one in alerts_of(store, on_two_machines(MOVED + 1, host_of))] == []
+
+
+@pytest.mark.parametrize("kind", ["status", "count"])
+def test_a_failure_of_one_machine_of_a_run_is_one_alert_while_its_case_changes_machines(store, kind):
+    def is_broken(night, name):
+        return name == "model03" and night in (5, 7, 9)
+
+    def change(night, name, values):
+        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, name))}
+
+    def statuses(night, name):
+        return "crash" if kind == "status" and is_broken(night, name) else "pass"
+
+    def host_of(night, name):
+        return "n2" if name == "model03" and night % 2 else "n1"
+
+    nights = on_two_machines(12, host_of, change, models=4, statuses=statuses)
+    judge_nights(store, nights, first=5)
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection, states=STATES)
+        states = [event.state for event in alert_store.events(connection, alert.id)]
+    assert (alert.kind, states) == (kind, ["new", "confirmed", "open", "fixed"])
 
 
 def test_a_regression_is_found_on_whatever_machine_of_the_run_a_case_is(store):

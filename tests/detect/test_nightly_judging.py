@@ -16,7 +16,7 @@ from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
-from tests.detect.simulated import begin, farm, judge_nights, of_setting, on_second_machine, slower
+from tests.detect.simulated import begin, farm, judge_nights, of_setting, slower
 from tests.stores import in_sqlite, made_store
 
 
@@ -461,117 +461,6 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
             take_in(quick, [of_setting(night, threads)])
             judge_new(quick)
     assert alerts(quick) == [("model03", "status", "status", 1, ["new", "confirmed"])] * 2
-
-
-@pytest.mark.parametrize(("fails_on", "states"), [(0, []), (1, ["new", "confirmed", "open"])])
-def test_the_machine_that_ends_last_each_night_moves_no_alert(quick, fails_on, states):
-    """The first of two machines that measure side by side ends last: the other one is judged before it."""
-
-    def statuses(night, name):
-        return "fail_accuracy" if name == "model03" and night >= 4 else "pass"
-
-    machines = [
-        farm(8, models=4, statuses=statuses) if fails_on == machine else farm(8, 4) for machine in (0, 1)
-    ]
-    nights = [(first, on_second_machine(second)) for first, second in zip(*machines, strict=True)]
-    begin(quick, [run for night in nights[:4] for run in night])
-    later = []
-    for first, second in nights[4:]:
-        for run in (second, first):
-            take_in(quick, [run])
-            later += [judged_run.later for judged_run in judge_new(quick)]
-    assert [alert[4] for alert in alerts(quick)] == ([states] if states else [])
-    assert later == [name for _, second in nights[4:] for name in (None, second.run.name)]
-
-
-@pytest.mark.parametrize("fails_on", [0, 1])
-@pytest.mark.parametrize("kind", ["status", "count", "vanished"])
-def test_a_failure_of_one_of_two_machines_is_one_alert(quick, kind, fails_on):
-    """The other one, which passes each night, neither dismisses nor fixes it."""
-
-    def is_broken(night, name):
-        return name == "model03" and 4 <= night < 7
-
-    def statuses(night, name):
-        return "crash" if kind == "status" and is_broken(night, name) else "pass"
-
-    def change(night, name, values):
-        if kind == "vanished" and is_broken(night, name):
-            return None
-        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, name))}
-
-    broken, healthy = farm(8, 4, statuses=statuses, change=change), farm(8, 4)
-    machines = (broken, healthy) if fails_on == 0 else (healthy, broken)
-    nights = [
-        run for first, second in zip(*machines, strict=True) for run in (first, on_second_machine(second))
-    ]
-    judge_nights(quick, nights, first=8)
-    ((_, found, _, _, states),) = alerts(quick)
-    assert (found, states) == (kind, ["new", "confirmed", "open", "fixed"])
-
-
-def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_night(quick):
-    failed = farm(6, 4, statuses=lambda night, name: "crash" if (night, name) == (4, "model03") else "pass")
-    nights = [
-        run
-        for night, other in zip(failed, farm(6, 4), strict=True)
-        for run in (night, on_second_machine(other))
-    ]
-    judge_nights(quick, nights[:10], first=8)
-    assert [alert[4] for alert in alerts(quick)] == [["new"]]
-    take_in(quick, nights[10:11])
-    judge_new(quick)
-    assert [alert[4] for alert in alerts(quick)] == [["new", "dismissed"]]
-
-
-@pytest.mark.parametrize(
-    ("machines", "broken", "states"),
-    [
-        (5, range(6, 8), ["new", "confirmed", "fixed"]),
-        (2, range(6, 8), ["new", "confirmed", "fixed"]),
-        (2, range(6, 12, 2), ["new", "confirmed", "open"]),
-    ],
-    ids=["torch, five in turn", "torch, two in turn", "one of two in turn"],
-)
-def test_a_failure_where_machines_measure_in_turn_is_one_alert(quick, machines, broken, states):
-    """A failure of torch ends on the first night that passes, whichever machine measured it."""
-
-    def statuses(night, name):
-        return "crash" if name == "model03" and night in broken else "pass"
-
-    nights = [
-        replace(night, run=replace(night.run, host=f"farm-{place % machines}"))
-        for place, night in enumerate(farm(12, 4, statuses=statuses))
-    ]
-    judge_nights(quick, nights[:6], first=6)
-    seen = []
-    for night in nights[6:]:
-        take_in(quick, [night])
-        judge_new(quick)
-        seen.append([alert[4] for alert in alerts(quick)])
-    assert seen[-1] == [states]
-    if states[-1] == "fixed":
-        assert seen[2] == [states]
-
-
-def test_a_machine_that_was_away_ends_no_alert_of_the_one_beside_it(quick):
-    def statuses(night, name):
-        return "crash" if name == "model03" and night >= 6 else "pass"
-
-    fails, passes = farm(12, 4, statuses=statuses), farm(12, 4)
-    begin(quick, passes[:6])
-    for number in range(6, 12):
-        for host, nights in (("a", passes), ("b", fails)):
-            if host == "a" and number in (7, 8, 9):
-                continue
-            night = nights[number]
-            started = night.run.started.replace("T01", "T01" if host == "a" else "T02")
-            run = replace(
-                night.run, host=host, name=f"{host}{number}", uid=f"{host}{number}", started=started
-            )
-            take_in(quick, [replace(night, run=run)])
-            judge_new(quick)
-    assert [alert[4] for alert in alerts(quick)] == [["new", "confirmed", "open"]]
 
 
 @pytest.mark.parametrize("judged_in", [None, "2999-10-21T05:00:00Z"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perfdash.runner.night_cells import as_lines, cells_of
-from tests.jenkins.pipelines import ROOT
+from tests.jenkins.pipelines import ROOT, STARTED
 
-NIGHT = "runs/nightly/build-1"
+NIGHT = f"runs/nightly/build-1-{STARTED}"
 XEON = {"perfdash-cpu": "xeon", "perfdash-cuda": "gpu", "perfdash-report": "desk"}
 POST = {"POST": "yes", "REPO": "a/b", "ISSUE": "1"}
 # What the parameters are where a scenario says nothing else, and what the Jenkinsfile adds.

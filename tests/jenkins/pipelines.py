@@ -1,10 +1,10 @@
 """Runs Jenkinsfiles without a Jenkins: the harness in Groovy, what it is given, and what came of it.
 
 A scenario of the harness is a dictionary: `jenkinsfile` or `text`; `params`; `env`; `credentials` (secrets
-by id); `agents` (a name by label, None: never comes); `answers` to `sh`, the first that fits: `script` (a
-regular expression), `cell`, `stage`, `times`, then `code`, `out`, `hangs`, `lost` (the agent), `abort` (a
-person stops the build); `mail_refused`; `full` (what cannot be archived); `failures` (of JUnit). Other
-scripts succeed. With `root` and `scm` they run for real, on agents that are folders.
+by id); `started`; `agents` (a name by label, None: never comes); `answers` to `sh`, the first that fits:
+`script` (a regular expression), `cell`, `stage`, `times`, then `code`, `out`, `hangs`, `lost` (the agent),
+`abort` (a person stops the build); `mail_refused`; `full` (what cannot be archived); `failures` (of JUnit).
+Other scripts succeed. With `root` and `scm` they run for real, on agents that are folders.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PIPELINES = ("Jenkinsfile", "ci/Jenkinsfile.bisect", "ci/Jenkinsfile.compare")
+STARTED = 1_700_000_000_000
+"""When a build starts, in milliseconds since 1970, where a scenario does not say `started`."""
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Built:
 
 def run(scenarios: Mapping[str, dict[str, Any]], timeout: float = 300) -> dict[str, Built]:
     """Builds by their names, all in one Java."""
-    base = {"env": {"JOB_NAME": "perfdash", "BUILD_NUMBER": "1", "BUILD_URL": "https://jenkins.example/1/"}}
+    env = {"JOB_NAME": "perfdash", "BUILD_NUMBER": "1", "BUILD_URL": "https://jenkins.example/1/"}
+    base = {"env": env, "started": STARTED}
     answers = groovy([{**base, **scenario} for scenario in scenarios.values()], timeout)
     builds = {name: Built(**answer) for name, answer in zip(scenarios, answers, strict=True)}
     for name, built in builds.items():

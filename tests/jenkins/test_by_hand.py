@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.jenkins.nights import POST
-from tests.jenkins.pipelines import ROOT, Built, run
+from tests.jenkins.pipelines import ROOT, STARTED, Built, run
 
 pytestmark = pytest.mark.slow
 SECRETS = {"github": "ghp_not-a-real-one", "db": "postgresql://me:not-a-real-one@host/perf"}
@@ -68,7 +68,7 @@ def test_what_becomes_of_a_build(builds: dict[str, Built], name: str) -> None:
     assert [event["kind"] for event in built.events if event["kind"] in ("junit", "html")] == shown
     assert bool(built.ran(f"{job}.sh post")) == posts
     if "set-up" not in name:
-        assert built.archived(f"runs/nightly/{job}-1/**")
+        assert built.archived(f"runs/nightly/{job}-1-{STARTED}/**")
     # One measurement at a time on a machine; nobody but the post gets the token.
     measured = [
         event for event in built.ran() if event["script"] in ("ci/compare.sh measure", "ci/bisect.sh")

@@ -42,7 +42,7 @@ SCENARIOS = {
     "cell not kept": night(full="cells/timm"),
     "gate": night(script("report", code=1), params=POST, failures=1),
     "gate of a cell": night({**TIMM, "code": 1}, params=POST),
-    "no credential": night(params={**POST, "GITHUB_CREDENTIAL": "none such"}),
+    **{f"no {name}": night(params={**POST, name: "none such"}) for name in CREDENTIALS},
     "mail refused": night({"script": "ci/nightly/end.sh tell", "code": 3}, mail_refused=True),
     "confirm fails": night({**CONFIRM, "code": 3}, params=POST),
     "confirm hangs": night({**CONFIRM, "hangs": True}, params=POST),
@@ -109,8 +109,10 @@ def test_a_night_as_it_should_be(builds: dict[str, Built]) -> None:
     cells = ["cell-timm-cpu-float32-1", "cell-own-cpu-float32-1"]
     assert stashed == [
         *(("stash", name) for name in cells), *(("unstash", name) for name in cells),
-        ("stash", "night"), ("unstash", "night"), ("stash", "confirm-cpu"), ("unstash", "confirm-cpu"),
-        ("stash", "night"), ("unstash", "night"), ("stash", "bisect-cpu"), ("unstash", "bisect-cpu"),
+        ("stash", "night"), ("unstash", "night"), ("stash", "confirm-cpu"),
+        ("unstash", "night"), ("unstash", "confirm-cpu"),
+        ("stash", "night"), ("unstash", "night"), ("stash", "bisect-cpu"),
+        ("unstash", "night"), ("unstash", "bisect-cpu"),
     ]  # fmt: skip
     shown = [event for event in built.events if event["kind"] in ("junit", "html", "plot")]
     assert [(event["kind"], event["pattern"]) for event in shown] == [
@@ -157,6 +159,18 @@ def test_it_is_posted_once_unless_a_bisection_has_more_to_tell(builds: dict[str,
     order = [event["script"] for event in builds["told once"].ran()]
     assert order.index("ci/nightly/cells.sh confirm") < order.index("ci/nightly/report.sh")
     assert [len(builds["not posted"].ran(f"{name}.sh")) for name in ("report", "post")] == [2, 0]
+
+
+@pytest.mark.parametrize(("name", "last"), [
+    ("told once", "End / Publish"), ("not posted", "End / Report again"),
+])  # fmt: skip
+def test_each_stage_that_tells_has_the_night_whatever_agent_it_has(
+    builds: dict[str, Built], name: str, last: str
+) -> None:
+    """Two agents may have the label perfdash-report."""
+    unstashed = [(event["stage"], event["name"]) for event in builds[name].of("unstash")]
+    assert ("Tell / Report", "night") in unstashed
+    assert (last, "night") in unstashed
 
 
 def test_cells_go_to_the_agents_of_their_device(builds: dict[str, Built]) -> None:
@@ -265,11 +279,16 @@ def test_it_is_reported_when_mail_is_refused_too(builds: dict[str, Built]) -> No
     assert built.ran("broken.sh 'failed'")
 
 
-def test_a_missing_credential_is_reported(builds: dict[str, Built]) -> None:
-    built = builds["no credential"]
+@pytest.mark.parametrize("name", CREDENTIALS)
+def test_a_missing_credential_ends_the_build_before_anything_is_measured(
+    builds: dict[str, Built], name: str
+) -> None:
+    built = builds[f"no {name}"]
     assert built.result == "FAILURE"
     assert "could not find credentials entry with ID 'none such'" in built.log
-    assert kept(built) == list(CELLS)
+    assert {event["script"] for event in built.ran()} <= {
+        "ci/nightly/check.sh", "ci/nightly/broken.sh 'failed'",
+    }  # fmt: skip
     assert len(built.of("mail")) == 1
 
 

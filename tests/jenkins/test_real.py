@@ -15,7 +15,7 @@ import pytest
 from tests.ci.library import Library
 from tests.ci.nights import measuring_environment
 from tests.command_server import CommandServer
-from tests.jenkins.pipelines import ROOT, Built, run
+from tests.jenkins.pipelines import ROOT, STARTED, Built, run
 from tests.publish.server import TOKEN, GitHub
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -37,16 +37,19 @@ class Site:
         (self.scm / "ci" / "setup.sh").write_text("#!/bin/sh\n")
         self.root = home / "jenkins"
         self.history = home / "history.db"
+        self.started = STARTED
         self.params = {
             "TORCH": "installed", "POST": "yes", "REPO": "team/perf", "ISSUE": "3",
             "GITHUB_CREDENTIAL": "github",
         }  # fmt: skip
 
-    def build(self, jenkinsfile: str, number: int = 1, **params: str) -> Built:
+    def build(self, jenkinsfile: str, **params: str) -> Built:
+        """Each has the number 1, as on controllers that were set up anew, and starts after the last."""
+        self.started += 1000
         env = {
             "JOB_NAME": "perfdash",
-            "BUILD_NUMBER": str(number),
-            "BUILD_URL": f"https://jenkins.example/job/perfdash/{number}/",
+            "BUILD_NUMBER": "1",
+            "BUILD_URL": "https://jenkins.example/job/perfdash/1/",
             "PERFDASH_VENV": str(self.venv),
             "PYTHONPATH": str(ROOT),
             "PERFDASH_ENVIRONMENTS": str(self.home / "environments"),
@@ -62,7 +65,7 @@ class Site:
         scenario: dict[str, Any] = {
             "jenkinsfile": str(ROOT / jenkinsfile), "params": {**self.params, **params}, "env": env,
             "credentials": {"github": TOKEN}, "agents": {"perfdash-cpu": "xeon", "perfdash-report": "desk"},
-            "root": str(self.root), "scm": str(self.scm),
+            "root": str(self.root), "scm": str(self.scm), "started": self.started,
         }  # fmt: skip
         built = run({"build": scenario}, timeout=1800)["build"]
         assert TOKEN not in built.log
@@ -98,17 +101,17 @@ def test_a_night_and_one_in_which_much_breaks(site: Site) -> None:
         "UNDER_TEST": str(site.library.folder), "SUITES": str(site.library.suite), "BISECT": "yes",
         "BISECT_REPO": str(site.library.folder), "MODELS": "mixer", "DB": str(site.history),
     }  # fmt: skip
-    first = site.build("Jenkinsfile", 1, **wanted)
+    first = site.build("Jenkinsfile", **wanted)
     assert first.result == "SUCCESS", first.log
-    whole(site, first, "runs/nightly/build-1")
+    whole(site, first)
     # A suite that has no such model is a cell that fails, and GitHub takes no comment.
     site.library.commit("Only words")
     site.hub.fault("POST /repos", 403, times=100, message="Resource not accessible")
-    second = site.build("Jenkinsfile", 2, **{**wanted, "SUITES": f"timm,{site.library.suite}"})
+    second = site.build("Jenkinsfile", **{**wanted, "SUITES": f"timm,{site.library.suite}"})
     assert second.result == "FAILURE", second.log
     broken = [event["script"] for event in second.ran() if event["code"] != 0]
     assert broken == ["ci/nightly/cell.sh", "ci/nightly/post.sh", "ci/nightly/post.sh"], second.log
-    whole(site, second, "runs/nightly/build-2")
+    whole(site, second)
     # With a cell that is not known tonight's build is no good one yet.
     good = (site.home / "environments" / "good-perfdash-cpu").read_text().splitlines()
     assert good[1] == "1", second.log
@@ -116,14 +119,20 @@ def test_a_night_and_one_in_which_much_breaks(site: Site) -> None:
     assert len(site.hub.of(3)) == 1
     # The history knows both nights, and how they ended.
     listed = [line.split() for line in perfdash(site, "nightly", "list").splitlines()]
-    assert [words[1] for words in listed] == ["build-1", "build-2"], listed
+    assert [words[1] for words in listed] == [Path(folder(build)).name for build in (first, second)], listed
     assert "ok" in listed[0], listed
     assert "partial" in listed[1], listed
     assert (site.root / "agents" / "desk" / "site" / "index.html").exists()
 
 
-def whole(site: Site, built: Built, night: str) -> None:
+def folder(built: Built) -> str:
+    """That of the build, below its workspace."""
+    return str(built.ran()[0]["env"]["PERFDASH_NIGHTLY"])
+
+
+def whole(site: Site, built: Built) -> None:
     """The one cell that was measured is kept, and in all that was made of it; the token is nowhere."""
+    night = folder(built)
     there = site.artifacts(night)
     raw = [name for name in there if name.startswith(f"{night}/cells/") and "results.jsonl" in name]
     assert len(raw) == 1, there
@@ -146,7 +155,7 @@ def test_a_change_against_its_base(site: Site) -> None:
         "ci/Jenkinsfile.compare", BASE=str(base), CHANGE=str(site.library.folder), MODELS="mixer",
         SUITES=str(site.library.suite), QUICK="no", PAIRS="4",
     )  # fmt: skip
-    night = "runs/nightly/compare-1"
+    night = folder(built)
     assert built.result == "FAILURE", built.log
     assert built.stages["Judge"] == built.stages["Post"] == "FAILURE", built.log
     text = site.artifact(f"{night}/compare.txt")
@@ -167,16 +176,16 @@ def test_a_bisection_between_two_revisions(site: Site) -> None:
         "METRIC": "eager", "RECIPE": "git", "BISECT_REPO": str(site.library.folder),
         "BISECT_ARGUMENTS": "--no-confirm --minimum-change 0.5",
     }  # fmt: skip
-    built = site.build("ci/Jenkinsfile.bisect", 1, **wanted)
+    built = site.build("ci/Jenkinsfile.bisect", **wanted)
     assert built.result == "SUCCESS", built.log
-    assert commits[3][:10] in site.artifact("runs/nightly/bisect-1/report.md")
-    assert [event["pattern"] for event in built.of("html")] == ["runs/nightly/bisect-1/report.html"]
+    assert commits[3][:10] in site.artifact(f"{folder(built)}/report.md")
+    assert [event["pattern"] for event in built.of("html")] == [f"{folder(built)}/report.html"]
     assert commits[3][:10] in "\n".join(site.hub.of(3))
     # What cannot begin publishes and posts nothing, least of all the one before.
-    wrong = site.build("ci/Jenkinsfile.bisect", 2, **{**wanted, "BAD": "nowhere"})
+    wrong = site.build("ci/Jenkinsfile.bisect", **{**wanted, "BAD": "nowhere"})
     assert wrong.result == "FAILURE", wrong.log
     assert not wrong.of("html")
-    assert "runs/nightly/bisect-2/report.md" not in site.artifacts("runs/nightly/bisect-2")
+    assert f"{folder(wrong)}/report.md" not in site.artifacts(folder(wrong))
     assert len(site.hub.of(3)) == 1
 
 

@@ -121,7 +121,7 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
     assert (headline(later), later.caution) == ("Nothing changed", None)
 
 
-def test_the_machine_that_ends_last_does_not_say_that_nothing_changed(tmp_path, monkeypatch):
+def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_path, monkeypatch):
     """Of two machines that measure side by side, it began first: the other one is judged before it."""
     first = farm(8, 4, statuses=lambda night, model: "crash" if night == 7 else "pass")
     second = [on_second_machine(night) for night in farm(8, 4)]
@@ -134,10 +134,41 @@ def test_the_machine_that_ends_last_does_not_say_that_nothing_changed(tmp_path, 
         with store.read() as connection:
             failed, passed = (of_history(connection, night) for night in (first[7], second[7]))
     assert failed.caution == (
-        f"changes that began with this run, because {second[7].run.name} was judged before it"
+        f"changes of numbers that began with this run, because {second[7].run.name} was judged before it"
     )
-    assert headline(failed) == "No case passes, no change was found in what could be compared"
+    assert headline(failed) == "No case passes, 4 new failures"
     assert passed.caution is None
+
+
+@pytest.mark.parametrize("kind", ["status", "count", "vanished"])
+def test_a_failure_of_one_of_two_machines_is_only_in_the_reports_of_that_machine(tmp_path, kind):
+    def is_broken(night, model):
+        return model == "model03" and night in (4, 5)
+
+    def statuses(night, model):
+        return "crash" if kind == "status" and is_broken(night, model) else "pass"
+
+    def change(night, model, values):
+        if kind == "vanished" and is_broken(night, model):
+            return None
+        return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, model))}
+
+    passes = farm(7, 4)
+    fails = [on_second_machine(night) for night in farm(7, 4, statuses=statuses, change=change)]
+    runs = [run for pair in zip(passes, fails, strict=True) for run in pair]
+    with made_store(tmp_path / "h.db") as store:
+        judge_nights(store, runs[:12], first=8)
+        with store.read() as connection:
+            passed, failed = (of_history(connection, night[5]) for night in (passes, fails))
+        judge_nights(store, runs[12:], first=0)
+        with store.read() as connection:
+            passed_once, failed_once, passed_now, fixed = (
+                of_history(connection, run) for run in (passes[5], fails[5], *runs[12:])
+            )
+    for night in (passed, passed_once, passed_now):
+        assert (headline(night), night_gate(night, print)) == ("Nothing changed", 0)
+    assert [len(night.changes) for night in (failed, failed_once, fixed)] == [1, 1, 1]
+    assert (night_gate(failed, print), night_gate(fixed, print)) == (1, 0)
 
 
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
@@ -151,6 +182,34 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
     assert "first run of this kind" in first.untold
     assert "only statuses" in second.caution
     assert headline(second) == "No change was found in what could be compared"
+
+
+@pytest.mark.parametrize(
+    ("models", "host_of", "nights"),
+    [
+        (24, lambda night: "farm2" if night >= 28 else "farm", [28]),
+        (4, lambda night: "farm2" if night >= 28 else "farm", [28, 29]),
+        (24, lambda night: "farm" if 3 <= night < 28 else "farm2", []),
+        (24, lambda night: f"container-{night}", []),
+    ],
+    ids=["new", "new, few models", "back after 25 nights", "containers"],
+)
+def test_the_first_nights_of_a_machine_say_that_its_numbers_are_not_judged(tmp_path, models, host_of, nights):
+    runs = [
+        replace(night, run=replace(night.run, host=host_of(place)))
+        for place, night in enumerate(farm(31, models))
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, runs)
+        with store.read() as connection:
+            told = {place: of_history(connection, runs[place]) for place in (28, 29, 30)}
+    cautioned = {place: night for place, night in told.items() if night.caution}
+    assert list(cautioned) == nights
+    for night in cautioned.values():
+        assert night.caution == (
+            f"numbers of {models} of {models} cases, which need one or two nights before on farm2"
+        )
+        assert headline(night) == "No change was found in what could be compared"
 
 
 @pytest.mark.parametrize("jobs", [12, 25])
@@ -212,6 +271,26 @@ def test_runs_by_hand_before_the_second_night_are_no_three_nights(tmp_path):
             night = of_history(connection, nights[1])
     assert night.caution == "numbers of 3 of 4 cases, which need 3 nights before"
     assert headline(night) == "No change was found in what could be compared"
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known models", "new models"])
+def test_a_night_says_that_an_hourly_job_of_few_models_needs_a_line_of_its_own(tmp_path, is_known):
+    """Three days of it are more runs than a night is judged by."""
+    models = ["model01", "model02"]
+    nights = farm(8, 8, change=lambda night, name, values: values if is_known or name in models else None)
+    nights[7:] = farm(8, 8)[7:]
+    hourly = [by_hand(night, hour, models) for night in nights[4:7] for hour in range(24)]
+    hourly = [
+        replace(run, run=replace(run.run, name=f"hourly-{place}", uid=f"hourly-{place}"))
+        for place, run in enumerate(hourly)
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, [*nights[:4], *hourly, nights[7]])
+        with store.read() as connection:
+            night = of_history(connection, nights[7])
+    few = "numbers of 6 of 8 cases, which need 3 nights before"
+    advice = " among the last 69 runs: give the job of fewer cases a line of its own (`--line`)"
+    assert night.caution == few + advice * is_known
 
 
 @pytest.mark.parametrize("hours", [[12], [12, 13]], ids=["one run", "two runs"])

@@ -1,13 +1,17 @@
-"""The runs that a user names: of run folders, where there is no history."""
+"""The runs that a user names: of run folders, where there is no history, and of the history."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
 from perfdash.records import Result, RunInfo, Status
 from perfdash.report.run_lookup import RunLookup, read_folder
 from perfdash.runner.run_journal import RunJournal
-from tests.history.made import case
+from tests.history.made import case, row, run
 
 
 def folder(out, day, status, host="farm"):
@@ -47,3 +51,33 @@ def test_the_run_before_is_of_the_same_machine_if_it_measured_the_case(tmp_path,
     lookup = RunLookup(out, str(tmp_path / "none.db"), pytest.fail)
     before, told = lookup.previous(read_folder(folders[-1], pytest.fail), case())
     assert (before.run.name, told) == (f"night{day}", note)
+
+
+def history(tmp_path, *runs):
+    """A lookup in a history of runs, each a name, a day and a setting."""
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        made = [run(day, [row()], name=name, setting=setting) for name, day, setting in runs]
+        take_in(store, [replace(one, run=replace(one.run, uid=one.run.name)) for one in made])
+    return RunLookup(tmp_path, address, pytest.fail)
+
+
+@pytest.mark.parametrize("baseline", ["2026-11-01", "2026-11-01..2026-11-01"])
+@pytest.mark.parametrize("setting", [
+    {"gpus": ["H100"]},  # DEVICES=cpu,cuda on one machine
+    {"line": "feature"},  # two nightlies into one history
+])  # fmt: skip
+def test_the_baseline_of_a_run_is_of_its_testbed(tmp_path, baseline, setting):
+    days = ("2026-11-01", "2026-11-02")
+    lookup = history(tmp_path, *((f"{name}-{day}", day, bed) for day in days
+                                 for name, bed in (("plain", {}), ("other", setting))))  # fmt: skip
+    for name in ("plain", "other"):
+        assert lookup.night(f"{name}-2026-11-02", baseline).against == f"{name}-2026-11-01"
+
+
+def test_the_baseline_of_a_new_line_is_a_line_that_was_measured_alike(tmp_path):
+    lookup = history(
+        tmp_path, ("main", "2026-11-01", {}), ("gpu", "2026-11-01", {"gpus": ["H100"]}),
+        ("feature", "2026-11-02", {"line": "feature"}),
+    )  # fmt: skip
+    assert lookup.night("feature", "2026-11-01").against == "main"

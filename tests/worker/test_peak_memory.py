@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ future = lazy("torch.__future__")
 worker_case = lazy("perfdash.worker.case")
 compilation = lazy("perfdash.worker.compilation")
 device = lazy("perfdash.worker.device")
+linux = lazy("perfdash.worker.linux")
 peak_memory = lazy("perfdash.worker.peak_memory")
 modules = lazy("tests.worker.modules")
 compiler_caches = lazy("perfdash.worker.compiler_caches")
@@ -203,3 +205,12 @@ def test_the_caches_of_a_gpu_are_emptied_in_order(monkeypatch):
     monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces")
     device.Cuda.drop_caches(device.Cuda.__new__(device.Cuda))
     assert calls[3:] == ["wait", "allocator"], "a torch without this function"
+
+
+def test_memory_of_the_process_is_in_bytes():
+    """By what the kernel counts in pages; a KiB taken for 1000 bytes would be 2 % less."""
+    figures = linux.memory_status()
+    with open("/proc/self/statm") as pages:
+        resident = int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert figures["VmRSS"] == pytest.approx(resident, rel=0.01)
+    assert figures["VmHWM"] >= 0.99 * resident

@@ -402,7 +402,8 @@ abstract class PipelineScript extends Script {
         if (name == 'params') { return build.params.asImmutable() }
         if (name == 'env') { return new EnvironmentView(build: build) }
         if (name == 'currentBuild') {
-            return [currentResult: build.result, result: build.result, duration: (build.clock * 1000) as long]
+            return [currentResult: build.result, result: build.result, duration: (build.clock * 1000) as long,
+                    startTimeInMillis: build.scenario.started as long]
         }
         if (name == 'scm') { return 'scm' }
         if (build.env().containsKey(name)) { return build.env()[name] }

@@ -1,0 +1,302 @@
+"""Two machines of a class beside each other: what only one of them shows is one alert."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.curation import LevelSelection, accept_level, exclude, invalidate
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from tests.detect.simulated import begin, farm, judge_nights, on_second_machine, slower
+from tests.stores import made_store
+
+
+@pytest.fixture
+def quick(tmp_path):
+    with made_store(tmp_path / "history.db") as opened:
+        yield opened
+
+
+def alerts(store):
+    """The kind and the states of each alert that there was."""
+    with store.read() as connection:
+        return [
+            (alert.kind, [event.state for event in alert_store.events(connection, alert.id)])
+            for alert in alert_store.load(connection, states=alert_store.STATES)
+        ]
+
+
+def nights_of_two(count, kind, broken):
+    """Pairs of runs; model03 fails in the nights of the first and of the second machine of `broken`."""
+
+    def runs_of(nights):
+        def is_broken(night, name):
+            return name == "model03" and night in nights
+
+        def statuses(night, name):
+            return "crash" if kind == "status" and is_broken(night, name) else "pass"
+
+        def change(night, name, values):
+            if kind == "vanished" and is_broken(night, name):
+                return None
+            return {**values, "graph_breaks": 2.0 * (kind == "count" and is_broken(night, name))}
+
+        return farm(count, 4, statuses=statuses, change=change)
+
+    first, second = map(runs_of, broken)
+    return [(run, on_second_machine(other)) for run, other in zip(first, second, strict=True)]
+
+
+def judge_first_last(store, nights):
+    """The first of two machines that measure side by side ends last: the other one is judged before it."""
+    judged = []
+    for first, second in nights:
+        for run in (second, first):
+            take_in(store, [run])
+            judged += judge_new(store)
+    return judged
+
+
+KINDS = pytest.mark.parametrize("kind", ["status", "count", "vanished"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "broken",
+    [(range(4, 7), ()), ((), range(4, 7)), (range(4, 7), range(4, 7)), (range(4, 6), range(4, 9))],
+    ids=["on the first", "on the second", "on both", "on both, the first is mended sooner"],
+)
+def test_a_failure_is_one_alert_where_one_machine_is_always_judged_late(quick, kind, broken):
+    nights = nights_of_two(11, kind, broken)
+    begin(quick, [run for night in nights[:4] for run in night])
+    judged = judge_first_last(quick, nights[4:])
+    assert alerts(quick) == [(kind, ["new", "confirmed", "open", "fixed"])]
+    assert [run.later for run in judged] == [name for _, run in nights[4:] for name in (None, run.run.name)]
+    assert [run.was_beside for run in judged] == [False, True] * 7
+    with quick.read() as connection:
+        (alert,) = alert_store.load(connection, states=alert_store.STATES)
+        (bad,) = list_runs(connection, ids=[alert.bad_run_id])
+    first, second = nights[4]
+    assert bad.name == (first if broken[0] else second).run.name
+
+
+def test_a_late_run_raises_no_alert_of_a_number(quick):
+    first = farm(30, change=slower("model03", 25, 1.3))
+    second = [on_second_machine(night) for night in farm(30, seed=1)]
+    nights = list(zip(first, second, strict=True))
+    begin(quick, [run for night in nights[:25] for run in night])
+    judge_first_last(quick, nights[25:])
+    assert alerts(quick) == []
+
+
+def test_nights_of_a_machine_that_come_after_those_of_the_other_raise_no_alert(quick):
+    nights = nights_of_two(9, "status", (range(4, 7), ()))
+    begin(quick, [run for night in nights[:4] for run in night])
+    for _, second in nights[4:]:
+        take_in(quick, [second])
+        judge_new(quick)
+    take_in(quick, [first for first, _ in nights[4:]])
+    assert [run.was_beside for run in judge_new(quick)] == [False] * 4 + [True]
+    assert alerts(quick) == []
+
+
+def test_an_alert_that_a_late_run_confirmed_outlasts_the_run_that_raised_it(quick):
+    nights = nights_of_two(7, "status", (range(4, 7), range(4, 7)))
+    begin(quick, [run for night in nights[:4] for run in night])
+    judge_first_last(quick, nights[4:6])
+    exclude(quick, nights[4][1].run.name, "another build")
+    judge_new(quick)
+    judge_first_last(quick, nights[6:])
+    with quick.read() as connection:
+        assert [alert.state for alert in alert_store.load(connection, states=alert_store.STATES)] == ["open"]
+
+
+@KINDS
+@pytest.mark.parametrize("fails_on", [0, 1])
+def test_a_failure_of_one_of_two_machines_is_one_alert(quick, kind, fails_on):
+    """The other one, which passes each night, neither dismisses nor fixes it."""
+    nights = nights_of_two(8, kind, (range(4, 7), ()) if fails_on == 0 else ((), range(4, 7)))
+    judge_nights(quick, [run for night in nights for run in night], first=8)
+    assert alerts(quick) == [(kind, ["new", "confirmed", "open", "fixed"])]
+
+
+@pytest.mark.parametrize("fails_on", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "ends_as"),
+    [
+        ("status", "invalid"),
+        ("count", "invalid"),
+        ("vanished", "invalid"),
+        ("status", "accepted"),
+        ("count", "accepted"),
+    ],
+)
+def test_a_failure_of_one_of_two_machines_that_a_person_ended_raises_no_other_alert(
+    quick, kind, fails_on, ends_as
+):
+    """Until the machine passes and fails again."""
+    broken = [4, 5, 6, 7, 8, 10]
+    nights = nights_of_two(11, kind, (broken, ()) if fails_on == 0 else ((), broken))
+    runs = [run for night in nights for run in night]
+    judge_nights(quick, runs[:12], first=8)
+    with quick.read() as connection:
+        (alert,) = alert_store.load(connection)
+    if ends_as == "invalid":
+        invalidate(quick, alert.id, "an old driver")
+    else:
+        accept_level(quick, nights[5][fails_on].run.name, "an old driver", LevelSelection(alert=alert.id))
+    for run in runs[12:20]:
+        take_in(quick, [run])
+        judge_new(quick)
+        assert [states[-1] for _, states in alerts(quick)] == [ends_as], run.run.name
+    take_in(quick, runs[20:])
+    judge_new(quick)
+    assert [states[-1] for _, states in alerts(quick)] == [ends_as, "new"]
+
+
+def test_a_count_that_grows_after_a_person_ended_its_alert_is_an_alert(quick):
+    def change(night, name, values):
+        return {
+            **values,
+            "graph_breaks": 0.0 if night < 4 or name != "model03" else 2.0 if night < 6 else 9.0,
+        }
+
+    grows = [on_second_machine(night) for night in farm(7, 4, change=change)]
+    runs = [run for night in zip(farm(7, 4), grows, strict=True) for run in night]
+    judge_nights(quick, runs[:10], first=8)
+    with quick.read() as connection:
+        (alert,) = alert_store.load(connection)
+    invalidate(quick, alert.id, "an old driver")
+    for numbers, states in (slice(10, 12), ["invalid"]), (slice(12, 14), ["invalid", "new"]):
+        take_in(quick, runs[numbers])
+        judge_new(quick)
+        assert [of_alert[-1] for _, of_alert in alerts(quick)] == states
+
+
+def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_night(quick):
+    nights = [run for night in nights_of_two(6, "status", ([4], ())) for run in night]
+    judge_nights(quick, nights[:10], first=8)
+    assert alerts(quick) == [("status", ["new"])]
+    take_in(quick, nights[10:11])
+    judge_new(quick)
+    assert alerts(quick) == [("status", ["new", "dismissed"])]
+
+
+@pytest.mark.parametrize(
+    ("machines", "broken", "states"),
+    [
+        (5, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 8), ["new", "confirmed", "fixed"]),
+        (2, range(6, 12, 2), ["new", "confirmed", "open"]),
+    ],
+    ids=["torch, five in turn", "torch, two in turn", "one of two in turn"],
+)
+def test_a_failure_where_machines_measure_in_turn_is_one_alert(quick, machines, broken, states):
+    """A failure of torch ends on the first night that passes, whichever machine measured it."""
+
+    def statuses(night, name):
+        return "crash" if name == "model03" and night in broken else "pass"
+
+    nights = [
+        replace(night, run=replace(night.run, host=f"farm-{place % machines}"))
+        for place, night in enumerate(farm(12, 4, statuses=statuses))
+    ]
+    judge_nights(quick, nights[:6], first=6)
+    seen = []
+    for night in nights[6:]:
+        take_in(quick, [night])
+        judge_new(quick)
+        seen.append([of_alert for _, of_alert in alerts(quick)])
+    assert seen[-1] == [states]
+    if states[-1] == "fixed":
+        assert seen[2] == [states]
+
+
+@pytest.mark.parametrize(
+    ("machine", "nights_away", "expected"),
+    [
+        ("a", (7, 8, 9), ["new", "confirmed", "open"]),
+        ("b", (8,), ["new", "confirmed", "open"]),
+        ("b", range(8, 12), ["new", "confirmed", "fixed"]),
+    ],
+    ids=["the one that passes", "the one that fails", "the one that fails, for good"],
+)
+def test_a_machine_that_was_away_for_a_night_ends_no_alert(quick, machine, nights_away, expected):
+    """Of two machines `b` fails each night. Without it an alert ends after two more nights that pass."""
+
+    def statuses(night, name):
+        return "crash" if name == "model03" and night >= 6 else "pass"
+
+    fails, passes = farm(12, 4, statuses=statuses), farm(12, 4)
+    begin(quick, passes[:6])
+    for number in range(6, 12):
+        for host, nights in (("a", passes), ("b", fails)):
+            if host == machine and number in nights_away:
+                continue
+            night = nights[number]
+            started = night.run.started.replace("T01", "T01" if host == "a" else "T02")
+            run = replace(
+                night.run, host=host, name=f"{host}{number}", uid=f"{host}{number}", started=started
+            )
+            take_in(quick, [replace(night, run=run)])
+            judge_new(quick)
+    assert [states for kind, states in alerts(quick) if kind == "status"] == [expected]
+
+
+def numbers_of_two(nights, on_first, on_second):
+    """Pairs of runs of 24 models; the second machine is 5 % slower. The changes are as in `farm`."""
+
+    def change(place, name, values):
+        night, is_second = divmod(place, 2)
+        for metric in ("eager_ms", "backend_ms"):
+            values[metric] *= 1.05 if is_second else 1.0
+        return (on_second if is_second else on_first)(night, name, values)
+
+    runs, dates = farm(2 * nights, change=change), farm(nights)
+    of_first, of_second = (
+        [replace(run, run=date.run) for run, date in zip(runs[machine::2], dates, strict=True)]
+        for machine in (0, 1)
+    )
+    return list(zip(of_first, map(on_second_machine, of_second), strict=True))
+
+
+def unchanged(night, name, values):
+    return values
+
+
+def all_slower(night, name, values):
+    values["backend_ms"] *= 1.1 if 20 <= night < 24 else 1.0
+    return values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("on_first", "on_second", "kind", "state"),
+    [
+        (slower("model03", 20, 1.08), unchanged, "metric", "new"),
+        (unchanged, slower("model03", 20, 1.08), "metric", "new"),
+        (slower("model03", 20, 1.3, until=24), unchanged, "metric", "dismissed"),
+        (slower("model03", 20, 1.15, until=21), unchanged, "metric", "dismissed"),
+        (all_slower, unchanged, "host", "fixed"),
+        (slower("model03", 20, 1.08), slower("model03", 20, 1.08), "metric", "open"),
+    ],
+    ids=["first", "second", "first, until it is back", "one night", "all models", "both"],
+)
+def test_what_is_slower_on_one_of_two_machines_is_one_alert(quick, on_first, on_second, kind, state):
+    nights = numbers_of_two(28, on_first, on_second)
+    judge_nights(quick, [run for night in nights for run in night], first=40)
+    ((found, states),) = alerts(quick)
+    assert (found, states[-1]) == (kind, state)
+    assert len({*states} & {"dismissed", "fixed"}) == (state in ("dismissed", "fixed"))
+
+
+@pytest.mark.slow
+def test_a_machine_that_was_away_while_the_other_was_slower_ends_no_alert(quick):
+    nights = numbers_of_two(28, slower("model03", 20, 1.08), unchanged)
+    away = {nights[night][1].run.name for night in (21, 22, 23)}
+    judge_nights(quick, [run for night in nights for run in night if run.run.name not in away], first=40)
+    assert alerts(quick) == [("metric", ["new", "confirmed", "open"])]
