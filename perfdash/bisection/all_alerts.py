@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from perfdash.bisection.alert_culprits import explaining
-from perfdash.bisection.open_alerts import AlertGroup, can_be_bisected
+from perfdash.bisection.open_alerts import AlertGroup
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import FOUND, NOT_FINISHED, BisectionResult, result_of
+from perfdash.detect.causes import can_be_bisected
 from perfdash.errors import MachineError, PerfdashError, UsageError
 
 BISECTED, IN_PASSING, KNOWN, FAILED, SKIPPED = "bisected", "in passing", "known", "failed", "skipped"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,10 @@ from perfdash.bisection.sources.git_repository import (
 )
 from perfdash.bisection.sources.versions_source import day_of
 from perfdash.detect.alert_evidence import AlertEvidence, gather
-from perfdash.detect.causes import Cause, causes
+from perfdash.detect.causes import Cause, can_be_bisected, causes, strongest
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.alert_store import LIVE, SHOWN
-from perfdash.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -54,29 +52,6 @@ def alert_groups(connection: sa.Connection) -> list[AlertGroup]:
         if members:
             groups.append(AlertGroup(cause, members, strongest(members)))
     return groups
-
-
-def strongest(members: Sequence[AlertEvidence]) -> AlertEvidence:
-    """The member with the largest step in units of its noise, of those that can be bisected."""
-    return max(members, key=lambda member: (can_be_bisected(member), steps_of_noise(member)))
-
-
-def can_be_bisected(member: AlertEvidence) -> bool:
-    """Whether a member is of one model, and of a metric that bisect measures."""
-    metric = METRICS.get(member.alert.metric or "")
-    known = member.alert.kind in ("metric", "count", "drift") and metric is not None and bool(metric.name)
-    return member.case is not None and (member.alert.kind == "status" or known)
-
-
-def steps_of_noise(member: AlertEvidence) -> float:
-    """The change of an alert in standard deviations of a night; infinite for a status or a count."""
-    alert = member.alert
-    if alert.kind in ("status", "count") or alert.change is None:
-        return math.inf
-    sd = float(alert.details.get("sd") or 0)
-    if not sd and (interval := member.interval):
-        sd = (interval[1] - interval[0]) / 3.92
-    return abs(alert.change) / sd if sd else 0.0
 
 
 def lying_between(

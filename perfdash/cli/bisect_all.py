@@ -22,12 +22,13 @@ from perfdash.bisection.all_alerts import (
 from perfdash.bisection.completion import Flags, Typist, completed
 from perfdash.bisection.engine import INTERRUPTED, Engine
 from perfdash.bisection.journal import FILE, FOLDER, read
-from perfdash.bisection.open_alerts import AlertGroup, alert_groups, can_be_bisected, lying_between
+from perfdash.bisection.open_alerts import AlertGroup, alert_groups, lying_between
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import absolute_recipe
 from perfdash.bisection.result import result_of
 from perfdash.bisection.setup import BisectionPlan, resumed, started
 from perfdash.cli.bisect_output import notify, typist
+from perfdash.detect.causes import can_be_bisected
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import dumps
 from perfdash.history.store import open_store

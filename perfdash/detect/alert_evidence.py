@@ -21,7 +21,7 @@ from perfdash.history.alert_store import NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
-from perfdash.records import Case
+from perfdash.records import NOT_MEASURED, Case
 from perfdash.stats.common_dates import IMPOSSIBLE, NIGHTS_BEFORE, date_logs, date_range
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.nightly_test import FLOOR
@@ -31,6 +31,7 @@ _BASELINE = 20  # nights in the level before a change, at most
 _OTHERS = 100  # cases that show the levels of several machines, at most
 REAL = [state for state in STATES if state not in NOT_REAL]
 _AT_ONCE = 50  # runs read in one query
+_NOT_MEASURED = [str(status) for status in NOT_MEASURED]
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
 
@@ -49,9 +50,9 @@ class AlertEvidence:
 
     `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
     runs are None. `speedup`: before and after the change. `before`: the number of runs of the case before
-    the change that date it; `nights`: of those since then. `dates`: the runs with which it may have come,
-    oldest first, each with its log likelihood, after one run with which it cannot have come. `range`: the
-    runs around its cause, where that is known.
+    the change that date it; `nights`: the days since then that measured it. `dates`: the runs with which it
+    may have come, oldest first, each with its log likelihood, after one run with which it cannot have come.
+    `range`: the runs around its cause, where that is known.
     """
 
     alert: Alert
@@ -154,23 +155,32 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         for bed, past in panels.items()
         if has_several_machines(past.runs)
     }
+    nights = _nights_of_undated(connection, alerts, runs)
     return [
-        evidence_of(alert, cases, runs, panels.get(alert.testbed_id), steps.get(alert.testbed_id, ()))
+        _evidence_of(
+            alert,
+            cases,
+            runs,
+            panels.get(alert.testbed_id),
+            steps.get(alert.testbed_id, ()),
+            nights.get(alert.id, 1),
+        )
         for alert in alerts
     ]
 
 
-def evidence_of(
+def _evidence_of(
     alert: Alert,
     cases: Mapping[int, Case],
     runs: Mapping[int, RunLine],
     past: Panel | None,
-    steps: Sequence[Alert] = (),
+    steps: Sequence[Alert],
+    nights: int,
 ) -> AlertEvidence:
     """The evidence of an alert.
 
     `cases`, `runs`: by their ids; `past`: the nights of its testbed; `steps`: the testbed's alerts, which
-    several machines' levels do without.
+    several machines' levels do without; `nights`: of an alert that is not dated.
     """
     good, bad, seen = (
         runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
@@ -178,15 +188,51 @@ def evidence_of(
     case = cases.get(alert.case_id or -1)
     of_case = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
     if past is None or of_case is None or bad is None or alert.case_id is None or alert.metric is None:
-        return AlertEvidence(alert, case, good, bad, seen, dates=_between(good, bad))
+        return AlertEvidence(alert, case, good, bad, seen, nights=nights, dates=_between(good, bad))
     of_case = of_method(of_case, bad.method)
     metric = alert.metric
     known = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
     before = known or _BASELINE  # which were longer ago than is read, or pruned
-    nights = sum(_time(run) >= _time(bad) for run in of_case.runs)
+    nights = len({run.started[:10] for run in of_case.runs if _time(run) >= _time(bad)})
     dates = _dates(_at_one_level(past, of_case, alert, bad, steps), alert, metric, bad) or _between(good, bad)
     speedup = _speedups(of_case, alert, good, seen)
     return AlertEvidence(alert, case, good, bad, seen, speedup, before, nights, dates)
+
+
+def _nights_of_undated(
+    connection: sa.Connection, alerts: Sequence[Alert], runs: Mapping[int, RunLine]
+) -> dict[int | None, int]:
+    """The days from the first run to the last with each alert that is not dated, by the alert's number.
+
+    Those that measured its case; of a host or a case that vanished, all days of its testbed. `runs`: those of
+    the alerts, by their ids.
+    """
+    ranges: dict[tuple[int, str, str], list[Alert]] = {}
+    for alert in alerts:
+        bad, seen = runs.get(alert.bad_run_id or -1), runs.get(alert.seen_run_id or -1)
+        if bad and seen and not _is_dated(alert):
+            ranges.setdefault((alert.testbed_id, bad.started, seen.started), []).append(alert)
+    table, results = schema.runs, schema.results
+    days = sa.func.count(sa.func.substr(table.c.started, 1, 10).distinct())
+    nights: dict[int | None, int] = {}
+    for (bed, first, last), of_range in ranges.items():
+        is_between = (
+            table.c.testbed_id == bed, table.c.excluded.is_(None), table.c.started.between(first, last)
+        )  # fmt: skip
+        of_testbed = connection.execute(sa.select(days).where(*is_between)).scalar_one()
+        of_cases = {alert.case_id for alert in of_range if alert.case_id is not None}
+        measured: dict[int | None, int] = {}
+        for chunk in in_chunks(sorted(of_cases)):
+            query = (
+                sa.select(results.c.case_id, days)
+                .join_from(results, table, results.c.run_id == table.c.id)
+                .where(*is_between, results.c.case_id.in_(chunk), results.c.status.not_in(_NOT_MEASURED))
+                .group_by(results.c.case_id)
+            )
+            for case_id, number in connection.execute(query):
+                measured[case_id] = number
+        nights |= {alert.id: measured.get(alert.case_id, of_testbed) for alert in of_range}
+    return nights
 
 
 def _time(run: RunLine) -> tuple[str, int]:

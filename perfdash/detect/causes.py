@@ -7,6 +7,7 @@ builds that came with those dates. Failures, and slow drifts, are grouped apart 
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,7 +22,7 @@ from perfdash.detect.findings import WORSE
 from perfdash.history import alert_store
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import RunLine
-from perfdash.metrics import JUDGED
+from perfdash.metrics import JUDGED, METRICS
 from perfdash.stats.common_dates import IMPOSSIBLE, date_range, group
 from perfdash.stats.intervals import Array
 
@@ -165,6 +166,29 @@ def gather_in_causes(connection: sa.Connection, alerts: Sequence[Alert]) -> list
     is_open = [item for item in evidence if item.alert.state in SHOWN]
     ranged = {member.alert.id: member for cause in causes(is_open) for member in cause.members}
     return [ranged.get(item.alert.id, item) for item in evidence[: len(alerts)]]
+
+
+def strongest(members: Sequence[AlertEvidence]) -> AlertEvidence:
+    """The member with the largest step in units of its noise, of those that can be bisected."""
+    return max(members, key=lambda member: (can_be_bisected(member), steps_of_noise(member)))
+
+
+def can_be_bisected(member: AlertEvidence) -> bool:
+    """Whether a member is of one model, and of a metric that bisect measures."""
+    metric = METRICS.get(member.alert.metric or "")
+    known = member.alert.kind in ("metric", "count", "drift") and metric is not None and bool(metric.name)
+    return member.case is not None and (member.alert.kind == "status" or known)
+
+
+def steps_of_noise(member: AlertEvidence) -> float:
+    """The change of an alert in standard deviations of a night; infinite for a status or a count."""
+    alert = member.alert
+    if alert.kind in ("status", "count") or alert.change is None:
+        return math.inf
+    sd = float(alert.details.get("sd") or 0)
+    if not sd and (interval := member.interval):
+        sd = (interval[1] - interval[0]) / 3.92
+    return abs(alert.change) / sd if sd else 0.0
 
 
 def _kind(item: AlertEvidence) -> tuple[object, ...]:

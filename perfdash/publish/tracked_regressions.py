@@ -22,6 +22,7 @@ from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.cause_text import of_cause
 from perfdash.report.changes import of_alert
+from perfdash.report.full_tables import reason_of_failure
 from perfdash.report.night import Night, machines_of_testbeds
 from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
@@ -116,6 +117,8 @@ class _IssueWriter:
         """The issue of a cause with the alerts that are ready for one."""
         first, *others = sorted(ready, key=lambda member: member.alert.id or 0)
         why = why_of_cause(self.connection, cause) if is_ours else ""
+        if is_ours and others:  # the issue of one failure has its whole message
+            why = why or reason_of_failure(self.connection, cause)
         whole = of_cause(
             replace(cause, members=tuple(ready)), lambda member: of_alert(member, -1), self._machines, why
         )

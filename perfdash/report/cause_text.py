@@ -21,6 +21,7 @@ from perfdash.report.changes import (
     REGRESSION,
     REPAIRED,
     SUSPECTED,
+    SUSPECTED_BETTER,
     VANISHED,
     ChangeEnd,
     Machine,
@@ -341,8 +342,14 @@ def _percent(size: float) -> str:
 
 
 def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
-    """What else the cause changed, in a few words."""
-    rest = [member for member in cause.members if member not in main]
+    """What else the cause changed, in a few words; of what is only suspected, the same in other models."""
+    others = [member for member in cause.members if member not in main]
+    suspected = [
+        member
+        for member in others
+        if member.group in (SUSPECTED, SUSPECTED_BETTER) and member.group != cause.group
+    ]
+    rest = [member for member in others if member not in suspected]
     worse = cause.group in _WORSE
     eager = any(
         (metric := METRICS.get(member.metric or "")) is not None
@@ -354,6 +361,15 @@ def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
     other_way = len(_models([member for member in rest if (member.group in _WORSE) != worse]))
     way = "better" if worse else "worse"
     words = [", eager too"] if eager else []
+    alike = [
+        member
+        for member in suspected
+        if member.metric == main[0].metric and (member.group in _WORSE) == worse
+    ]
+    if models := _models(alike) - _models(main):
+        words.append(f"; {_count(len(models), 'other model')} suspected")
+    elif alike:
+        words.append(f"; {_count(len(alike), 'other case')} suspected")
     titles = dict.fromkeys(
         member.what if metric is None or metric.part_of else metric.title
         for member in rest

@@ -330,7 +330,10 @@ def _failures(night: Night, fold: bool, shown: int) -> list[str]:
         lines.append(f"- and {len(failed) - shown} more")
     new = sum(row.case in fresh for row in failed)
     since = f", {new} since the run before" if new else ""
-    title = f"{len(failed)} case{'s' * (len(failed) != 1)} failing{since}"
+    listed = {change.case for change in failures}
+    others = sum(row.case not in listed for row in failed) if failures else 0
+    rest = f", {others} not among the changes above" if others else ""
+    title = f"{len(failed)} case{'s' * (len(failed) != 1)} failing{since}{rest}"
     return [_folded(title, "\n".join(lines), fold)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfdash.report import site_links
-from perfdash.report.cause_text import ReportedCause
-from perfdash.report.changes import BAD, GROUPS, SUSPECTED
+from perfdash.report.cause_text import FAILING, ReportedCause
+from perfdash.report.changes import BAD, GROUPS, NEW_FAILURE, SUSPECTED
 from perfdash.report.markdown import plain
-from perfdash.report.night import Night, case_count, compared_with, headline
+from perfdash.report.night import Night, case_count, compared_with, headline, pass_count
 from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
@@ -52,6 +52,9 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
         f"Run {run.name} ({run.state}): {case_count(night)} cases on {run.host_class}"
         + (f", torch {run.torch_build}" if run.torch or run.torch_git_version else "")
     ]
+    passed, attempted = pass_count(night)
+    if attempted:
+        lines.append(f"{passed} of {attempted} cases pass.")
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         lines.append(f"WARNING: {warning}.")
     lines += compared_with(night)
@@ -61,7 +64,9 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
         causes = [cause for cause in night.causes if cause.group == group and not cause.acknowledged]
         if causes:
             limit = _SHOWN[group in (*BAD, SUSPECTED)]
-            lines += ["", f"{group}:", *(f"- {cause_line(cause)}" for cause in causes[:limit])]
+            is_old = group == NEW_FAILURE and not all(cause.fresh for cause in causes)
+            heading = FAILING.capitalize() if is_old else group
+            lines += ["", f"{heading}:", *(f"- {cause_line(cause)}" for cause in causes[:limit])]
             if len(causes) > limit:
                 lines.append(f"- and {len(causes) - limit} more")
     return Digest(

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+import sqlalchemy as sa
 from prettytable import PrettyTable
 
+from perfdash.detect.causes import Cause
+from perfdash.detect.findings import WORSE
 from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
+from perfdash.history.queries import rows_of
 from perfdash.history.results import Row
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.dashboard_tables import DashboardSetting, by_suite
@@ -227,3 +231,15 @@ def reason(row: Row) -> str:
     message = str(error.get("message") or row.details.get("skip_reason") or "")
     first = message.strip().splitlines()[0] if message.strip() else ""
     return f"{first} (in {phase})" if first and phase else first
+
+
+def reason_of_failure(connection: sa.Connection, cause: Cause) -> str:
+    """The reason of a failure that a cause explains, of the first model; empty for other causes."""
+    member = cause.main[0]
+    run = member.bad or member.seen
+    if member.alert.kind != "status" or cause.direction != WORSE or run is None:
+        return ""
+    rows = rows_of(connection, run.id, details=True, case_id=member.alert.case_id)
+    text = reason(rows[0]) if rows else ""
+    models = {one.case.model for one in cause.main if one.case}
+    return f"{rows[0].case.model}: {text}" if text and len(models) > 1 else text

@@ -29,7 +29,7 @@ from perfdash.detect.nights import (
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.alert_store import FIXED, Alert
-from perfdash.history.pass_rates_and_means import setting_of
+from perfdash.history.pass_rates_and_means import setting_of, summarize
 from perfdash.history.queries import (
     Panel,
     RunLine,
@@ -115,6 +115,9 @@ def headline(night: Night) -> str:
         words.append(f"{lost} case{'' if lost == 1 else 's'} failed because of the machine")
         if all(row.status in _NOT_MEASURED for row in night.rows):
             return f"Nothing was measured: {', '.join(words)}"
+    passed, attempted = pass_count(night)
+    if attempted and not passed:
+        words.append("no case passes")
     words += counts(night.causes)
     if not night.causes:
         words.append("not compared with other runs" if night.untold else _quiet(night))
@@ -128,6 +131,12 @@ def case_count(night: Night) -> str:
     """The number of results, and of planned cases where some are missing."""
     count, expected = len(night.rows), night.run.expected
     return f"{count} of {expected}" if expected and expected != count else str(count)
+
+
+def pass_count(night: Night) -> tuple[int, int]:
+    """The number of cases that pass, and of those that could: neither skipped nor left out."""
+    of = summarize(night.rows)
+    return of.passed, of.attempted
 
 
 def compared_with(night: Night) -> list[str]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import REAL, AlertEvidence, some_cases
-from perfdash.detect.causes import Cause, causes
+from perfdash.detect.alert_evidence import REAL, some_cases
+from perfdash.detect.causes import Cause, can_be_bisected, causes, strongest
+from perfdash.detect.environment_changes import build_changes
 from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
 from perfdash.detect.nights import first_latest_day
 from perfdash.explain.case_sides import explain_cause, sentence_of_cause
@@ -26,6 +27,7 @@ from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
 from perfdash.report.changes import RunChange, without_lost
+from perfdash.report.full_tables import reason_of_failure
 from perfdash.report.night import machines_of_testbeds
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
 from perfdash.site.testbed_history import Testbed, epoch
@@ -116,6 +118,8 @@ def open_causes(
     for place, cause in enumerate(found):
         explained = explain_cause(connection, cause) if place < MOST else None
         why = sentence_of_cause(cause, explained) if explained else ""
+        if place < MOST:
+            why = why or reason_of_failure(connection, cause)
         shown = of_cause(cause, lambda member: on_its_night(member, heads), machines, why)
         onset = epoch(cause.bad.started) if cause.bad else None
         members, left_out = list(shown.members[:_MEMBERS]), max(0, len(shown.members) - _MEMBERS)
@@ -145,23 +149,13 @@ def _structure(explained: Explanation) -> CauseStructure:
 
 
 def _command(cause: Cause) -> str:
-    """What looks for its commit: not for a failure, and a whole host's shift has no model to measure."""
-    strongest = _strongest(cause)
-    if cause.is_failure or strongest.alert.case_id is None:
+    """What looks for its commit; empty where no member can be bisected, or no new build came with it."""
+    live = [member for member in cause.members if member.alert.state in alert_store.LIVE]
+    chosen = strongest(live or cause.members)
+    good, bad = chosen.between
+    if not can_be_bisected(chosen) or good is None or bad is None or not build_changes(good, bad):
         return ""
-    return f"perfdash bisect --alert {strongest.alert.id}"
-
-
-def _strongest(cause: Cause) -> AlertEvidence:
-    """The member with the largest change in units of its noise: the cheapest to bisect."""
-
-    def strength(member: AlertEvidence) -> float:
-        sd = float(member.alert.details.get("sd") or 1.0)
-        return abs(member.alert.change or 0.0) / sd
-
-    of_models = [member for member in cause.main if member.alert.case_id is not None] or cause.main
-    live = [member for member in of_models if member.alert.state in alert_store.LIVE]
-    return max(live or of_models, key=strength)
+    return f"perfdash bisect --alert {chosen.alert.id}"
 
 
 def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:

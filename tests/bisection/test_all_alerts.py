@@ -17,9 +17,9 @@ from perfdash.bisection.all_alerts import (
     bisect_all,
     explains,
 )
-from perfdash.bisection.open_alerts import AlertGroup, can_be_bisected, steps_of_noise, strongest
+from perfdash.bisection.open_alerts import AlertGroup
 from perfdash.detect.alert_evidence import AlertEvidence
-from perfdash.detect.causes import Cause
+from perfdash.detect.causes import Cause, can_be_bisected, steps_of_noise, strongest
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.alert_store import Alert
 from perfdash.records import Case

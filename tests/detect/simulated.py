@@ -74,6 +74,13 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
     return change
 
 
+def with_reason(night: Imported, message: str) -> Imported:
+    """The night with this message of each case that crashed while it was compiled."""
+    details = {"error": {"type": "Error", "message": message}, "failed_phase": "compile"}
+    rows = [replace(row, details=details) if row.status == "crash" else row for row in night.rows]
+    return replace(night, rows=tuple(rows))
+
+
 def of_setting(night: Imported, threads: int) -> Imported:
     """A night's run as one of several that the night consists of, each with a setting of its own."""
     rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night.rows)

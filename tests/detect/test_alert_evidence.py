@@ -1,4 +1,4 @@
-"""The evidence of an alert does not depend on how many runs a night consists of."""
+"""The evidence of an alert does not depend on how many runs a night consists of, or on its kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from perfdash.detect.alert_evidence import gather
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
-from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower
+from tests.detect.simulated import add_runs_beside, farm, judge_nights, on_second_machine, slower
 from tests.stores import made_store
 
 
@@ -31,3 +31,39 @@ def test_an_old_alert_is_dated_by_nights_of_twelve_runs_as_by_nights_of_one(quic
     assert [(item.before, item.nights, item.interval, item.between) for item in of_twelve] == [
         (item.before, item.nights, item.interval, item.between) for item in of_one
     ]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_change_is_as_many_nights_old_as_there_are_days_since(quick, both):
+    """A slowdown, a failure and a model that vanished, six nights ago, on one and on two machines."""
+    change = slower("model01", 26, 1.2)
+
+    def values(night, name, measured):
+        return None if name == "model03" and night >= 26 else change(night, name, measured)
+
+    def statuses(night, name):
+        return "crash" if name == "model02" and night >= 26 else "pass"
+
+    nights = farm(32, 6, change=values, statuses=statuses)
+    runs = [run for night in nights for run in ((night, on_second_machine(night)) if both else (night,))]
+    judge_nights(quick, runs, 26 * (1 + both))
+    with quick.read() as connection:
+        evidence = gather(connection, alert_store.load(connection, states=alert_store.SHOWN))
+    assert sorted((item.alert.kind, item.nights) for item in evidence) == [
+        ("metric", 6),
+        ("status", 6),
+        ("vanished", 6),
+    ]
+
+
+def test_nights_that_did_not_measure_a_failing_case_do_not_count(quick):
+    runs = farm(
+        9,
+        6,
+        change=lambda night, name, values: None if name == "model02" and night in (5, 6) else values,
+        statuses=lambda night, name: "crash" if name == "model02" and night >= 4 else "pass",
+    )
+    judge_nights(quick, runs, 4)
+    with quick.read() as connection:
+        (failure,) = gather(connection, alert_store.load(connection, states=alert_store.SHOWN))
+    assert (failure.alert.kind, failure.nights) == ("status", 3)

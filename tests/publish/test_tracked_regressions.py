@@ -10,7 +10,7 @@ from perfdash.history.store import open_store
 from perfdash.owners import read_owners
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
-from tests.detect.simulated import begin, farm, slower
+from tests.detect.simulated import begin, farm, slower, with_reason
 
 
 def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
@@ -61,6 +61,16 @@ def test_one_commit_that_slows_many_models_is_one_issue(tmp_path):
     assert "](https://perf.example/causes/" in issue.body
     assert "github.com/pytorch/pytorch/compare/" in issue.body
     assert issue.body.count("perfdash run --suite timm") == 5
+
+
+def test_the_issue_of_several_failures_has_the_reason_of_the_first(tmp_path):
+    def statuses(night, name):
+        return "crash" if name in ("model02", "model03") and night >= 4 else "pass"
+
+    runs = [with_reason(night, "no kernel\nmore") for night in farm(8, 6, statuses=statuses)]
+    (issue,) = tracked(tmp_path, runs)
+    assert issue.title == "Regression: 2 timm models fail: crash"
+    assert "| Why | model02: no kernel (in compile) |" in issue.body
 
 
 def test_a_cause_on_two_machines_names_the_machine_of_each_change(tmp_path):

@@ -13,7 +13,17 @@ from perfdash.records import Case
 from perfdash.report.cause_text import of_changes
 from perfdash.report.changes import REPAIRED, RunChange
 from perfdash.report.digest import broken_nightly, run_digest
-from tests.report.nights import CHANGES, NIGHTS, bad_night, good_night, hostile, huge
+from tests.report.nights import (
+    CHANGES,
+    NIGHTS,
+    bad_night,
+    first_night,
+    good_night,
+    hostile,
+    huge,
+    imported,
+    row,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = "https://perf.example/dash"
@@ -46,8 +56,27 @@ def test_every_night_is_short(name):
 def test_a_quiet_night():
     text = run_digest(good_night())
     assert text.title == "perfdash: Nothing changed"
-    assert len(text.lines) == 2
+    assert len(text.lines) == 3
+    assert text.lines[1] == "5 of 5 cases pass."
     assert text.links == ()
+
+
+def test_a_first_night_on_which_all_fails_says_so():
+    crashes = imported([row("timm", f"model{number}", status="crash") for number in range(12)])
+    text = run_digest(replace(first_night(), imported=crashes))
+    assert text.title == "perfdash: No case passes, not compared with other runs"
+    assert "0 of 12 cases pass." in text.lines
+
+
+def test_a_failure_is_new_on_its_first_night_only():
+    def heading(*fresh):
+        changes = [replace(CHANGES[0], fresh=one, case=Case("timm", f"m{one}")) for one in fresh]
+        lines = run_digest(replace(good_night(), causes=tuple(of_changes(changes)))).lines
+        return lines[lines.index("") + 1]
+
+    assert heading(True) == "New failures:"
+    assert heading(False) == "Failing:"
+    assert heading(True, False) == "Failing:"
 
 
 def test_many_changes_of_one_cause_are_one_line():

@@ -112,7 +112,7 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
         with store.read() as connection:
             late, later = (of_history(connection, night) for night in nights[6:])
     assert last.later == nights[7].run.name
-    assert headline(late) == "No change was found in what could be compared"
+    assert headline(late) == "No case passes, no change was found in what could be compared"
     assert late.caution == (
         f"changes that began with this run, because {nights[7].run.name} was judged before it"
     )
@@ -136,7 +136,7 @@ def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_pat
     assert failed.caution == (
         f"changes of numbers that began with this run, because {second[7].run.name} was judged before it"
     )
-    assert headline(failed) == "4 new failures"
+    assert headline(failed) == "No case passes, 4 new failures"
     assert passed.caution is None
 
 

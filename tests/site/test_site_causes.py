@@ -1,13 +1,21 @@
-"""The chart of a cause: its models over days, relative to their level before the change."""
+"""The page of a cause: the chart of its models over days, and the command that looks for its commit."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.site import cause_page, testbed_history
-from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower
+from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower, with_reason
+from tests.history.made import with_worker
 from tests.stores import made_store
+
+
+def open_views(connection):
+    views, _ = cause_page.open_causes(connection, testbed_history.testbeds_with_runs(connection))
+    return views
 
 
 @pytest.mark.parametrize("runs_beside", [0, 7], ids=["one run a night", "eight runs a night"])
@@ -20,7 +28,46 @@ def test_a_change_before_the_drawn_nights_is_drawn_by_its_level_before(tmp_path,
         if runs_beside:
             add_runs_beside(store, runs_beside)
         with store.read() as connection:
-            views, _ = cause_page.open_causes(connection, testbed_history.testbeds_with_runs(connection))
+            views = open_views(connection)
     (lines,) = [view.lines for view in views if view.lines]
     assert len(lines.times) == 10
     assert lines.median == pytest.approx([1.2] * 10, abs=0.05)
+
+
+def of_one_build(night):
+    return replace(night, run=with_worker(night.run, torch_git_version="a" * 40))
+
+
+@pytest.mark.parametrize("changed", ["status", "backend_ms", "vanished"])
+@pytest.mark.parametrize("one_build", [False, True], ids=["new builds", "one build"])
+def test_a_bisection_is_offered_where_bisect_takes_it(tmp_path, changed, one_build):
+    """Of failures too, but not of models that are no longer measured, or within one build."""
+    change = slower("model01", 26, 1.4) if changed == "backend_ms" else None
+    if changed == "vanished":
+
+        def change(night, name, values):
+            return None if name == "model01" and night >= 26 else values
+
+    def statuses(night, name):
+        return "crash" if changed == "status" and name == "model01" and night >= 26 else "pass"
+
+    runs = farm(28, 6, change=change, statuses=statuses)
+    with made_store(tmp_path / "history.db") as store:
+        judge_nights(store, [of_one_build(night) for night in runs] if one_build else runs, 26)
+        with store.read() as connection:
+            (view,) = open_views(connection)
+    assert (view.cause.main[0].metric or "vanished") == changed
+    number = view.cause.main[0].alert
+    is_offered = changed != "vanished" and not one_build
+    assert view.command == (f"perfdash bisect --alert {number}" if is_offered else "")
+
+
+@pytest.mark.parametrize("models", [["model01"], ["model01", "model02"]])
+def test_a_failure_has_its_reason_as_why(tmp_path, models):
+    runs = farm(8, 6, statuses=lambda night, name: "crash" if name in models and night >= 6 else "pass")
+    with made_store(tmp_path / "history.db") as store:
+        judge_nights(store, [with_reason(night, "LoweringException: no kernel\nmore") for night in runs], 6)
+        with store.read() as connection:
+            (view,) = open_views(connection)
+    reason = "LoweringException: no kernel (in compile)"
+    assert view.cause.why == (f"model01: {reason}" if len(models) > 1 else reason)

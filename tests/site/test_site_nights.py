@@ -198,3 +198,14 @@ def test_what_happened_to_a_cause_has_days_also_after_a_run_was_renamed(store):
     assert days == sorted(days)
     assert runs[29].run.started[:10] in days
     assert all(date.fromisoformat(day) for day in days)
+
+
+@pytest.mark.parametrize(("fails", "words"), [(NAMES, "0 of 3 cases pass"), (NAMES[:1], "2 of 3 cases pass")])
+def test_a_first_night_on_which_all_fails_is_no_good_news(store, site, fails, words):
+    rows = [result(Case("timm", name), status="crash" if name in fails else "pass") for name in NAMES]
+    take_in(store, [run(str(FIRST), rows)])
+    judge_new(store)
+    html = (site() / "index.html").read_text()
+    assert words in html
+    assert ("No case passes" in html, "verdict worse" in html) == (fails == NAMES, fails == NAMES)
+    assert ("Nothing is known to be worse" in html) == (fails != NAMES)
