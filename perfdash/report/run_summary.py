@@ -266,8 +266,8 @@ def _threads(count: int) -> str:
 
 
 def _where(info: RunInfo) -> str:
-    """Where the last session measured: its cores, or its slots on hosts."""
-    session = info.sessions[-1] if info.sessions else {}
+    """Where the last session that had cases left measured: its cores, or its slots on hosts."""
+    session: dict[str, Any] = next((of for of in reversed(info.sessions) if of.get("slots")), {})
     slots = session.get("slots", [])
     if not slots:
         cores = info.configuration.get("cores")

@@ -99,6 +99,13 @@ def test_slots_that_the_null_gave_up_are_not_counted(session, words):
     assert words in summary(a_night(), run)
 
 
+def test_a_resumed_run_that_had_nothing_left_was_measured_where_the_session_before_was():
+    run = info(7)
+    run.configuration["cores"] = "auto"
+    run.sessions = [{"slots": [{"host": "h", "cores": [1]}]}, {"slots": []}]
+    assert "1 thread on core 1\n" in summary(a_night(), run)
+
+
 def test_the_summary_names_commits_of_packages():
     run = info(4)
     run.environment["worker"] = {
