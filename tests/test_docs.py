@@ -12,6 +12,7 @@ import yaml
 
 from perfdash.runner.plan import make_plan
 from perfdash.settings import resolve
+from perfdash.suites.suite_file import load_suite, suite_names
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -87,6 +88,13 @@ def test_every_page_has_one_place_in_the_site():
         listed += [content] if isinstance(content, str) else [next(iter(page.values())) for page in content]
     assert len(listed) == len(set(listed))
     assert set(listed) == {str(page.relative_to(ROOT)) for page in PAGES}
+
+
+def test_the_table_of_suites_counts_their_models():
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \|", (ROOT / "docs" / "suites.md").read_text(), re.MULTILINE)
+    assert {name: int(count) for name, count in rows} == {
+        name: len(load_suite(name).models) for name in suite_names()
+    }
 
 
 def test_the_readme_is_short():

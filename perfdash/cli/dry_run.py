@@ -10,6 +10,7 @@ import typer
 from perfdash.files import dumps
 from perfdash.runner.plan import forecast, make_plan
 from perfdash.runner.run import of_tonight
+from perfdash.runner.schedule import TYPICAL_S
 
 
 def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
@@ -36,7 +37,9 @@ def plan_text(prediction: Mapping[str, Any]) -> str:
         why = row["skip_reason"] and f"skipped: {row['skip_reason']}"
         lines.append(f"{row['name']:<{width}}  {row['expected_s']:>7.0f} s  {why or row['expected_by']}")
     all_cases, hours = prediction["cases"], prediction["hours"]
-    guessed = sum(row["expected_by"] == "mean of the others" for row in all_cases)
+    guessed = [
+        row["expected_by"] for row in all_cases if row["expected_by"] in ("mean of the others", "guess")
+    ]
     skipped = sum(row["expected_by"] == "skipped" for row in all_cases)
     lines += ["", *(_shard(row, len(prediction["shards"])) for row in prediction["shards"])]
     slots = f", {prediction['slots']} cases side by side" if prediction["slots"] > 1 else ""
@@ -45,7 +48,8 @@ def plan_text(prediction: Mapping[str, Any]) -> str:
         f"the last shard ends after about {hours['until_the_last_shard_ends']:.1f} hours"
     )
     if guessed:
-        lines.append(f"{guessed} have no known cost and count as the mean of the others (--costs RUN knows)")
+        cost = f"{TYPICAL_S:.0f} s" if "guess" in guessed else "the mean of the others"
+        lines.append(f"{len(guessed)} have no known cost and count as {cost} (--costs RUN knows)")
     return "\n".join([*lines, "Nothing was measured"])
 
 

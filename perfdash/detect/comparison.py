@@ -252,9 +252,7 @@ class Comparison:
             (sum(case.untested for case in self.both), f"could not be tested, {why}"),
             (undecided, "are not decided yet; more pairs of runs would tell"),
         )
-        parts = [
-            f"numbers of {count} of {len(self.both)} cases {words}" for count, words in sentences if count
-        ]
+        parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
         return "; ".join(parts) or None
 
     @property
@@ -308,9 +306,9 @@ def compare(
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
-    raw: list[dict[str, Delta]] = [{} for _ in both]
-    for place, case in enumerate(both if paired is not None else ()):
-        raw[place].update((paired or {}).get(case, {}))
+    raw = [dict((paired or {}).get(case, {})) for case in both]
+    if paired is not None:
+        logs |= {name: _logs_of_pairs(name, raw) for name in COMPARED}
     for name in COMPARED if paired is None else ():
         for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
             raw[place][name] = delta
@@ -322,7 +320,7 @@ def compare(
     ]
     is_discovery = discoveries(np.array([p for _, _, p in tested], dtype=float), _RATE)
     for (place, name, _), real in zip(tested, is_discovery.tolist(), strict=True):
-        if real and _matters(name, raw[place][name]):
+        if real and abs(raw[place][name].change) >= least_change(name):
             raw[place][name] = raw[place][name]._replace(significant=True)
     before, after = _checked_by(old), _checked_by(new)
     compared = []
@@ -455,6 +453,14 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     return np.log(np.where(values > 0, values, np.nan))
 
 
+def _logs_of_pairs(name: str, deltas: Sequence[Mapping[str, Delta]]) -> tuple[Array, Array]:
+    """Logs of both sides' levels over all quiet pairs, of the shape (cases, 1); NaN without any."""
+    found = [of_case.get(name) for of_case in deltas]
+    levels = [(delta.old, delta.new) if delta and delta.pairs else (math.nan,) * 2 for delta in found]
+    logs = np.log(np.array(levels, dtype=float).reshape(-1, 2))
+    return logs[:, :1], logs[:, 1:]
+
+
 def _is_usable(row: Row, metric: str) -> bool:
     return is_compiled(row) and not (is_sampled(metric) and is_disturbed(row))
 
@@ -574,10 +580,6 @@ def _change_of_eager(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[s
 def least_change(name: str) -> float:
     """The smallest change (log) of a metric that counts."""
     return math.log1p(JUDGED[name].threshold if name in JUDGED else JUDGED["backend_ms"].threshold)
-
-
-def _matters(name: str, delta: Delta) -> bool:
-    return abs(delta.change) >= least_change(name)
 
 
 def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> Means | None:

@@ -34,7 +34,8 @@ def comparison(sides: Comparison) -> str:
     if nothing:
         parts.append(f"Nothing to compare: {nothing}")
     else:
-        parts.append(f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise")
+        none = "No status changed, and no latency, compilation time or peak memory by more than noise"
+        parts.append(f"Changed: {len(changed)}" if changed else none)
     if changed:
         parts.append(_changes(changed))
     if sides.untested and not nothing:
@@ -62,11 +63,25 @@ def of_eager(sides: Comparison) -> list[str]:
         return []
     share = abs(math.expm1(sides.eager_moved))
     word = "longer" if sides.eager_moved > 0 else "less time"
+    edited = _edited_files(sides)
+    verb = "was" if len(edited) == 1 else "were"
+    edit = f"{', '.join(edited)} {verb} edited, or " if edited else ""
     return [
-        f"Eager itself took {share:.0%} {word} on the new side (median of the cases): the machine, or",
+        f"Eager itself took {share:.0%} {word} on the new side (median of the cases): {edit}the machine, or",
         "torch's own operators, were in another state, and speedups move with that. Only a change of",
         "speedup that is clearly larger counts. `perfdash compare-builds` measures both in turn.",
     ]
+
+
+def _edited_files(sides: Comparison) -> list[str]:
+    """The files of the user's own models that differ between the last runs of the sides, where known."""
+    old, new = (
+        {row.case: row.structure.get("model_files") for imported in side.runs for row in imported.rows}
+        for side in (sides.old, sides.new)
+    )
+    both = [(was, new.get(case) or {}) for case, was in old.items() if was]
+    edited = [name for was, now in both for name in was if name in now and was[name] != now[name]]
+    return list(dict.fromkeys(edited))
 
 
 def _title(side: ComparedRuns) -> str:

@@ -320,11 +320,10 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
 
     Of two configurations of one name, as before and after an edit, what they set is in the names.
     """
-    device, dtype, threads, scenario, _, dynamic = (
-        len({setting[place] for setting in settings}) > 1 for place in range(6)
+    device, dtype, threads, scenario = (
+        len({setting[place] for setting in settings}) > 1 for place in range(4)
     )
     variations = {variation(str(setting[7]), bool(setting[5])) for setting in settings}
-    named = bool(variations - {"", "dynamic"})
     names, words_of = [], []
     for values in settings:
         words = [str(values[4])]
@@ -333,11 +332,9 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
         words += [f"{values[2]} threads"] if threads else []
         words += [str(values[3])] if scenario else []
         words_of.append(" ".join(words))
-        if named and len(variations) > 1:
+        if len(variations) > 1:
             word = variation(str(values[7]), bool(values[5])) or DEFAULT_CONFIGURATION
             words += [word] if word != values[4] else []
-        elif dynamic:
-            words.append("dynamic" if values[5] else "static")
         names.append(" ".join(words))
     times = Counter(name for name, _ in set(zip(names, settings, strict=True)))
     return [

@@ -330,7 +330,7 @@ def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shor
     passed = int(shortly.passed[:, -1].sum())
     if few.sum() == passed:
         most = whole.passed[few, :-1].sum(axis=1).max()
-        return f"only statuses: numbers need {_FEWEST} nights before, and there are {most}"
+        return f"numbers of all cases, which need {_FEWEST} nights before (there are at most {most})"
     machines = ", ".join(sorted(set(whole.machines[elsewhere, -1])))
     # Cases that were measured before, but hardly in these runs: another job takes their places.
     rare = few & ((whole.statuses[:, :-1] != "").sum(axis=1) < _FEWEST)

@@ -5,6 +5,7 @@ A width limits the table: columns that matter least are left out, and a line bel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,14 +68,15 @@ def summary(results: Sequence[Result], info: RunInfo, width: int | None = None) 
     results_part, hidden = results_table(rows, width)
     means_part, hidden_means = means_table(rows, width)
     hidden = list(dict.fromkeys([*hidden, *hidden_means]))
+    names = _names(rows)
     parts = [
         *(wrapped(line, width) for line in head),
         "",
         results_part,
         "",
         means_part,
-        *_failures(results, width),
-        *_notes(results, width),
+        *_failures(results, names, width),
+        *_notes(results, names, width),
         *(["", _left_out(hidden, info, width)] if hidden and width else []),
     ]
     return "\n".join(parts)
@@ -221,27 +223,45 @@ def _left_out(names: Sequence[str], info: RunInfo, width: int) -> str:
     return f"{text}\n  perfdash show {info.id} --wide"
 
 
-def _failures(results: Sequence[Result], width: int | None) -> list[str]:
+def _failures(results: Sequence[Result], names: Sequence[str], width: int | None) -> list[str]:
     """Why models failed or were skipped, a line each."""
     lines = []
-    for result in results:
+    for result, name in zip(results, names, strict=True):
         reason = result.skip_reason or (" ".join(result.error.message.split()) if result.error else "")
         if result.status is Status.FAIL_ACCURACY:
             reason = str(result.accuracy.get("detail") or "")
         if result.status not in PASSING and reason:
             where = f" in {result.failed_phase}" if result.failed_phase else ""
-            lines.append(f"{plain(result.case.model)}: {result.marked_status}{where}: {plain(reason, 1000)}")
+            lines.append(f"{name}: {result.marked_status}{where}: {plain(reason, 1000)}")
     return ["", "Why", *(wrapped(f"  {line}", width, "    ") for line in lines)] if lines else []
 
 
-def _notes(results: Sequence[Result], width: int | None) -> list[str]:
+def _notes(results: Sequence[Result], names: Sequence[str], width: int | None) -> list[str]:
     """The notes of the results, the models with the same note together."""
-    models: dict[str, list[str]] = {}
-    for result in results:
-        for note in result.notes:
-            models.setdefault(note, []).append(plain(result.case.model))
-    lines = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in models.items()]
+    noted: dict[str, list[tuple[str, str]]] = {}
+    models = [plain(result.case.model) for result in results]
+    count = Counter(models)
+    for result, model, name in zip(results, models, names, strict=True):
+        for note in dict.fromkeys(result.notes):
+            noted.setdefault(note, []).append((model, name))
+    lines = []
+    for note, named in noted.items():
+        noted_count = Counter(model for model, _ in named)
+        words = [model if noted_count[model] == count[model] else name for model, name in named]
+        lines.append(f"{', '.join(dict.fromkeys(words))}: {note}")
     return ["", "Notes", *(wrapped(f"  {line}", width, "    ") for line in lines)] if lines else []
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """The model of each result; of a model with several results also what not all results share."""
+    alike, count = _alike(rows), Counter((row.case.suite, row.case.model) for row in rows)
+    cells = {"batch": size_in_words, "dtype": _dtype, "compiler": _compiler(rows)}
+    names = []
+    for row in rows:
+        words = [cell(row) for column, cell in cells.items() if column not in alike]
+        is_one = count[row.case.suite, row.case.model] == 1 or not words
+        names.append(plain(row.case.model) + ("" if is_one else f" with {' '.join(words)}"))
+    return names
 
 
 def _place(result: Result, info: RunInfo) -> list[tuple[str, str]]:
@@ -266,8 +286,8 @@ def _threads(count: int) -> str:
 
 
 def _where(info: RunInfo) -> str:
-    """Where the last session measured: its cores, or its slots on hosts."""
-    session = info.sessions[-1] if info.sessions else {}
+    """Where the last session that had cases left measured: its cores, or its slots on hosts."""
+    session: dict[str, Any] = next((of for of in reversed(info.sessions) if of.get("slots")), {})
     slots = session.get("slots", [])
     if not slots:
         cores = info.configuration.get("cores")

@@ -82,7 +82,7 @@ def within_hours(
         for index, case in enumerate(plan.cases)
     ]
     left = [0.0 if case.skip_reason else cost for case, cost in zip(cases, costs, strict=True)]
-    return cut(cases, left, None)
+    return replace(cut(cases, left, None), from_history=frozenset(durations))
 
 
 def _candidate(measured: NightsOfCase | None, cost_s: float, now: str) -> Candidate:

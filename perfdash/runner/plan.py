@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,15 @@ _MAY_CHANGE = {
 class Plan:
     """All cases, in order. `mine` holds the indices of the cases that this run measures.
 
-    `shard` is (i, n), and `costs` are the seconds that it was cut by.
+    `shard` is (i, n), and `costs` are the seconds that it was cut by; `from_history` names the cases whose
+    costs the history knew.
     """
 
     cases: tuple[Planned, ...]
     costs: tuple[float, ...]
     shard: tuple[int, int] | None
     mine: tuple[int, ...]
+    from_history: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -149,19 +151,23 @@ def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int]
 def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     """Forecast a run as plain JSON: its cases with expected seconds, shards and hours."""
     measured = set()
-    if settings.costs:
+    if settings.costs and settings.hours is None:  # with --hours the history decides
         measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
+    known_by = [
+        "history" if name in plan.from_history else "run" if name in measured else "suite" if cost_s else None
+        for name, cost_s in ((planned.case.name, planned.cost_s) for planned in plan.cases)
+    ]
+    otherwise = "mean of the others" if any(known_by) else "guess"
     parts = schedule.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []
-    for index, (planned, cost) in enumerate(zip(plan.cases, plan.costs, strict=True)):
-        by = "run" if planned.case.name in measured else "suite" if planned.cost_s else "mean of the others"
+    for index, (planned, cost, by) in enumerate(zip(plan.cases, plan.costs, known_by, strict=True)):
         cases.append(
             {
                 "name": planned.case.name,
                 "case": vars(planned.case),
                 "expected_s": round(cost, 1),
-                "expected_by": "skipped" if planned.skip_reason else by,
+                "expected_by": "skipped" if planned.skip_reason else by or otherwise,
                 "skip_reason": planned.skip_reason,
                 "shard": shard_of[index],
             }

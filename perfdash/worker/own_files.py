@@ -84,5 +84,5 @@ def is_own(path: Path, folder: Path, scratch: str) -> bool:
 
 
 def _is_installed(path: Path) -> bool:
-    own = Path(__file__).resolve().parents[1]
+    own = Path(__file__).absolute().parents[1]  # unresolved, as modules have it: a worker has a link
     return own in path.parents or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)

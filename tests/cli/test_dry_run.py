@@ -65,6 +65,17 @@ def test_for_people(called, tmp_path):
     assert lines[-1] == "Nothing was measured"
 
 
+def test_costs_that_nobody_knows_are_counted(called, tmp_path):
+    def last_lines(models):
+        suite(tmp_path, models)
+        return called("run", "--suite", "made.toml", "--dry-run").out.splitlines()[-2]
+
+    assert last_lines({"a": 10, "b": None}) == (
+        "1 have no known cost and count as the mean of the others (--costs RUN knows)"
+    )
+    assert last_lines({"a": None, "b": None}) == "2 have no known cost and count as 60 s (--costs RUN knows)"
+
+
 def test_durations_of_an_earlier_run(called, tmp_path):
     results = [replace(result, case=replace(result.case, suite="made")) for result in a_night()]
     write_run(tmp_path / "runs" / RUN, results)

@@ -89,7 +89,7 @@ def test_where_nothing_is_left_no_gate_passes():
     compared_runs = compared([night()], night(every, day=2))
     assert compared_runs.nothing_to_compare == "every case in both was measured by different methods"
     assert "Nothing to compare" in comparison(compared_runs)
-    assert "Nothing changed" not in comparison(compared_runs)
+    assert "No status changed" not in comparison(compared_runs)
 
 
 def test_where_nothing_of_what_is_left_can_be_tested_no_gate_passes():
@@ -98,5 +98,5 @@ def test_where_nothing_of_what_is_left_can_be_tested_no_gate_passes():
     compared_runs = compare(*sides)
     assert compared_runs.nothing_to_compare
     assert "nothing is known of the noise" in compared_runs.nothing_to_compare
-    assert "Nothing changed" not in comparison(compared_runs)
+    assert "No status changed" not in comparison(compared_runs)
     assert not compare(*sides, NOISE).nothing_to_compare, "the history knows the noise of compilation"

@@ -105,3 +105,21 @@ def test_pairs_that_decide_nothing_are_not_called_unchanged(capsys):
     assert noisy.nothing_to_compare is None
     assert comparison_gate(noisy, print) == 0
     assert "not checked: numbers of 1 of 1 cases are not decided yet" in capsys.readouterr().out
+
+
+def test_the_means_are_of_all_quiet_pairs_not_of_the_last_alone():
+    """The rows are those of the last pair: with one model, its mean would differ from its own change."""
+    old, new = (run(f"2026-11-0{day}", [row("a", backend_ms=10.0 - day)]) for day in (1, 2))
+
+    def compared(pairs):
+        sides = (ComparedRuns("x", (night,)) for night in (old, new))
+        return compare(*sides, paired={old.rows[0].case: paired_deltas(pairs, ALPHA)})
+
+    rng = np.random.default_rng(8)
+    pairs = [*runs(rng, 1, change=0.1, sd=0.0), *runs(rng, 1, change=-0.1, sd=0.0)]
+    both = compared(pairs)
+    delta, (mean,) = both.both[0].deltas["backend_ms"], both.means
+    assert (mean.metric, mean.cases) == ("backend_ms", 1)
+    assert (mean.old[0], mean.new[0]) == pytest.approx((delta.old, delta.new))
+    assert mean.ratio[0] == pytest.approx(math.sqrt(1.1 * 0.9))
+    assert compared(runs(rng, 2, change=0.1, clean=False)).means == []

@@ -143,12 +143,36 @@ def test_eager_that_took_another_time_is_said(eager_ms, words, ratio):
     assert night.caution is None or "Eager" not in night.caution, "a gate is not about this"
 
 
+def test_a_model_that_was_edited_is_named_before_the_machine():
+    def text(old, new):
+        nights = [
+            run(rows=[replace(row("a", eager_ms=ms, graph_breaks=breaks), structure={"model_files": files})])
+            for ms, breaks, files in ((10.0, 0, old), (12.0, 1, new))
+        ]
+        return comparison(compare(*(ComparedRuns("x", (night,)) for night in nights)))
+
+    same = {"net.py": "1", "layers.py": "2"}
+    edited = text(same, {"net.py": "3", "layers.py": "2"})
+    assert "net.py was edited, or the machine, or\n" in edited
+    assert "net.py, layers.py were edited, or the machine" in text(same, {"net.py": "3", "layers.py": "4"})
+    assert "edited" not in text(same, same)
+    assert "edited" not in text({}, same), "an older run has no digests"
+    assert "edited" not in text({"net.py": "1"}, same), "imported now and not then is no edit"
+
+
+def test_only_what_is_compared_is_called_unchanged():
+    """Graph breaks, for one, are not."""
+    nights = tuple(run(f"2026-11-{day:02}", [row("a", backend_ms=10 + day / 100)]) for day in range(1, 7))
+    text = comparison(compare(ComparedRuns("x", nights[:3]), ComparedRuns("x", nights[3:])))
+    assert "No status changed, and no latency, compilation time or peak memory by more than noise" in text
+
+
 def test_nothing_in_common():
     compared = compare(side(OLD[5:]), side(NEW[5:]))
     text = comparison(compared)
     assert "0 cases in both" in text
     assert "Nothing to compare: no case is in both (batch_size 1 | 8)" in text
-    assert "Nothing changed" not in text
+    assert "No status changed" not in text
     assert to_plain(compared)["nothing_to_compare"] == "no case is in both (batch_size 1 | 8)"
 
 
@@ -188,7 +212,7 @@ def one_case(old, new, **verdict):
 def test_what_could_not_be_tested_is_not_called_unchanged(compared):
     text = comparison(compared)
     assert "Nothing to compare: numbers of 1 of 1 cases could not be tested" in text
-    assert "Nothing changed" not in text
+    assert "No status changed" not in text
     with pytest.raises(UsageError, match="could not be tested"):
         comparison_gate(compared, print)
 
@@ -197,7 +221,7 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
     interval = {"speedup": 1.5, "speedup_low": 1.48, "speedup_high": 1.52}
     compared = one_case({**interval, "backend_ms": 1.0}, {**interval, "backend_ms": 2.0})
     words = "numbers of 1 of 1 cases could not be tested"
-    assert words in comparison(compared).partition("Nothing changed")[2]
+    assert words in comparison(compared).partition("No status changed")[2]
     assert comparison_gate(compared, print) == 0
     assert f"not checked: {words}" in capsys.readouterr().out
 
@@ -217,7 +241,7 @@ def test_numbers_all_by_different_methods_are_not_called_unchanged():
     compared = compare(*(ComparedRuns("x", (night,)) for night in nights))
     text = comparison(compared)
     assert "Nothing to compare: no number was measured by the same method on both sides" in text
-    assert "Nothing changed" not in text
+    assert "No status changed" not in text
     with pytest.raises(UsageError, match="by the same method"):
         comparison_gate(compared, print)
 

@@ -180,7 +180,7 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
         with store.read() as connection:
             first, second, _ = (of_history(connection, night) for night in nights)
     assert "first run of this kind" in first.untold
-    assert "only statuses" in second.caution
+    assert second.caution == "numbers of all cases, which need 3 nights before (there are at most 1)"
     assert headline(second) == "No change was found in what could be compared"
 
 

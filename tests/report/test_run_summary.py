@@ -1,5 +1,7 @@
 """The summary of a run: golden files of the card and the table, at several widths of the terminal."""
 
+from dataclasses import replace
+
 import pytest
 
 from perfdash.records import Status
@@ -97,6 +99,44 @@ def test_slots_that_the_null_gave_up_are_not_counted(session, words):
     run = info(7)
     run.sessions = [{"slots": [{"host": "h", "cores": [core]} for core in (0, 1)], **session}]
     assert words in summary(a_night(), run)
+
+
+def test_a_resumed_run_that_had_nothing_left_was_measured_where_the_session_before_was():
+    run = info(7)
+    run.configuration["cores"] = "auto"
+    run.sessions = [{"slots": [{"host": "h", "cores": [1]}]}, {"slots": []}]
+    assert "1 thread on core 1\n" in summary(a_night(), run)
+
+
+def test_notes_and_failures_name_the_result_where_a_model_has_several():
+    default, dynamic = (good("net", 1.2, "faster", configuration=name, dynamic=name == "dynamic")
+                        for name in ("default", "dynamic"))  # fmt: skip
+    crashed = failed("net", Status.CRASH, "compile", "ended by SIGSEGV in phase compile")
+    crashed.case = replace(crashed.case, backend="aot-eager")
+    for result, note in ((default, "a peak of 2.3 MiB"), (dynamic, "a peak of 2.4 MiB")):
+        result.notes += [note, "two of three"]
+    for result in (default, dynamic, crashed):
+        result.notes.append("all of them")
+    other = good("other", 1.1, "faster", configuration="dynamic", dynamic=True)
+    other.notes.append("all of them")
+    lines = summary([default, dynamic, crashed, other], info(4)).splitlines()
+    assert lines[lines.index("Why") + 1] == (
+        "  net with aot-eager (default): crash (RuntimeError) in compile: ended by SIGSEGV in phase compile"
+    )
+    assert lines[lines.index("Notes") + 1 :] == [
+        "  net with inductor (default): a peak of 2.3 MiB",
+        "  net with inductor (default), net with inductor (dynamic): two of three",
+        "  net, other: all of them",
+        "  net with inductor (dynamic): a peak of 2.4 MiB",
+    ]
+
+
+def test_the_means_name_configurations_as_the_results_do():
+    results = [good("net", 1.2, "faster", configuration=name, dynamic=name == "dynamic")
+               for name in ("default", "dynamic")]  # fmt: skip
+    text = summary(results, info(2))
+    assert "inductor default " in text
+    assert "static" not in text
 
 
 def test_the_summary_names_commits_of_packages():

@@ -13,7 +13,7 @@ from perfdash.history.ingest import take_in
 from perfdash.records import NOT_TONIGHT, Case
 from perfdash.runner import run
 from perfdash.runner.night_budget import ENOUGH, Candidate, as_left_out, choose, within_hours
-from perfdash.runner.plan import cut
+from perfdash.runner.plan import cut, forecast
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from tests.history.made import row
@@ -64,6 +64,19 @@ def test_every_case_has_its_turn_within_the_nights_that_all_of_them_take():
 def plan(*models: str):
     cases = [Planned(Case("timm", model), "timm", model, cost_s=1800.0) for model in models]
     return cut(cases, [1800.0] * len(cases), None)
+
+
+def test_the_forecast_names_the_history_that_knows_what_a_case_takes():
+    settings = RunSettings(hours=2.0, costs="ignored with --hours")
+
+    def expected(models, known):
+        whole = cut([replace(case, cost_s=None) for case in plan(*models).cases], [], None)
+        cases = forecast(settings, within_hours(whole, 2.0, [1] * len(models), NOW, known))["cases"]
+        return [(case["expected_s"], case["expected_by"]) for case in cases]
+
+    known = {Case("timm", "old"): NightsOfCase(1, "2026-11-01T01:00:00Z", 900.0)}
+    assert expected(["old", "new"], known) == [(900.0, "history"), (900.0, "mean of the others")]
+    assert expected(["new"], {}) == [(60.0, "guess")], "there are no others"
 
 
 def test_what_is_left_out_is_a_skipped_case_with_the_reason():

@@ -48,7 +48,7 @@ def complaints(job: Job) -> list[str]:
             messages.append(f"inductor has no configuration key {key!r} in torch {torch.__version__}")
         elif wanted := _other_kind(_get(inductor_config, key), value):
             messages.append(f"inductor's configuration key {key!r} is {wanted}, not {value!r}")
-    modes = ["default", *torch._inductor.list_mode_options()]
+    modes = list(dict.fromkeys(["default", *torch._inductor.list_mode_options()]))
     if job.compile_mode is not None and job.compile_mode not in modes:
         messages.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
     return messages

@@ -34,3 +34,13 @@ def test_values_of_the_right_kind_are_taken():
     assert complaints(compile_threads=None) == []
     (unknown,) = complaints(**{"triton.nothing": 1})
     assert "inductor has no configuration key 'triton.nothing'" in unknown
+
+
+def test_the_modes_are_listed_once_each():
+    job = Job(case=Case("own", "m"), loader="python", target="m", compile_mode="fast")
+    (message,) = inductor.complaints(job)
+    start, _, modes = message.partition("; there are: ")
+    assert start == "torch.compile has no mode 'fast'"
+    listed = modes.split(", ")
+    assert listed[0] == "default"
+    assert len(listed) == len(set(listed)) > 1

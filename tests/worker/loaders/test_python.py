@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from perfdash.worker import own_files
 from perfdash.worker.loaders import python
 from tests.lazy import lazy
 
@@ -69,6 +71,20 @@ def test_the_files_of_a_model_are_its_own_and_those_beside_it(tmp_path):
     assert python.files(job(model)) == {
         "model_of_files.py": model.read_text(), "parts_of_it/layers.py": "size = 3\n",
     }  # fmt: skip
+
+
+def test_perfdash_is_no_file_of_a_model_that_lies_above_the_folder_of_its_worker(tmp_path):
+    """A model in /tmp: each worker has a link to perfdash in a folder of its own there."""
+    home = tmp_path / "perfdash-scratch-x"
+    home.mkdir()
+    (home / "perfdash").symlink_to(Path(own_files.__file__).resolve().parents[1], target_is_directory=True)
+    listed = "from perfdash.worker import own_files; from pathlib import Path; import sys; "
+    listed += "print(own_files.__file__, *own_files.imported_from(Path(sys.argv[1]), '/other'))"
+    process = subprocess.run(
+        [sys.executable, "-c", listed, tmp_path], cwd="/",
+        env={"PYTHONPATH": str(home)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert process.stdout.split() == [str(home / "perfdash/worker/own_files.py")]
 
 
 @pytest.mark.usefixtures("imports")
