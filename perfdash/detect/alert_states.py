@@ -37,8 +37,8 @@ from perfdash.detect.later_nights import (
     WITHOUT_NOISE,
     AlertLevels,
     alert_levels,
+    is_shown_beside,
     later_nights,
-    machines_differ,
     observed,
     shown_as_before,
     shows_status,
@@ -171,8 +171,7 @@ def advance(
         observation = observed(alert, panel, net, levels, bool(same))
         if any(_undoes(findings[index], alert, panel, net, levels) for index in opposite):
             observation = BACK
-        is_undecided = observation == BACK or (alert.kind == "metric" and alert.state == NEW)
-        if is_undecided and alert.kind != "drift" and machines_differ(alert, panel, net, levels, later):
+        if observation == BACK and alert.kind in WITHOUT_NOISE and is_shown_beside(alert, panel, later):
             matched.update(opposite)  # each machine shows what it showed the night before
             observation = UNKNOWN
         elif observation == BACK and (alert.direction == WORSE or alert.state == NEW):
@@ -282,17 +281,13 @@ def _suspect_after(
         return None
     nights = later[np.isfinite(later)]
     details = alert.details
-    shown = (nights - levels.before) / (levels.after - levels.before) > 0.5
-    if not shown[-1] and alert.kind == "metric" and machines_differ(alert, panel, net, levels):
-        return None
-    if not shown[-1]:
+    if (nights[-1] - levels.before) / (levels.after - levels.before) <= 0.5:
         if "returns" in details:
             return _fixed_again(alert, tonight.id, at), None
         ended = replace(alert, state=DISMISSED, changed=at, seen_run_id=tonight.id)
         return ended, "the night after does not show it"
     is_certain = any(finding.alarm for finding in findings)
-    repeat, heavy_p = details.get("repeat", 1.0), details.get("heavy_p", 1.0)
-    is_certain |= bool(shown.all()) and lasts(repeat, heavy_p, len(nights))
+    is_certain |= lasts(details.get("repeat", 1.0), details.get("heavy_p", 1.0), len(nights))
     if _jumps(alert) or not is_certain:
         return replace(alert, seen_run_id=tonight.id), None
     raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)

@@ -188,25 +188,22 @@ def _last_value(alert: Alert, panel: Panel) -> float:
     return float(panel.values[alert.metric][row, -1]) if passed else math.nan
 
 
-def machines_differ(
-    alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, later: Sequence[RunLine] = ()
-) -> bool:
-    """Whether another machine shows the opposite of the last night of an alert, both as before.
+def is_shown_beside(alert: Alert, panel: Panel, later: Sequence[RunLine] = ()) -> bool:
+    """Whether only another machine shows the change of an alert without noise, as before the last night.
 
-    The last night's machine showed the same on its previous night, another one did not on its last night.
-    That one may have been away for a night. A turn is over after three days: since then a change by torch may
-    have begun and ended. Of the runs `later`, as in `alert_states.advance`, the alert says only which one
-    showed it last: without that, only its own machine's change counts.
+    The last night's machine did not show it on its previous night either, but another machine did on its
+    last night. That one may have been away for a night. A turn is over after three days: since then a failure
+    of torch may have begun and ended. Of the runs `later`, as in `alert_states.advance`, the alert says only
+    which one showed it last: without that, only its own machine's change counts.
     """
     if alert.seen_run_id in {run.id for run in later}:
         return True
     machines = _machines_of(alert, panel)
-    tonight = _shown_on(alert, panel, net, levels, len(panel.runs))
     days = {panel.runs[-1].started[:10]}
     has_own_night = False
     beside: dict[frozenset[str], str] = {}
     for nights in range(len(panel.runs) - 1, 0, -1):
-        observation = _shown_on(alert, panel, net, levels, nights)
+        observation = shown(alert, _first_nights(panel, nights))
         if observation == UNKNOWN:
             continue
         days.add(panel.runs[nights - 1].started[:10])
@@ -215,27 +212,13 @@ def machines_differ(
         machine = machines[nights - 1]
         if not machine & machines[-1]:
             beside.setdefault(machine, observation)
-        elif observation != tonight:
+        elif observation == AGAIN:
             return False
         else:
             has_own_night = True
-        if has_own_night and (later or any(shows != tonight for shows in beside.values())):
+        if has_own_night and (later or AGAIN in beside.values()):
             return True
     return bool(later)
-
-
-def _shown_on(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, nights: int) -> str:
-    """Whether the last of the first `nights` nights shows the change of an alert by itself."""
-    if alert.kind == "host":
-        return _host_observed(alert, _first_nights(panel, nights), found_again=False)
-    if alert.kind in WITHOUT_NOISE:
-        return shown(alert, _first_nights(panel, nights))
-    if alert.case_id not in panel.case_ids or alert.metric not in panel.values:
-        return UNKNOWN
-    value = float(net.of(alert.metric)[panel.case_ids.index(alert.case_id), nights - 1])
-    if not math.isfinite(value) or not levels.are_known or levels.before == levels.after:
-        return UNKNOWN
-    return AGAIN if (value - levels.before) / (levels.after - levels.before) > 0.5 else BACK
 
 
 def shown_as_before(alert: Alert, panel: Panel) -> bool:
