@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
+from perfdash.detect.findings import has_several_machines
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
 from perfdash.detect.nights import (
@@ -323,9 +324,10 @@ def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shor
     if not (few | elsewhere).any():
         return None
     # Most cases are known from the last runs; only of the others are all runs read that the judge reads. The
-    # level of a machine comes from all cases.
-    ids = None if elsewhere.any() else [shortly.case_ids[place] for place in np.flatnonzero(few)]
-    whole = panel(connection, [*earlier[-_REFERENCE_RUNS:], shortly.runs[-1]], [], ids)
+    # level of each of several machines comes from all cases.
+    runs = [*earlier[-_REFERENCE_RUNS:], shortly.runs[-1]]
+    few_ids = [shortly.case_ids[place] for place in np.flatnonzero(few)]
+    whole = panel(connection, runs, [], None if has_several_machines(runs) else few_ids)
     few, elsewhere = _not_judged(whole)
     passed = int(shortly.passed[:, -1].sum())
     if few.sum() == passed:

@@ -212,6 +212,24 @@ def test_the_first_nights_of_a_machine_say_that_its_numbers_are_not_judged(tmp_p
         assert headline(night) == "No change was found in what could be compared"
 
 
+def test_a_case_that_is_seldom_measured_is_at_the_level_of_its_machine_as_all_others(tmp_path):
+    """That level is known from them."""
+    measured = {5, 18, 33, 46, 59}
+    nights = [
+        replace(night, run=replace(night.run, host="ab"[place % 2]))
+        for place, night in enumerate(
+            farm(
+                60,
+                change=lambda night, name, values: values if name != "model03" or night in measured else None,
+            )
+        )
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        begin(store, nights)
+        with store.read() as connection:
+            assert of_history(connection, nights[-1]).caution is None
+
+
 @pytest.mark.parametrize("jobs", [12, 25])
 def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(tmp_path, jobs):
     changed = farm(7, models=2, change=slower("model01", 6, 1.5))
