@@ -40,12 +40,10 @@ from perfdash.detect.later_nights import (
     is_shown_beside,
     later_nights,
     observed,
-    shown_as_before,
     shows_status,
 )
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import (
-    ACCEPTED,
     ACKNOWLEDGED,
     CONFIRMED,
     DISMISSED,
@@ -500,22 +498,18 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def without_ended(panel: Panel, findings: Sequence[Finding], ended: Sequence[Alert]) -> list[Finding]:
-    """The findings without those that repeat an alert that a person ended."""
-    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in ended)]
+def without_invalid(panel: Panel, findings: Sequence[Finding], invalid: Sequence[Alert]) -> list[Finding]:
+    """The findings without those that repeat an alert that a person called invalid."""
+    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in invalid)]
 
 
 def _repeats(finding: Finding, alert: Alert, panel: Panel) -> bool:
-    """Whether a finding is of the series and size of an alert, and of about the same night.
-
-    Or, without noise, of an alert of another machine: tonight's shows what it showed before. An accepted
-    level of a number is a baseline of its own (SeriesSelection).
-    """
-    if (finding.kind, finding.case_id, finding.metric) != alert.series:
-        return False
-    if alert.kind in WITHOUT_NOISE and shown_as_before(alert, panel):
-        return True
-    if finding.direction != alert.direction or alert.state == ACCEPTED:
+    """Whether a finding is of the series and size of an alert, and of about the same night."""
+    if (
+        finding.kind,
+        finding.case_id,
+        finding.metric,
+    ) != alert.series or finding.direction != alert.direction:
         return False
     if alert.kind == "drift":
         return _is_same_change(alert, finding)

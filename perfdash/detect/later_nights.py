@@ -221,20 +221,6 @@ def is_shown_beside(alert: Alert, panel: Panel, later: Sequence[RunLine] = ()) -
     return bool(later)
 
 
-def shown_as_before(alert: Alert, panel: Panel) -> bool:
-    """Whether the last night's machine shows of an alert without noise what it did on its previous night.
-
-    The same number if that is a count, which may have grown further.
-    """
-    machines = _machines_of(alert, panel)
-    for nights in range(len(panel.runs) - 1, 0, -1):
-        until_then = _first_nights(panel, nights)
-        if machines[nights - 1] & machines[-1] and (before := shown(alert, until_then)) != UNKNOWN:
-            is_same = alert.kind != "count" or _last_value(alert, until_then) == _last_value(alert, panel)
-            return is_same and shown(alert, panel) == before
-    return False
-
-
 def _machines_of(alert: Alert, panel: Panel) -> list[frozenset[str]]:
     """The machine that measured an alert's case on each night; all of the run where a case may be missing."""
     if alert.kind == "vanished" or alert.case_id not in panel.case_ids:

@@ -40,7 +40,7 @@ from perfdash.detect.nights import (
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
-from perfdash.history.alert_store import ACCEPTED, ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
+from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
 from perfdash.history.ingest import replaced_since_judged
 from perfdash.history.queries import (
     Panel,
@@ -221,8 +221,8 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     findings = _of_measured_configurations(connection, night, findings)
     if is_first:
         findings += drifts(night, start, machines)
-    ended = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID, ACCEPTED])
-    findings = alert_states.without_ended(night, selection.kept(night, findings), ended)
+    invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
+    findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
     return Judged(run, night, findings, selection=selection, machines=machines)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.curation import LevelSelection, accept_level, exclude, invalidate
+from perfdash.detect.curation import exclude
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
@@ -122,59 +122,6 @@ def test_a_failure_of_one_of_two_machines_is_one_alert(quick, kind, fails_on):
     nights = nights_of_two(8, kind, (range(4, 7), ()) if fails_on == 0 else ((), range(4, 7)))
     judge_nights(quick, [run for night in nights for run in night], first=8)
     assert alerts(quick) == [(kind, ["new", "confirmed", "open", "fixed"])]
-
-
-@pytest.mark.parametrize("fails_on", [0, 1])
-@pytest.mark.parametrize(
-    ("kind", "ends_as"),
-    [
-        ("status", "invalid"),
-        ("count", "invalid"),
-        ("vanished", "invalid"),
-        ("status", "accepted"),
-        ("count", "accepted"),
-    ],
-)
-def test_a_failure_of_one_of_two_machines_that_a_person_ended_raises_no_other_alert(
-    quick, kind, fails_on, ends_as
-):
-    """Until the machine passes and fails again."""
-    broken = [4, 5, 6, 7, 8, 10]
-    nights = nights_of_two(11, kind, (broken, ()) if fails_on == 0 else ((), broken))
-    runs = [run for night in nights for run in night]
-    judge_nights(quick, runs[:12], first=8)
-    with quick.read() as connection:
-        (alert,) = alert_store.load(connection)
-    if ends_as == "invalid":
-        invalidate(quick, alert.id, "an old driver")
-    else:
-        accept_level(quick, nights[5][fails_on].run.name, "an old driver", LevelSelection(alert=alert.id))
-    for run in runs[12:20]:
-        take_in(quick, [run])
-        judge_new(quick)
-        assert [states[-1] for _, states in alerts(quick)] == [ends_as], run.run.name
-    take_in(quick, runs[20:])
-    judge_new(quick)
-    assert [states[-1] for _, states in alerts(quick)] == [ends_as, "new"]
-
-
-def test_a_count_that_grows_after_a_person_ended_its_alert_is_an_alert(quick):
-    def change(night, name, values):
-        return {
-            **values,
-            "graph_breaks": 0.0 if night < 4 or name != "model03" else 2.0 if night < 6 else 9.0,
-        }
-
-    grows = [on_second_machine(night) for night in farm(7, 4, change=change)]
-    runs = [run for night in zip(farm(7, 4), grows, strict=True) for run in night]
-    judge_nights(quick, runs[:10], first=8)
-    with quick.read() as connection:
-        (alert,) = alert_store.load(connection)
-    invalidate(quick, alert.id, "an old driver")
-    for numbers, states in (slice(10, 12), ["invalid"]), (slice(12, 14), ["invalid", "new"]):
-        take_in(quick, runs[numbers])
-        judge_new(quick)
-        assert [of_alert[-1] for _, of_alert in alerts(quick)] == states
 
 
 def test_a_failure_of_one_night_of_one_of_two_machines_is_dismissed_by_its_next_night(quick):
