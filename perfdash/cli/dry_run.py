@@ -49,7 +49,7 @@ def plan_text(prediction: Mapping[str, Any]) -> str:
     )
     if guessed:
         cost = f"{TYPICAL_S:.0f} s" if "guess" in guessed else "the mean of the others"
-        lines.append(f"{len(guessed)} have no known cost and count as {cost} (--costs RUN knows)")
+        lines.append(f"{len(guessed)} have no known cost and count as {cost} until they are measured")
     return "\n".join([*lines, "Nothing was measured"])
 
 

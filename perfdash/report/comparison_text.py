@@ -15,6 +15,7 @@ from perfdash.history.results import RunRow
 from perfdash.metrics import METRICS, title_of
 from perfdash.report.alert_text import model_of
 from perfdash.report.number_format import four_digits, with_unit
+from perfdash.suites.suite_file import OWN
 
 
 def comparison(sides: Comparison) -> str:
@@ -66,11 +67,21 @@ def of_eager(sides: Comparison) -> list[str]:
     edited = _edited_files(sides)
     verb = "was" if len(edited) == 1 else "were"
     edit = f"{', '.join(edited)} {verb} edited, or " if edited else ""
+    if any(compared.case.suite == OWN for compared in sides.both) and not _knows_files(sides):
+        edit = "your model was edited, or "
     return [
         f"Eager itself took {share:.0%} {word} on the new side (median of the cases): {edit}the machine, or",
         "torch's own operators, were in another state, and speedups move with that. Only a change of",
         "speedup that is clearly larger counts. `perfdash compare-builds` measures both in turn.",
     ]
+
+
+def _knows_files(sides: Comparison) -> bool:
+    """Whether the files of models are known: they are in a run's folder, and not read from a history."""
+    return all(
+        any(row.structure.get("model_files") for imported in side.runs for row in imported.rows)
+        for side in (sides.old, sides.new)
+    )
 
 
 def _edited_files(sides: Comparison) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, Result, to_json
+from perfdash.records import NOT_TONIGHT, Case, Result, to_json
 from perfdash.redaction import mask_variables
 from perfdash.runner import schedule
 from perfdash.runner.cores import by_slots, slots_of
@@ -157,7 +157,9 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
         "history" if name in plan.from_history else "run" if name in measured else "suite" if cost_s else None
         for name, cost_s in ((planned.case.name, planned.cost_s) for planned in plan.cases)
     ]
-    otherwise = "mean of the others" if any(known_by) else "guess"
+    reasons = [planned.skip_reason or NOT_TONIGHT for planned in plan.cases]  # others cost nothing
+    is_known = any(by for by, reason in zip(known_by, reasons, strict=True) if reason.startswith(NOT_TONIGHT))
+    otherwise = "mean of the others" if is_known else "guess"
     parts = schedule.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []

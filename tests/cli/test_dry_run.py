@@ -71,9 +71,11 @@ def test_costs_that_nobody_knows_are_counted(called, tmp_path):
         return called("run", "--suite", "made.toml", "--dry-run").out.splitlines()[-2]
 
     assert last_lines({"a": 10, "b": None}) == (
-        "1 have no known cost and count as the mean of the others (--costs RUN knows)"
+        "1 have no known cost and count as the mean of the others until they are measured"
     )
-    assert last_lines({"a": None, "b": None}) == "2 have no known cost and count as 60 s (--costs RUN knows)"
+    assert (
+        last_lines({"a": None, "b": None}) == "2 have no known cost and count as 60 s until they are measured"
+    )
 
 
 def test_durations_of_an_earlier_run(called, tmp_path):

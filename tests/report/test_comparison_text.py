@@ -158,6 +158,12 @@ def test_a_model_that_was_edited_is_named_before_the_machine():
     assert "edited" not in text(same, same)
     assert "edited" not in text({}, same), "an older run has no digests"
     assert "edited" not in text({"net.py": "1"}, same), "imported now and not then is no edit"
+    rows = [row("a", eager_ms=ms) for ms in (10.0, 12.0)]  # as a history gives them
+    nights = [
+        run(rows=[replace(each, case=replace(each.case, suite="own"))]) for each in rows
+    ]  # of a history
+    unknown = comparison(compare(*(ComparedRuns("x", (night,)) for night in nights)))
+    assert "your model was edited, or the machine" in unknown
 
 
 def test_only_what_is_compared_is_called_unchanged():
