@@ -318,6 +318,7 @@ def test_help_and_list_import_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_json_never_holds_nan():
     """Numbers that leave go through files.dumps; json.dumps is for texts alone."""
     leave = {"charts", "cli", "report", "history", "publish", "site", "serve"}

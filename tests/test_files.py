@@ -147,6 +147,7 @@ def test_junit_of_a_run_and_of_a_comparison(tmp_path):
         assert ET.fromstring(text.encode()).find(".//failure") is not None
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path):
     rows = [
         row(

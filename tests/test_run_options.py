@@ -142,6 +142,7 @@ def test_the_fields_of_a_job_keep_their_defaults_without_a_flag(suite):
         assert default == (field.default_factory() if callable(field.default_factory) else field.default)
 
 
+@pytest.mark.slow
 def test_a_new_option_is_one_line(tmp_path):
     text = Path(records.__file__).read_text()
     assert text.count("    until_oom") == 1

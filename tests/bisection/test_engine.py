@@ -98,6 +98,7 @@ def test_builds_that_are_measured_in_turn_do_not_differ_by_the_host(tmp_path, me
 
 
 @pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.slow
 def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
     script = Script.step(40, at=11 + seed, by=1.05, unbuildable={"19": "no", "20": "no"})
     bisected(script, tmp_path / "whole")

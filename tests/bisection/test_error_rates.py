@@ -45,6 +45,7 @@ def test_right_with_few_builds(simulation, name):
     assert sum(sure) >= stats.binom.ppf(1e-4, max(len(sure), 1), 0.95 if sure else 0.0)
 
 
+@pytest.mark.slow
 def test_rounded_values_are_not_taken_for_exact(simulation, monkeypatch):
     class Rounded(simulation.Truth):
         def measure(self, place, fresh=False):
@@ -64,6 +65,7 @@ def test_one_measurement_each_is_mostly_wrong(simulation):
     assert sum(simulation.once_each(plain, rng) for _ in range(200)) < 100
 
 
+@pytest.mark.slow
 def test_a_host_that_is_elsewhere_after_a_pause(simulation):
     """Twenty deviations off, as after a night: what was measured before and after is not mixed up."""
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma, host moved by 5"]

@@ -265,6 +265,7 @@ def test_a_person_overrules():
     assert [(culprit.first, culprit.last) for culprit in done.culprits] == [(20, 21)]
 
 
+@pytest.mark.slow
 def test_what_was_measured_may_fail_later():
     world = World(stepped(128, (30, 0.06), (90, 0.10)), seed=2)
     bisection, late = RangeSearch(Question(128)), 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def bash(script: str, *words: str, cwd: Path | None = None) -> subprocess.Comple
 
 @given(words=WORDS)
 @settings(max_examples=trials(40))
+@pytest.mark.slow
 def test_quoted_words_come_back(words: list[str]) -> None:
     ran = bash('arguments_of "$(quoted "$@")"; printf \'%s\\0\' "${more[@]}"', *words)
     assert ran.returncode == 0, ran.stderr

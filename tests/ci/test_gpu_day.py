@@ -185,6 +185,7 @@ def test_the_page_of_a_day():
 # The script
 
 
+@pytest.mark.slow
 def test_a_whole_day_leaves_one_folder(home):
     done = day(home, "--minutes", "60", "--archive", str(home / "day.tar.gz"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -205,6 +206,7 @@ def test_a_whole_day_leaves_one_folder(home):
     assert calls(home) == [], "a day that is done measures nothing again"
 
 
+@pytest.mark.slow
 def test_a_piece_that_is_killed_loses_nothing(home):
     (home / "dies-generation").touch()
     killed = day(home, "--minutes", "60", "--archive", str(home / "kept.tar.gz"))
@@ -222,6 +224,7 @@ def test_a_piece_that_is_killed_loses_nothing(home):
     assert "| done |" in results[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_resumed_is_measured_anew(home):
     """Where packages have changed since, say; what it has measured stays."""
     (home / "dies-truth").touch()
@@ -233,6 +236,7 @@ def test_a_run_that_cannot_be_resumed_is_measured_anew(home):
     assert sorted(path.name for path in (home / "day" / "runs" / "truth").iterdir()) == ["run1", "run2"]
 
 
+@pytest.mark.slow
 def test_a_machine_that_can_measure_nothing_ends_the_day_until_it_is_mended(home):
     (home / "broken").touch()
     done = day(home, "--minutes", "60")
@@ -243,6 +247,7 @@ def test_a_machine_that_can_measure_nothing_ends_the_day_until_it_is_mended(home
     assert day(home, "--minutes", "60").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_packed_day_goes_on_elsewhere(home):
     (home / "fails").write_text("1")
     assert day(home, "--minutes", "60", "--archive", str(home / "a.tgz")).returncode == 0, "doctor's own gate"
@@ -252,6 +257,7 @@ def test_a_packed_day_goes_on_elsewhere(home):
     assert calls(home) == []
 
 
+@pytest.mark.slow
 def test_a_known_value_that_is_missed_is_a_failure(home):
     (home / "wrong").touch()
     done = day(home, "--minutes", "60")
@@ -260,6 +266,7 @@ def test_a_known_value_that_is_missed_is_a_failure(home):
     assert "DOES NOT HOLD" in (home / "day" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_tests_that_fail_are_a_step_that_failed(home):
     (home / "tests").write_text("1")
     done = day(home, "--minutes", "60")
@@ -284,6 +291,7 @@ def test_few_minutes_leave_cases_out_and_say_so(home):
     assert not (home / "day" / "runs" / "training").exists()
 
 
+@pytest.mark.slow
 def test_paths_are_meant_where_the_command_is_typed(home):
     """Also those that are given in one word."""
     (home / "desk").mkdir()

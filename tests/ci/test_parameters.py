@@ -50,6 +50,7 @@ def test_a_number_that_is_a_command_is_refused_and_not_run(stage, name, words, p
     assert not stage.calls()
 
 
+@pytest.mark.slow
 def test_a_parameter_with_a_password_is_refused_and_not_lost(stage):
     """Where secrets are left out of the environment, it must not be taken for one of them."""
     done = script(stage, "nightly/torch.sh", UNDER_TEST="git+https://me:s3cret@host/x")

@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.ci.nights import CHECKOUT
 
 
+@pytest.mark.slow
 def test_the_figures_of_this_checkout(capsys):
     command = [sys.executable, CHECKOUT / "ci" / "structure.py"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

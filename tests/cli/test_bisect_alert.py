@@ -127,6 +127,7 @@ def test_the_case_has_the_variables_of_the_nights_shell(tmp_path):
         in_shell_of_night(own, flags, {"TORCHINDUCTOR_FREEZING": "1"})
 
 
+@pytest.mark.slow
 def test_a_command_has_the_variables_of_the_nights_shell(called, tmp_path, monkeypatch):
     """Those that the recipe sets are its own: neither set as in the night nor refused."""
     repository = Repository(tmp_path / "repo")

@@ -136,6 +136,7 @@ def causes(ran):
     ]
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_each_cause(all_alerts):
     ran = all_alerts("--dry-run")
     assert ran.code == 2

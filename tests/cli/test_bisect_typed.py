@@ -36,6 +36,7 @@ def typed(called, library, monkeypatch, tmp_path):
     return lambda *words, **more: called("bisect", *words, **more)
 
 
+@pytest.mark.slow
 def test_the_repository_is_that_of_the_folder(typed, library):
     ran = typed("--good", "1.0.9", "--bad", "1.1.0", *COMMAND)
     assert ran.code == 0, ran.err
@@ -143,6 +144,7 @@ def test_a_secret_is_not_in_the_proposed_command(typed):
     assert "hunter2" not in ran.err
 
 
+@pytest.mark.slow
 def test_what_perfdash_toml_says(typed, library):
     folder = library[0].folder / "sub"
     (folder / "perfdash.toml").write_text('[bisect]\ncommand = "grep -q 0 bad"\n')
@@ -192,6 +194,7 @@ def test_a_wrong_table_is_one_message(typed, library, text, why):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 def test_nightly_takes_the_index_of_its_recipe_unless_another_is_named(typed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for day in (1, 2, 3):
@@ -242,6 +245,7 @@ def test_an_alert_by_itself_chooses_recipe_and_repository(typed, alerts, library
 
 
 @pytest.mark.parametrize("words", [("--alert", "1"), ("--all-alerts",)])
+@pytest.mark.slow
 def test_an_alert_of_a_torch_of_the_repository_is_bisected_by_the_given_wheels(
     typed, library, tmp_path, words
 ):
@@ -259,6 +263,7 @@ def test_an_alert_of_a_torch_of_the_repository_is_bisected_by_the_given_wheels(
     assert "Recipe: pytorch-source" in ran.err
 
 
+@pytest.mark.slow
 def test_an_alert_between_two_nightlies_chooses_nightly(typed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -316,6 +321,7 @@ def _with(one, worker):
     return Imported(replace(one.run, environment={**one.run.environment, "worker": worker}), one.rows)
 
 
+@pytest.mark.slow
 def test_several_alerts_are_listed_with_the_commands(typed, several, monkeypatch):
     words = ("--good", "v1.0.9", "--bad", "main", "--dry-run")
     ran = typed(*words)
@@ -362,6 +368,7 @@ def test_wrong_ends_and_wrong_names_are_told_at_once(typed):
     assert ran.err.splitlines()[-1] == f"  {example}"
 
 
+@pytest.mark.slow
 def test_wheels_of_perfdash_toml_leave_tags_to_the_repository_and_typed_ones_do_not(typed, library, tmp_path):
     for version in ("1.0.9", "1.0.10", "1.1.0"):
         make_wheel(tmp_path / "wheels", "torch", version)

@@ -21,6 +21,7 @@ from tests.report.results import a_night
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
+@pytest.mark.slow
 def test_regressions_from_first_to_last(command, unjudged):
     quiet = command("regressions", "--run", "last", "--json")
     assert quiet.code == 0, quiet.err
@@ -60,6 +61,7 @@ def test_change_points_are_of_so_many_nights_however_many_runs_a_night_has(comma
     assert ": 20 nights up to 2026-01-30" in command("regressions", "--over", "20").out
 
 
+@pytest.mark.slow
 def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
     listed = command("history", "runs", "--latest", "2")
     assert listed.out.count("_farm") == 2
@@ -157,6 +159,7 @@ def test_passwords_stay_secret(command):
         assert "s3cret" not in ran.out + ran.err
 
 
+@pytest.mark.slow
 def test_a_folder_beyond_ascii_under_an_ascii_python(tmp_path):
     folder = tmp_path / "café"
     write_run(folder / "runs" / RUN, a_night())
@@ -215,6 +218,7 @@ def test_a_run_is_excluded_shown_so_and_brought_back(command, farmed):
     assert "a stray <build>" in command("history", "acts").out
 
 
+@pytest.mark.slow
 def test_a_run_is_renamed_and_removed(command, farmed):
     name = "2026-01-10T01-00-00Z_farm"
     assert "is now called before-the-move" in command("history", "rename", name, "before-the-move").out
@@ -230,6 +234,7 @@ def test_a_run_is_renamed_and_removed(command, farmed):
     assert "-> before-the-move" in command("history", "acts").out
 
 
+@pytest.mark.slow
 def test_what_people_decide_about_an_alert_is_shown_with_it(command, farmed):
     (alert,) = json.loads(command("regressions", "--json").out)
     number = str(alert["id"])
@@ -273,6 +278,7 @@ def test_what_people_decide_about_an_alert_is_shown_with_it(command, farmed):
     assert "until 2999-12-24" in listed
 
 
+@pytest.mark.slow
 def test_the_noisiest_series_are_listed(command, farmed):
     (farmed / "perfdash.toml").write_text("[[thresholds]]\nmodel = 'model00'\nminimum_change = 0.3\n")
     listed = json.loads(command("regressions", "--noisiest", "500", "--json").out)
@@ -284,6 +290,7 @@ def test_the_noisiest_series_are_listed(command, farmed):
     assert table.count("model") == 3
 
 
+@pytest.mark.slow
 def test_thresholds_are_validated_at_start_and_hold(command, unjudged):
     toml = unjudged / "perfdash.toml"
     toml.write_text("[[thresholds]]\nmodle = 'x'\njudge = false\n")

@@ -105,6 +105,7 @@ def test_an_export_pruning_and_a_merge(command, farmed):
     assert merged == {"imported": 28, "replaced": 0, "known": 0, "left_out": 0}
 
 
+@pytest.mark.slow
 def test_what_people_do_to_runs(command, farmed):
     excluded = printed(command("history", "exclude", NIGHT, "--because", "a stray <build>", "--json"))
     assert excluded == {"run": NIGHT, "excluded": "a stray <build>", "judged_again": 2}

@@ -180,6 +180,7 @@ def test_a_post_that_fails_halfway_has_the_comments_that_it_wrote(post, hub, tmp
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.slow
 def test_a_locked_comment_issue_does_not_hold_up_the_issues_of_regressions(post, hub, tmp_path, words):
     with open_store(str(tmp_path / "runs" / "history.db")) as store:
         take_in(store, farm(31, models=24, change=slower("model03", 27, 1.15)))
@@ -217,6 +218,7 @@ def test_a_wrong_token_is_told_once(post, hub, tmp_path, monkeypatch):
     assert err.count("The token in GITHUB_TOKEN is wrong") == 1
 
 
+@pytest.mark.slow
 def test_issues_that_fail_leave_those_that_were_opened_in_the_output(post, hub, tmp_path):
     first, second = slower("model03", 27, 1.15), slower("model05", 23, 1.2)
     nights = farm(31, models=24, change=lambda *at: first(*at[:2], second(*at)))
@@ -256,6 +258,7 @@ def test_wrong_use_is_reported_before_anything_is_sent(perfdash, hub, folder, wo
     assert not list(folder.glob("comment*"))
 
 
+@pytest.mark.slow
 def test_a_regression_has_an_issue_for_as_long_as_it_stands(post, hub, tmp_path):
     # 15 % slower from the 28th night to the 33rd.
     nights = farm(40, models=24, change=slower("model03", 27, 1.15, until=33))
@@ -289,6 +292,7 @@ def test_a_regression_has_an_issue_for_as_long_as_it_stands(post, hub, tmp_path)
     assert "Fixed: back where it was in the run" in note
 
 
+@pytest.mark.slow
 def test_what_people_do_to_runs_and_alerts_reaches_the_issue(post, perfdash, hub, tmp_path):
     nights = farm(31, models=24, change=slower("model03", 27, 1.15))
     with open_store(str(tmp_path / "runs" / "history.db")) as store:

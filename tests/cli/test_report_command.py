@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 
+@pytest.mark.slow
 def test_every_format(command, farmed):
     comment = command("report", "--site-url", "https://perf.example/")
     assert comment.code == 0, comment.err

@@ -70,6 +70,7 @@ def is_sunday(night):
 
 
 @pytest.mark.parametrize("factor", [1.06, 0.92])
+@pytest.mark.slow
 def test_the_longer_history_of_a_sunday_fixes_no_regression(quick, factor):
     """Of 94 nights most are after the shift of the host, of 200 nights most before it."""
     runs = farm(146, change=shifted(84, factor, slower("model05", 138, 1.09)))
@@ -78,6 +79,7 @@ def test_the_longer_history_of_a_sunday_fixes_no_regression(quick, factor):
     assert states == OPEN
 
 
+@pytest.mark.slow
 def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
     def drift(night, name, values):
         values["backend_ms"] *= 1 + 0.0003 * night if name == "model06" else 1.0
@@ -89,6 +91,7 @@ def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
     assert states == ["new"]
 
 
+@pytest.mark.slow
 def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any_more(quick):
     """A regression that is open for months, while the host gets faster."""
     runs = farm(175, change=shifted(70, 0.92, slower("model05", 28, 1.06)))

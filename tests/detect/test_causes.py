@@ -61,6 +61,7 @@ def models(cause):
     return sorted({int(member.case.model.removeprefix("model")) for member in cause.members if member.case})
 
 
+@pytest.mark.slow
 def test_two_changes_a_few_nights_apart_are_two_causes(store):
     first, second = causes_of(store, farm(40, change=slower((0, 5, 28, 1.14), (10, 12, 31, 1.10))))
     assert (models(first), models(second)) == ([0, 1, 2, 3, 4, 5], [10, 11, 12])
@@ -72,6 +73,7 @@ def test_two_changes_a_few_nights_apart_are_two_causes(store):
     assert {member.between[1].started[:10] for member in first.members} == {"2026-01-29"}
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_model_are_one_cause_of_the_library(store):
     change = slower((0, 3, 28, 1.2))
 
@@ -87,6 +89,7 @@ def test_both_sides_of_a_model_are_one_cause_of_the_library(store):
     assert {member.alert.metric for member in cause.main} == {"backend_ms"}
 
 
+@pytest.mark.slow
 def test_other_shards_of_a_night_on_another_machine_are_no_change_of_the_machine(store):
     """The slower models are on the machine that measures in every night."""
 
@@ -116,6 +119,7 @@ def test_other_shards_of_a_night_on_another_machine_are_no_change_of_the_machine
 
 
 @pytest.mark.parametrize("tool", [None, "pip"])
+@pytest.mark.slow
 def test_a_change_of_the_host_alone(store, tool):
     """Another pip is nothing that is measured."""
     runs = farm(
@@ -142,6 +146,7 @@ def test_runs_that_differ_in_what_is_not_measured_have_one_build(tmp_path, tool)
     assert first == second != third
 
 
+@pytest.mark.slow
 def test_nothing_known_changed(store):
     runs = farm(36, change=slower((0, 3, 28, 1.2)))
     build = runs[0].run.environment["worker"]
@@ -154,6 +159,7 @@ def test_nothing_known_changed(store):
     assert len(cause.testbeds) == 1, "no build came with it, so the other machine's change is its own"
 
 
+@pytest.mark.slow
 def test_two_machines_that_saw_one_build_are_one_cause(store):
     change = slower((0, 3, 28, 1.2))
     here, there = farm(36, change=change), elsewhere(farm(36, seed=1, change=change))
@@ -163,6 +169,7 @@ def test_two_machines_that_saw_one_build_are_one_cause(store):
     assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
 
 
+@pytest.mark.slow
 def test_a_machine_that_missed_nights_joins_the_cause_whose_build_it_skipped(store):
     change = slower((0, 3, 28, 1.2))
     here, there = farm(38, change=change), elsewhere(farm(38, seed=1, change=change))
@@ -245,6 +252,7 @@ def test_the_number_of_a_cause_is_its_oldest_alerts(store):
     assert cause.id == min(member.alert.id for member in cause.members)
 
 
+@pytest.mark.slow
 def test_one_alert_has_the_range_of_its_cause(store):
     """By its own nights a change of 2.5 % may have come on several of them."""
     take_in(store, farm(40, noise=0.006, change=slower((0, 9, 28, 1.025))))

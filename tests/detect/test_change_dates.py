@@ -40,6 +40,7 @@ def test_the_builds_between_which_an_alert_lies(taken):
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 50])
+@pytest.mark.slow
 def test_nights_long_before_an_alert_are_not_read_and_date_nothing(taken, monkeypatch, at_once):
     """As many nights as date an alert tell the same as all of them."""
 

@@ -222,6 +222,7 @@ def test_an_alert_that_a_wrong_night_raised_is_dismissed_when_the_night_is_exclu
     assert alerts(store) == [(number, "status", "new", "2026-01-31")]
 
 
+@pytest.mark.slow
 def test_judging_again_without_a_night_tells_what_a_history_without_it_would_have(store, tmp_path):
     def change(night, name, values):
         if night == 27:  # a wrong night: everything of some models is off
@@ -246,6 +247,7 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
 
 
 @in_sqlite
+@pytest.mark.slow
 def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
     runs = farm(34, change=slower("model03", 29, 1.3))
     judge_nights(store, runs)
@@ -280,6 +282,7 @@ def test_a_withdrawn_alert_says_nothing_of_a_failure_of_months_later(store):
     assert states == ["dismissed"] * 4 + ["new"] * 4
 
 
+@pytest.mark.slow
 def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     runs = farm(34, change=slower("model03", 29, 1.2))
     judge_nights(store, runs)
@@ -309,6 +312,7 @@ def returns(store):
 
 @in_sqlite
 @pytest.mark.parametrize("night", [27, 31, 34], ids=["while it was new", "while fixed", "after its return"])
+@pytest.mark.slow
 def test_judging_again_counts_a_return_once(store, tmp_path, night):
     def change(night, name, values):
         bad = 26 <= night < 29 or night >= 33
@@ -337,6 +341,7 @@ def remove(store, name, why):
 
 
 @pytest.mark.parametrize("leave_out", [curation.exclude, remove])
+@pytest.mark.slow
 def test_an_alert_stays_open_without_the_first_night_of_its_change(store, monkeypatch, leave_out):
     monkeypatch.setattr(curation, "LATEST", 5)  # as where a night consists of several runs
     runs = farm(40, 6, change=slower("model05", 30, 1.15))
@@ -363,6 +368,7 @@ def states_of(store, number):
 
 
 @in_sqlite
+@pytest.mark.slow
 def test_without_the_last_good_night_the_levels_are_those_of_another(store, monkeypatch):
     """On that night the whole host was slower, which the levels of the alert contain."""
     monkeypatch.setattr(curation, "LATEST", 5)
@@ -392,6 +398,7 @@ def test_without_the_last_good_night_the_levels_are_those_of_another(store, monk
 
 
 @in_sqlite
+@pytest.mark.slow
 def test_excluded_nights_are_no_noise(store):
     """Ten wrong nights hide a change of 20 %; without them it is found."""
     wrong = range(8, 28, 2)

@@ -47,6 +47,7 @@ def last_note(store, number):
         return alert_store.events(connection, number)[-1].note
 
 
+@pytest.mark.slow
 def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
     runs = farm(37, change=slower("model03", 29, 1.2))
     judge_nights(store, runs[:31])
@@ -131,6 +132,7 @@ def test_an_acknowledgement_of_nights_before_those_judged_again_stays_over(quick
     assert alerts(quick) == [(1, "status", "open")]
 
 
+@pytest.mark.slow
 def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
     runs = farm(38, change=slower("model03", 29, 1.2))
     judge_nights(store, runs[:33])
@@ -148,6 +150,7 @@ def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
 
 
 @in_sqlite
+@pytest.mark.slow
 def test_after_an_accepted_level_the_series_is_judged_by_it(store):
     def change(night, name, values):
         return slower("model03", 36, 1.3)(night, name, slower("model03", 29, 1.2)(night, name, values))

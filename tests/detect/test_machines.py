@@ -92,12 +92,14 @@ def night_by_night(store, runs, after_a_night=lambda connection: None):
         return slower, [event.state for event in alert_store.events(connection, slower.id)]
 
 
+@pytest.mark.slow
 def test_a_regression_stays_open_while_two_machines_measure_in_turn(store):
     slower, states = night_by_night(store, in_turn(50))
     assert slower.state == alert_store.OPEN
     assert not {alert_store.FIXED, alert_store.DISMISSED} & set(states)
 
 
+@pytest.mark.slow
 def test_a_regression_is_fixed_when_its_level_returns_on_machines_in_turn(store):
     slower, states = night_by_night(store, in_turn(52, until=BACK))
     assert slower.state == alert_store.FIXED
@@ -114,6 +116,7 @@ def of_an_older_perfdash(connection):
 @pytest.mark.parametrize(
     ("until", "state"), [(10**6, alert_store.OPEN), (BACK, alert_store.FIXED)], ids=["it stays", "it returns"]
 )
+@pytest.mark.slow
 def test_an_alert_without_its_machine_ends_by_a_certain_step_back(store, until, state):
     def forget(connection):
         if any(one.state == alert_store.OPEN for one in alert_store.load(connection)):
@@ -124,6 +127,7 @@ def test_an_alert_without_its_machine_ends_by_a_certain_step_back(store, until, 
     assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
 
 
+@pytest.mark.slow
 def test_levels_are_those_of_the_machine_of_an_alert_before_another_joined(store):
     """An alert of one machine's nights; then another machine measures more nights than it did."""
 
@@ -233,6 +237,7 @@ def by_chance(night, name):
     return np.random.default_rng([night, int(name.removeprefix("model"))]).choice(["n1", "n2"])
 
 
+@pytest.mark.slow
 def test_the_range_of_an_alert_holds_a_night_on_which_its_case_was_on_another_machine_of_the_run(store):
     """Other cases tell how fast that machine is."""
 
@@ -341,6 +346,7 @@ def test_what_moves_numbers_most_is_named_first():
 @pytest.mark.parametrize(
     ("machine", "judged_before"), [("n1+n2", 1), (None, 3)], ids=["suspected", "confirmed"]
 )
+@pytest.mark.slow
 def test_an_alert_of_several_machines_taken_for_one_ends_when_its_level_returns(
     store, tmp_path, machine, judged_before
 ):

@@ -49,6 +49,7 @@ def alerts(store):
         ]
 
 
+@pytest.mark.slow
 def test_two_lines_of_builds_in_one_history_are_each_judged_as_if_alone(quick):
     """Every other night is of a branch with one slower model; main loses as much on its 25th night."""
 
@@ -72,10 +73,12 @@ def test_two_lines_of_builds_in_one_history_are_each_judged_as_if_alone(quick):
     assert found == [(None, "open", "backend_ms", 1)]
 
 
+@pytest.mark.slow
 def test_noise_stays_silent(quick):
     assert judged(quick, farm(40, noise=0.02, seed=3)) == []
 
 
+@pytest.mark.slow
 def test_a_compiled_regression_is_reported_confirmed_and_stays_open(store):
     alert_rows = judged(store, farm(36, change=slower("model03", 30, 1.10)))
     assert alert_rows == [("model03", "metric", "backend_ms", 1, ["suspected", "new", "confirmed", "open"])]
@@ -91,6 +94,7 @@ def test_eager_that_got_faster_is_an_alert_of_eager(quick):
     assert [alert[:4] for alert in alert_rows] == [("model07", "metric", "eager_ms", -1)]
 
 
+@pytest.mark.slow
 def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(quick):
     def change(night, name, values):
         bad = 28 <= night < 34 or night >= 42
@@ -129,6 +133,7 @@ def test_a_large_step_is_suspected_at_once_and_an_alert_on_the_second_night(quic
         ]
 
 
+@pytest.mark.slow
 def test_a_series_that_jumps_to_and_fro_raises_one_alert(quick):
     """It is reopened once, as a change that is reverted and lands again; then only suspected."""
 
@@ -142,6 +147,7 @@ def test_a_series_that_jumps_to_and_fro_raises_one_alert(quick):
     assert states[8:] == ["fixed", "suspected", "fixed", "suspected", "fixed"]
 
 
+@pytest.mark.slow
 def test_a_series_that_jumps_is_an_alert_by_re_measurement_only_also_after_one_dismissed_it(quick):
     def change(night, name, values):
         bad = night >= 28 and (night - 28) % 12 < 6
@@ -230,6 +236,7 @@ def test_a_step_of_the_whole_host_is_reported_once_with_what_changed_there(quick
             assert "microcode: 0x1 | 0x2" in alert.details["changed"]
 
 
+@pytest.mark.slow
 def test_drifts_of_many_models_at_once_are_only_suspected(quick):
     """Each by another amount, so that it is no shift of the host that would be taken off."""
 
@@ -245,6 +252,7 @@ def test_drifts_of_many_models_at_once_are_only_suspected(quick):
     assert not any(state in ("new", "confirmed", "open") for *_, states in found for state in states)
 
 
+@pytest.mark.slow
 def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
     def change(night, name, values):
         if name == "model06":
@@ -256,6 +264,7 @@ def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
     assert [alert[:4] for alert in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_models_before_the_first_night_of_a_week_does_not_replace_the_drift_test(quick):
     def change(night, name, values):
         if name == "model06":
@@ -271,6 +280,7 @@ def test_a_run_of_two_models_before_the_first_night_of_a_week_does_not_replace_t
     assert [alert[:4] for alert in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
 
 
+@pytest.mark.slow
 def test_drifts_are_tested_once_a_week_and_setting_while_a_shift_of_the_host_is_open(quick, monkeypatch):
     def change(night, name, values):
         by = 1.1 if night >= 28 else 1.0
@@ -312,6 +322,7 @@ def test_a_night_that_is_judged_again_changes_nothing(quick):
     assert alerts(quick) == before
 
 
+@pytest.mark.slow
 def test_history_that_comes_late_raises_no_alert(quick):
     runs = farm(40, change=slower("model03", 20, 1.10))
     take_in(quick, runs[30:])
@@ -390,6 +401,7 @@ def test_a_night_that_comes_after_a_desk_run_is_not_late(quick):
     assert [alert[:3] for alert in alerts(quick)] == [("model03", "status", "status")]
 
 
+@pytest.mark.slow
 def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     def change(night, name, values):
         values = slower("model05", 28, 1.10)(night, name, values)
@@ -404,6 +416,7 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]
 
 
+@pytest.mark.slow
 def test_all_runs_of_the_latest_nights_are_judged(quick):
     """Twelve a night: what fails from the first of three nights on would be compared with itself."""
 
@@ -558,6 +571,7 @@ def test_a_run_of_another_setting_says_nothing_of_a_model_that_vanished(quick):
         assert alerts(quick) == [("model03", "vanished", None, 1, states)]
 
 
+@pytest.mark.slow
 def test_a_night_of_twelve_runs_has_as_long_a_baseline_as_one_of_one(quick):
     nights = farm(40, models=4)
     take_in(quick, [of_setting(night, threads) for night in nights for threads in range(1, 13)])
@@ -591,6 +605,7 @@ def test_a_run_of_a_new_setting_is_no_night_of_the_others(quick):
     assert alerts(quick) == []
 
 
+@pytest.mark.slow
 def test_a_night_that_only_looks_like_a_fixed_change_leaves_the_alert_as_it_was(quick):
     """Its nights stay out of the baseline, and what is known of it stays."""
 
@@ -619,6 +634,7 @@ def test_a_night_that_only_looks_like_a_fixed_change_leaves_the_alert_as_it_was(
         assert np.flatnonzero(np.isnan(panel.values["backend_ms"][5])).tolist() == list(range(28, 34))
 
 
+@pytest.mark.slow
 def test_all_spells_of_a_change_that_came_back_stay_out_of_the_baseline(quick):
     def change(night, name, values):
         bad = 28 <= night < 34 or 42 <= night < 48
@@ -649,6 +665,7 @@ def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(q
     assert len(later) == 1
 
 
+@pytest.mark.slow
 def test_a_regression_stays_open_when_most_other_models_get_slower_later(quick):
     """The step of the others is none of its own: it is not back where it was."""
 

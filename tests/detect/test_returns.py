@@ -46,6 +46,7 @@ def the_alert(store):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_change_without_noise_that_returns_twice_is_reopened_twice(quick, kind):
     judge_nights(quick, farm_with(kind, 34, {*range(14, 18), *range(22, 26), *range(30, 34)}), 14)
     _, states = the_alert(quick)

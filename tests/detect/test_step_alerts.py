@@ -43,6 +43,7 @@ def alerts_after(store, runs):
         return kept.load(connection, states=kept.STATES)
 
 
+@pytest.mark.slow
 def test_a_slower_step_says_in_which_part_and_is_one_alert(quick):
     (alert,) = alerts_after(quick, farm(36, change=steps(30, backward=1.3)))
     assert (alert.metric, alert.state) == ("backend_ms", "open")
@@ -51,6 +52,7 @@ def test_a_slower_step_says_in_which_part_and_is_one_alert(quick):
     assert what(alert).startswith("compiled latency (backward pass +")
 
 
+@pytest.mark.slow
 def test_a_part_that_the_whole_does_not_show_is_an_alert_of_its_own(quick):
     # Half as long again in a fifth of the step, made up for by the rest: the whole stays where it is.
     (alert,) = alerts_after(quick, farm(36, change=steps(30, forward=1.5, backward=0.875)))[:1]
@@ -60,11 +62,13 @@ def test_a_part_that_the_whole_does_not_show_is_an_alert_of_its_own(quick):
     assert alert.state == "open"
 
 
+@pytest.mark.slow
 def test_nights_of_a_step_that_was_mended_say_nothing_of_its_parts(quick):
     alerts = alerts_after(quick, farm(44, change=steps(28, backward=1.3, until=34)))
     assert [(alert.metric, alert.state) for alert in alerts] == [("backend_ms", "fixed")]
 
 
+@pytest.mark.slow
 def test_a_slower_host_is_no_change_of_parts(quick):
     whole = steps(10**6)
 

@@ -311,6 +311,7 @@ def test_it_gives_up_in_the_end(hub, talk, another, kind):
     check(hub)
 
 
+@pytest.mark.slow
 def test_a_slow_server_that_acts_after_the_client_gave_up(hub, another):
     hub.fault("POST", "slow")
     talk = another(timeout_s=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
@@ -49,6 +51,7 @@ def tracked(tmp_path, runs, **other):
     return tracked_regressions(Night(runs[-1]), address, "https://perf.example/", **other).issues
 
 
+@pytest.mark.slow
 def test_one_commit_that_slows_many_models_is_one_issue(tmp_path):
     owners = read_owners({"timm": "org/team", "timm/model03": ["alice", "@bob"]}, "perfdash.toml")
     (issue,) = tracked(tmp_path, farm(36, change=several(2, 7, 28, 1.14)), owners=owners)
@@ -73,6 +76,7 @@ def test_the_issue_of_several_failures_has_the_reason_of_the_first(tmp_path):
     assert "| Why | model02: no kernel (in compile) |" in issue.body
 
 
+@pytest.mark.slow
 def test_a_cause_on_two_machines_names_the_machine_of_each_change(tmp_path):
     here = farm(36, 6, change=several(2, 3, 28, 1.14))
     there = [
@@ -95,6 +99,7 @@ def test_a_cause_on_two_machines_names_the_machine_of_each_change(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_fixed_ones_of_a_cause_are_apart_and_have_no_issue_of_their_own(tmp_path):
     slow = several(2, 4, 26, 1.2)
 

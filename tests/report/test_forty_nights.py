@@ -32,6 +32,7 @@ def last_night(address):
         return nights.of_history(connection, forty_nights()[-1])
 
 
+@pytest.mark.slow
 def test_the_comment_names_each_cause_once(last_night):
     text = comment(last_night, site_url="https://perf.example/")
     assert len(text.encode()) <= LARGEST

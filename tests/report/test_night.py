@@ -78,6 +78,7 @@ def of(night, group):
     ]
 
 
+@pytest.mark.slow
 def test_a_night_that_nobody_judged_says_so(tmp_path):
     nights = farm(34, models=4)
     with made_store(tmp_path / "h.db") as store:
@@ -361,6 +362,7 @@ def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
     assert shown == [f"{accuracy}; {memory}", memory]
 
 
+@pytest.mark.slow
 def test_a_night_with_a_run_for_each_setting(tmp_path):
     """Six runs a night on one testbed: each is told of by its own kind."""
 
@@ -383,6 +385,7 @@ def test_a_night_with_a_run_for_each_setting(tmp_path):
         assert {(case.model, case.threads) for case in cases} == {("model01", threads)}
 
 
+@pytest.mark.slow
 def test_a_quiet_night(history_nights):
     assert headline(history_nights[25]) == "Nothing changed"
     assert "25 runs before it" in history_nights[25].against
@@ -552,6 +555,7 @@ def checked(night):
     return code, document(night.run.name, (), night.changes).count("<failure")
 
 
+@pytest.mark.slow
 def test_alerts_of_other_machines_fail_no_check(tmp_path):
     """The build slowed a model of both; on the second machine it is only suspected yet."""
     change = slower("model03", 30, 1.2)
@@ -565,6 +569,7 @@ def test_alerts_of_other_machines_fail_no_check(tmp_path):
     assert "seen on 2 machines" in comment(night)
 
 
+@pytest.mark.slow
 def test_the_comment_names_the_machine_of_each_change_and_links_to_its_page(tmp_path):
     change = slower("model03", 28, 1.2)
     night = on_two_machines(tmp_path, farm(36, 6, change=change), farm(36, 6, seed=1, change=change))
@@ -590,6 +595,7 @@ def test_machines_of_one_class_are_named_with_their_settings(tmp_path):
     assert names == ["EPYC", "Xeon x 100", "Xeon x 100 (side_by_side 4)"]
 
 
+@pytest.mark.slow
 def test_an_improvement_that_shares_a_cause_with_another_machines_regression_fails_no_check(tmp_path):
     here = farm(36, 6, change=slower("model03", 28, 1.2))
     there = farm(36, 6, seed=1, change=slower("model05", 28, 0.8))
@@ -602,6 +608,7 @@ def test_an_improvement_that_shares_a_cause_with_another_machines_regression_fai
     assert checked(night) == (0, 0)
 
 
+@pytest.mark.slow
 def test_an_alert_acknowledged_here_fails_no_check_while_another_machines_is_open(tmp_path):
     change = slower("model03", 28, 1.2)
     night = on_two_machines(tmp_path, farm(36, 6, change=change), farm(36, 6, seed=1, change=change))
@@ -615,6 +622,7 @@ def test_an_alert_acknowledged_here_fails_no_check_while_another_machines_is_ope
     assert checked(acknowledged) == (0, 0)
 
 
+@pytest.mark.slow
 def test_an_alert_that_another_machine_shares_fails_its_check_once(tmp_path):
     change = slower("model03", 28, 1.2)
     runs = farm(36, 6, change=change), farm(36, 6, seed=1, change=change)
@@ -624,6 +632,7 @@ def test_an_alert_that_another_machine_shares_fails_its_check_once(tmp_path):
     assert checked(night) == (1, 1)
 
 
+@pytest.mark.slow
 def test_what_is_new_on_this_machine_is_new_whatever_others_have(tmp_path):
     def crash(night, model):
         return "crash" if model == "model03" and night == 30 else "pass"
@@ -635,6 +644,7 @@ def test_what_is_new_on_this_machine_is_new_whatever_others_have(tmp_path):
     assert "1 case failing, 1 since the run before" in comment(night)
 
 
+@pytest.mark.slow
 def test_a_case_that_failed_before_is_not_failing_since_the_run_before(tmp_path):
     def crash(night, model):
         return "crash" if model == "model03" and night >= 27 else "pass"
@@ -675,6 +685,7 @@ def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
     assert counts(of_changes(changes[1:])) == ["10 new failures"]
 
 
+@pytest.mark.slow
 def test_a_fixed_change_that_a_re_measurement_refuted_is_not_open(tmp_path):
     """Its return was only suspected: the night shows nothing, and the nights since its fix neither."""
 
@@ -693,6 +704,7 @@ def test_a_fixed_change_that_a_re_measurement_refuted_is_not_open(tmp_path):
     assert headlines == ["1 regression (none new)", "1 fixed", "Nothing changed", "Nothing changed"]
 
 
+@pytest.mark.slow
 def test_a_lost_improvement_is_one_failure_and_fixes_nothing(tmp_path):
     def statuses(night, model):
         return "crash" if model == "model03" and not 27 <= night < 32 else "pass"
@@ -728,6 +740,7 @@ def test_the_week_counts_each_fix(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_change_came_in_the_week_of_the_night_that_first_showed_it(tmp_path):
     nights = farm(10, 4)
     with made_store(tmp_path / "h.db") as store:

@@ -221,6 +221,7 @@ def test_odd_numbers_break_nothing(kind, odd):
     list(files_of_rows(kind, [alone]))
 
 
+@pytest.mark.slow
 def test_odd_names_are_shown_and_well_formed():
     rows = [row(name, batch_size=size, backend=EVIL[3]) for name in EVIL for size in (1, 2)]
     rows += [failed(f"x{place}", status) for place, status in enumerate(EVIL)]
@@ -314,6 +315,7 @@ def test_an_edited_configuration_has_a_trend_of_its_own():
     assert name.partition("_")[2] == f"{pictures[0].name.partition('_')[2]}.svg"
 
 
+@pytest.mark.slow
 def test_trends_never_mix_testbeds_or_settings():
     nights = [night(), night(testbed_id=7), night(dtype="bfloat16"), night(backend="onnxruntime")]
     names = [name for name, _ in files_of_trend(nights) if name.endswith(".png")]
@@ -338,6 +340,7 @@ def test_a_run_of_few_cases_is_no_night():
     assert "left out" not in whole.figure.get_suptitle()
 
 
+@pytest.mark.slow
 def test_a_trend_of_one_night_of_nothing_or_of_a_day():
     assert list(files_of_trend([])) == []
     empty = dict.fromkeys(

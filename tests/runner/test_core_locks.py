@@ -70,6 +70,7 @@ def test_secrets_in_the_command_line_of_the_holder_are_masked():
     assert len(command) <= 160
 
 
+@pytest.mark.slow
 def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
     process = hold(child="with child")
     process.kill()

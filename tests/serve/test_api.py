@@ -40,6 +40,7 @@ def bed_of(ask, name=LAST):
     return ask("run", run=name)["run"]["testbed_id"]
 
 
+@pytest.mark.slow
 def test_the_description_names_every_address_and_shape(server, described):
     assert described["openapi"] == "3.1.0"
     names = ("runs", "run", "cases", "series", "compare", "alerts", "trend")

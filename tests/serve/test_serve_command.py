@@ -47,6 +47,7 @@ def started(history, tmp_path, *arguments):
     ("how", "words", "streams"),
     [(signal.SIGINT, [], ("Ended\n", "")), (signal.SIGTERM, ["--json"], ("", "Ended\n"))],
 )
+@pytest.mark.slow
 def test_it_answers_until_it_is_told_to_end(history, tmp_path, how, words, streams):
     process, address = started(history, tmp_path, *words)
     try:
@@ -65,6 +66,7 @@ def test_it_answers_until_it_is_told_to_end(history, tmp_path, how, words, strea
     assert (process.returncode, out, err) == (0, *streams)
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
     """An answer is computed in a thread, which nothing can stop."""
     slow = tmp_path / "slow.py"
@@ -101,6 +103,7 @@ def test_a_name_for_this_machine_is_this_machine():
         assert not is_local(listening)
 
 
+@pytest.mark.slow
 def test_others_are_warned_of(history, tmp_path):
     process, _ = started(history, tmp_path, "--host", "0.0.0.0")
     process.send_signal(signal.SIGINT)

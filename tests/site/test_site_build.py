@@ -41,6 +41,7 @@ def site(tmp_path):
     return tmp_path / "site"
 
 
+@pytest.mark.slow
 def test_every_link_leads_somewhere_and_nothing_is_asked_of_others(store, site):
     fill(store, range(130))
     judge_last(store, 5)
@@ -59,6 +60,7 @@ def test_a_second_build_writes_nothing(store, site):
     assert times == {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_with_nothing_new_nothing_is_read_or_made(store, site, monkeypatch):
     """Until a run, an alert, a file of the site, the options or perfdash itself is another."""
     from perfdash.site import build as module
@@ -92,6 +94,7 @@ def test_with_nothing_new_nothing_is_read_or_made(store, site, monkeypatch):
     assert len(read) == 6
 
 
+@pytest.mark.slow
 def test_the_page_of_a_cause_that_ended_says_so(store, site):
     """Comments and issues link to it."""
     fill(store, range(40))
@@ -129,6 +132,7 @@ def test_a_cause_links_only_to_alerts_that_the_page_of_regressions_has(store, si
         assert live_pages.cause(connection, f"causes/{path.name}") == text
 
 
+@pytest.mark.slow
 def test_the_page_of_an_open_cause_stays_where_worse_ones_come(store, site, monkeypatch):
     """It has no chart then, and is not said to be over."""
     monkeypatch.setattr(cause_page, "MOST", 1)
@@ -246,6 +250,7 @@ def test_another_history_in_the_same_folder(store, site, tmp_path):
         assert not list(site.glob("**/*swin*"))
 
 
+@pytest.mark.slow
 def test_what_is_torn_is_mended(store, site, tmp_path):
     fill(store, range(110))
     built(store, site)
@@ -282,6 +287,7 @@ def test_what_is_stale_goes_and_what_is_not_ours_stays(store, site):
     assert check(site) == 5
 
 
+@pytest.mark.slow
 def test_several_processes_make_the_same(store, site, tmp_path, monkeypatch):
     from perfdash.site import build
 

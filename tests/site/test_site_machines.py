@@ -152,6 +152,7 @@ def test_the_machines_that_share_the_nights_are_apart_in_the_heat_map(tmp_path):
         assert line.spread < 0.01
 
 
+@pytest.mark.slow
 def test_the_chart_of_a_cause_is_at_the_level_of_one_machine(tmp_path):
     """An improvement looked worse once a slower machine took over."""
     better = ("model03", "model04", "model05")

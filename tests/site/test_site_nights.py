@@ -100,6 +100,7 @@ def dtypes(number: int, dtype: str, level: float = 10.0, name: str = "swin_base"
     return run(day, rows, name=f"{day}_{dtype}", started=f"{day}T0{hour}:00:00Z")
 
 
+@pytest.mark.slow
 def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
     """A night in two runs, of which the first has the regression; and a desk run in the morning."""
     for number in range(22):
@@ -147,6 +148,7 @@ def test_noise_is_reported_with_its_night(store, site):
 TITLE = "Slow | <script>alert(1)</script> `x` @all\n\x1b[31m"
 
 
+@pytest.mark.slow
 def test_the_culprit_of_an_alert_stands_beside_it(store, site):
     fill(store, range(40))
     for number, commit in ((40, "b" * 40), (41, "b" * 40), (42, "b" * 40)):

@@ -599,6 +599,7 @@ def test_a_page_alone_is_the_same_as_among_all(store):
             assert render_model(read_model_view(connection, bed, number)) == render_model(view)
 
 
+@pytest.mark.slow
 def test_a_suite_alone_is_the_same_as_among_all(store, site):
     fill(store, range(130))
     folder = site()

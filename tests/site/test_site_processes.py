@@ -52,6 +52,7 @@ def test_a_killed_process_is_reported():
         mapped(dies, range(8), 2)
 
 
+@pytest.mark.slow
 def test_a_killed_build_holds_no_lock(tmp_path):
     """Its children hold what it had open: they end by themselves, and with them the lock."""
     code = f"""

@@ -77,6 +77,7 @@ def test_the_driver_reports_what_it_reports(plain):
     assert readings["sm_mhz"][1] > 0
 
 
+@pytest.mark.slow
 def test_the_models_are_what_they_say():
     module, inputs = gpu_models.additions(64)
     assert bool((module(*inputs) == gpu_models.ADDITIONS).all())

@@ -107,6 +107,7 @@ def linear():
     return torch.nn.Linear(8, 8)
 
 
+@pytest.mark.slow
 def test_every_phase_goes_through_on_a_gpu(gpu, tmp_path, monkeypatch, linear):
     events = measured(tmp_path, monkeypatch, linear)
     assert "failed" not in events, events.get("failed")
@@ -130,6 +131,7 @@ def test_a_further_process_does_not_profile(gpu, tmp_path, monkeypatch, linear):
     assert "accounts" not in events["latency"]
 
 
+@pytest.mark.slow
 def test_eager_that_differs_by_atomics_is_judged(gpu, tmp_path, monkeypatch):
     runs = []
 

@@ -42,6 +42,7 @@ def loaded(monkeypatch, *paths):
         monkeypatch.setitem(sys.modules, f"made.part{number}", module)
 
 
+@pytest.mark.slow
 def test_a_digest_follows_the_content_of_a_module_not_its_time(monkeypatch, tmp_path):
     path, kept = tmp_path / "a.py", tmp_path / "kept"
     path.write_text("one")

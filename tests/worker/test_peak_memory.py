@@ -71,6 +71,7 @@ def test_what_is_kept_with_every_call_is_seen():
     assert peak_memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
 
 
+@pytest.mark.slow
 def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, headers: None)
     monkeypatch.setattr(

@@ -32,6 +32,7 @@ def recipe(word="wheels:alpha"):
     return load_recipe(word)
 
 
+@pytest.mark.slow
 def test_versions_of_a_folder_in_order(tmp_path, where):
     for version in ("1.10", "1.9", "1.0", "1.9.1rc1", "2.0+cpu", "2.0+cu128", "3.0"):
         make_wheel(tmp_path / "w", "alpha", version)

@@ -30,6 +30,7 @@ def test_the_backward_pass_is_handed_to_the_compiler():
     torch.testing.assert_close(module.bias.grad, torch.full((4,), 3.0))
 
 
+@pytest.mark.slow
 def test_it_is_for_training_only():
     assert backend.SCENARIOS == ("training",)
     assert backend.complaints(Job(Case("s", "m"), "python", "", compile_mode="none such"))

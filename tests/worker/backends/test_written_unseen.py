@@ -161,6 +161,7 @@ def test_a_refusal_names_the_step(tensorrt, monkeypatch, backend):
 
 
 @pytest.mark.filterwarnings("ignore:MatMul8bitLt")
+@pytest.mark.slow
 def test_llm_int8_is_near_eager_and_holds_int8():
     torch.manual_seed(0)
     settings = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=100)

@@ -75,6 +75,7 @@ def test_samples_are_repeated():
     assert torch.equal(digits.sample(5), images[:5])
 
 
+@pytest.mark.slow
 def test_nothing_of_scikit_learn_is_imported():
     code = (
         "import sys; from perfdash.worker.datasets import digits; digits.testing(); "

@@ -92,6 +92,7 @@ def test_the_images_matter(target):
     assert (first - other).norm() > 0.05 * first.norm()
 
 
+@pytest.mark.slow
 def test_quantised_weights_count():
     """What quantised layers keep packed is in no parameter."""
     from perfdash.worker import held_memory

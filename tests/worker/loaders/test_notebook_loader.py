@@ -86,6 +86,7 @@ def test_the_model_of_a_cell_is_made_in_another_process_and_compiled_by_its_glob
     assert done.stdout.strip() == "torch.Size([3, 2])", done.stderr
 
 
+@pytest.mark.slow
 def test_modules_beside_the_notebook_are_found(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text("def inputs(count):\n    return (count,)\n")
     monkeypatch.chdir(tmp_path)

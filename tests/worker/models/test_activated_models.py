@@ -171,6 +171,7 @@ def test_what_cannot_be_is_refused(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_leaves_the_statistics_alone():
     from perfdash.worker.models import activated_vgg
 

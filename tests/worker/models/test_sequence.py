@@ -111,6 +111,7 @@ def test_one_graph(name):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_the_loop_over_frames_is_one_graph():
     module, (text, mels) = small("tacotron2")
     inputs = (torch.randn(2, text.shape[1], tacotron2.TEXT), text != transformer.PAD, mels)
