@@ -135,8 +135,8 @@ def case_count(night: Night) -> str:
 
 
 def pass_count(night: Night) -> tuple[int, int]:
-    """The number of cases that pass, and of those that could: neither skipped nor left out."""
-    of = summarize(night.rows)
+    """The number of cases that pass, and of those that were measured with their outputs checked."""
+    of = summarize([row for row in night.rows if row.status not in _NOT_MEASURED])
     return of.passed, of.attempted
 
 

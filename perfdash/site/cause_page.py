@@ -149,9 +149,9 @@ def _structure(explained: Explanation) -> CauseStructure:
 
 
 def _command(cause: Cause) -> str:
-    """What looks for its commit; empty where no member can be bisected, or no new build came with it."""
-    live = [member for member in cause.members if member.alert.state in alert_store.LIVE]
-    chosen = strongest(live or cause.members)
+    """What looks for its commit; empty where no main member can be bisected, or no new build came with it."""
+    live = [member for member in cause.main if member.alert.state in alert_store.LIVE]
+    chosen = strongest(live or cause.main)
     good, bad = chosen.between
     if not can_be_bisected(chosen) or good is None or bad is None or not build_changes(good, bad):
         return ""

@@ -96,12 +96,6 @@ class TestbedView:
         return len({(one.backend, one.dynamic, one.settings, one.configuration) for one in settings}) > 1
 
     @property
-    def pass_count(self) -> tuple[int, int]:
-        """The number of cases that pass on the last nights, and of those that could."""
-        last = [of for trend in self.settings for run, of in (trend.trend.last,) if run in self.heads]
-        return sum(of.passed for of in last), sum(of.attempted for of in last)
-
-    @property
     def common(self) -> list[str]:
         """The words that all settings share: they are told once."""
         each = [setting_night.trend.setting.words for setting_night in self.settings]
@@ -127,14 +121,9 @@ class OverviewView:
 
     @property
     def is_worse(self) -> bool:
-        """Whether an open cause is or may be a regression or a failure, or no case passes on a testbed."""
+        """Whether an open cause is or may be a regression or a failure."""
         groups = [view.cause.group for view in self.causes if not view.cause.acknowledged]
-        return bool(self.without_passes) or any(group in (*BAD, SUSPECTED) for group in groups)
-
-    @property
-    def without_passes(self) -> list[TestbedView]:
-        """The testbeds on which no case passes."""
-        return [bed for bed in self.beds if bed.pass_count[1] and not bed.pass_count[0]]
+        return any(group in (*BAD, SUSPECTED) for group in groups)
 
     @property
     def unjudged(self) -> int:

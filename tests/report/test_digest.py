@@ -68,6 +68,16 @@ def test_a_first_night_on_which_all_fails_says_so():
     assert "0 of 12 cases pass." in text.lines
 
 
+@pytest.mark.parametrize(("other", "passes"), [(None, None), ("crash", 0), ("pass", 1), ("skipped", None)])
+def test_what_the_machine_lost_is_not_counted_as_failing(other, passes):
+    lost = [row("timm", f"model{number}", status="infra_error") for number in range(6)]
+    rows = [*lost, row("timm", "other", status=other)] if other else lost
+    text = run_digest(replace(first_night(), imported=imported(rows)))
+    counted = [one for one in text.lines if "cases pass" in one]
+    assert counted == ([] if passes is None else [f"{passes} of 1 cases pass."])
+    assert "6 cases failed because of the machine" in text.title
+
+
 def test_a_failure_is_new_on_its_first_night_only():
     def heading(*fresh):
         changes = [replace(CHANGES[0], fresh=one, case=Case("timm", f"m{one}")) for one in fresh]

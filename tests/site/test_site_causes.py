@@ -62,6 +62,22 @@ def test_a_bisection_is_offered_where_bisect_takes_it(tmp_path, changed, one_bui
     assert view.command == (f"perfdash bisect --alert {number}" if is_offered else "")
 
 
+def test_a_regression_offers_no_bisection_of_an_improvement(tmp_path):
+    """Also where one model got better in the same nights, and by much more."""
+    shifts = {"model01": 1.08, "model02": 1.08, "model03": 1.08, "model04": 0.5}
+
+    def change(night, name, values):
+        return slower(name, 25, shifts.get(name, 1.0))(night, name, values)
+
+    runs = farm(30, 12, change=change)
+    with made_store(tmp_path / "history.db") as store:
+        judge_nights(store, runs, 25)
+        with store.read() as connection:
+            (view,) = open_views(connection)
+    assert {member.case.model for member in view.members} == set(shifts)
+    assert view.command in {f"perfdash bisect --alert {member.alert}" for member in view.cause.main}
+
+
 @pytest.mark.parametrize("models", [["model01"], ["model01", "model02"]])
 def test_a_failure_has_its_reason_as_why(tmp_path, models):
     runs = farm(8, 6, statuses=lambda night, name: "crash" if name in models and night >= 6 else "pass")

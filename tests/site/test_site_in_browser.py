@@ -163,12 +163,12 @@ def test_a_long_name_pushes_nothing_off_the_page(browser: Browser, two_machines,
         assert captions == [], "captions of one line"
 
 
-@pytest.mark.parametrize("kind", ["cause", "model"])
+@pytest.mark.parametrize("kind", ["cause", "model", "suite"])
 def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
     """A chart that is scrolled sideways would show only the nights before the change."""
     browser.open((folder / path_of(folder, kind)).as_uri(), width=390)
     browser.wait("document.readyState === 'complete'")
-    edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip)")]
+    edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip, .heat)")]
         .map((one) => one.getBoundingClientRect().right - innerWidth)""")
     assert edges
     assert max(edges) <= 0
