@@ -2,8 +2,7 @@
 # Every check and test.
 #
 #   ci/test.sh                 lint, types and the tests' own servers at once, and only if these work the tests:
-#                              quick ones, slow ones, those that need all cores; those that measure nothing run
-#                              beside these two, in the time that they leave
+#                              quick ones, slow ones, those that need all cores
 #   ci/test.sh --quick         lint, types and the quick tests: minutes
 #   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
 #   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
@@ -14,7 +13,7 @@ cd "$(dirname "$0")/.."
 # Tests start Python thousands of times: what is compiled once is kept, also where the machine says otherwise.
 export PYTHONDONTWRITEBYTECODE=
 
-parts=(quick slow machine background)
+parts=(quick slow machine)
 case "${1:-}" in
   --quick) parts=(quick) && shift ;;
   --thorough) export TEST_EFFORT=10 && shift ;;
@@ -37,12 +36,7 @@ if [ "$place" = /dev/shm ]; then export TMPDIR="$scratch"; fi
 export PERFDASH_CACHE="$scratch/cache" # one for all three passes
 times=()
 servers_pid=
-background_pid=
 summary() {
-  if [ -n "$background_pid" ]; then
-    kill -INT "$background_pid" 2>/dev/null && wait "$background_pid" || true
-    end_background
-  fi
   if [ -n "$servers_pid" ]; then kill "$servers_pid" 2>/dev/null && wait "$servers_pid" || true; fi
   rm -rf "$scratch"
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
@@ -101,14 +95,8 @@ tests() { # PART [WORDS...]
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
       mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "slow and not machine and not background and not cuda" -n auto --own-core \
-        --dist loadfile --no-loadscope-reorder "${files[@]}"
-      ;;
-    # The kernel runs these only while nothing else wants their core. They disturb no measurement, and may take long.
-    background)
-      mapfile -t files < <(marked slow)
-      exec chrt --idle 0 "$bin/python" -m pytest -m "background and not cuda" -n auto --own-core \
-        --dist loadfile --no-loadscope-reorder --timeout 1800 -o cache_dir="$scratch/background-cache" "${files[@]}"
+      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n auto --own-core --dist loadfile \
+        --no-loadscope-reorder "${files[@]}"
       ;;
     machine)
       mapfile -t files < <(marked machine)
@@ -118,41 +106,10 @@ tests() { # PART [WORDS...]
   esac
 }
 
-# It begins with what is known to have failed, so that it says what of this does not fail any more.
-begin_background() {
-  local cache="$scratch/background-cache/v/cache"
-  mkdir -p "$cache"
-  cp .pytest_cache/v/cache/lastfailed "$cache" 2>/dev/null || echo "{}" >"$cache/lastfailed"
-  cp "$cache/lastfailed" "$scratch/known"
-  tests background >"$scratch/background" 2>&1 &
-  background_pid="$!"
-}
-
-end_background() { # what it printed; and what failed there is among what --lf runs
-  background_pid=
-  cat "$scratch/background"
-  mkdir -p .pytest_cache/v/cache
-  "$bin/python" - "$scratch/known" "$scratch/background-cache/v/cache/lastfailed" .pytest_cache/v/cache/lastfailed <<'EOF'
-import json, pathlib, sys
-paths = [pathlib.Path(name) for name in sys.argv[1:]]
-known, there, here = (json.loads(path.read_text()) if path.exists() else {} for path in paths)
-new = {test: True for test in there if test not in known}
-paths[2].write_text(json.dumps(new | {test: True for test in here if test in there or test not in known}))
-EOF
-}
-
 timed "lint and types" lint
 # A part that fails does not hide what the next one would say.
 worst=0
 for part in "${parts[@]}"; do
-  case "$part" in
-    slow) begin_background ;;
-    background)
-      timed "rest of the background" wait "$background_pid" || worst="$?"
-      end_background
-      continue
-      ;;
-  esac
   timed "$part" tests "$part" "$@" || worst="$?"
 done
 exit "$worst"

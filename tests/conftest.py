@@ -96,21 +96,7 @@ LONGEST = (
 )  # fmt: skip
 
 
-# Slow tests that measure nothing and wait for no browser: they take the time that those which measure leave.
-BACKGROUND = (
-    "tests/bisection/", "tests/detect/", "tests/history/", "tests/publish/", "tests/report/", "tests/site/",
-    "tests/stats/", "tests/worker/loaders/", "tests/worker/models/", "tests/ci/test_torch_build.py",
-    "tests/worker/test_gates_of_gradients.py", "tests/worker/test_greedy_decoding.py",
-)  # fmt: skip
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if item.nodeid.startswith(BACKGROUND) and "slow" in marks and not marks & {"machine", "browser"}:
-            item.add_marker("background")
-
     def order(item: pytest.Item) -> tuple[int, bool]:
         places = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
         place = next(places, len(LONGEST))

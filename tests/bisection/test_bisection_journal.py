@@ -66,6 +66,7 @@ def test_a_newer_schema_is_refused(tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.slow
 def test_only_one_works_on_it(folder):
     code = "import sys, time; from pathlib import Path; from perfdash.bisection.journal import Journal\n"
     code += "journal = Journal(Path(sys.argv[1])); print('here', flush=True); time.sleep(60)"

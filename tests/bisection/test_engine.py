@@ -271,6 +271,7 @@ def test_a_refuted_culprit_resumes_the_search_at_its_neighbours(tmp_path, distur
     assert [earlier.label for earlier in result.refuted] == [refuted]
 
 
+@pytest.mark.slow
 def test_what_refutes_a_culprit_survives_a_kill(tmp_path):
     bisection = bisected(only_in_first_builds(Script.step(30, at=10)), tmp_path)
     with Journal(tmp_path) as journal:

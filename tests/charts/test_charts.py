@@ -123,6 +123,7 @@ numbers = st.none() | st.floats(allow_nan=True, allow_infinity=True)
     st.lists(st.tuples(st.floats(0, 4e9), numbers, numbers, numbers), max_size=40),
     st.booleans(), st.integers(0, 50), st.lists(st.integers(-2, 50), max_size=5), st.text(max_size=30),
 )  # fmt: skip
+@pytest.mark.slow
 def test_no_numbers_break_a_trend(rows, ratio, weekly, failed, name):
     rows.sort(key=lambda row: row[0])
     at, values, lows, highs = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])

@@ -175,6 +175,7 @@ def test_the_cell_of_own_models_is_one_run_without_shards(stage, suites):
     assert ("--models" in call) == ("mine.toml" in suites)  # which selects models of suites only
 
 
+@pytest.mark.slow
 def test_a_night_without_dtypes_expects_those_of_the_suite(stage):
     (stage.home / "mine.toml").write_text(
         "name = 'mine'\nloader = 'timm'\n[[ways]]\nbackend = 'inductor'\ndtypes = ['amp', 'bfloat16']\n"

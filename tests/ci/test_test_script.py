@@ -5,30 +5,19 @@ Its programs are stand-ins that write down how they were called; one named in FA
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests import conftest
-
 CHECKOUT = Path(__file__).parents[2]
 STAND_IN = """#!/bin/sh
-if [ "$1" = - ]; then exec "$PYTHON" "$@"; fi
 echo "$(basename "$0") $*" >>"$CALLS"
-for word in "$@"; do
-  folder="${word#cache_dir=}/v/cache"
-  if [ -n "$LEAVES" ] && [ -d "$folder" ]; then echo "$LEAVES" >"$folder/lastfailed"; fi
-done
 case "$*" in *"${FAILS:-no such words}"*) echo "this failed"; exit 1;; esac
 """
-BACKGROUND = "background and not cuda"
 SERVERS = "tests/test_command_server.py"
 
 
@@ -51,11 +40,10 @@ def script(tmp_path):
         (tmp_path / name).write_text(STAND_IN)
         (tmp_path / name).chmod(0o755)
 
-    def run(*words: str, fails: str | None = None, **more: str) -> tuple[int, str, list[str]]:
+    def run(*words: str, fails: str | None = None) -> tuple[int, str, list[str]]:
         calls = tmp_path / "calls"
         calls.write_text("")
         env = {**os.environ, "PERFDASH_VENV": "venv", "CALLS": str(calls), "TMPDIR": str(tmp_path)}
-        env |= {"PYTHON": sys.executable, **more}
         env |= {"FAILS": fails} if fails else {}
         done = subprocess.run(
             [tmp_path / "ci" / "test.sh", *words],
@@ -80,14 +68,11 @@ def times(out: str) -> list[str]:
 def test_all_parts_run_and_the_last_line_has_their_times(script):
     code, out, calls = script()
     assert code == 0, out
-    assert times(out) == ["lint and types", "quick", "slow", "machine", "rest of the background"]
-    (background,) = [call for call in calls if f"-m {BACKGROUND}" in call]  # at any time from slow on
-    calls.remove(background)
-    assert background.split("background-cache ")[1] == "tests/test_b.py tests/test_c.py"
+    assert times(out) == ["lint and types", "quick", "slow", "machine"]
     servers, quick, slow, machine = calls
     assert servers.endswith(SERVERS)
     assert f"not cuda and not slow --ignore {SERVERS}" in quick
-    assert "slow and not machine and not background and not cuda -n auto --own-core" in slow
+    assert "slow and not machine and not cuda -n auto --own-core" in slow
     assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
     assert machine.endswith("machine and not cuda tests/test_c.py")
 
@@ -113,35 +98,5 @@ def test_servers_and_lint_stop_everything_else_at_once(script, fails):
 def test_a_part_that_fails_does_not_hide_the_next(script):
     code, out, calls = script(fails="not cuda and not slow")
     assert code == 1
-    assert times(out) == ["lint and types", "quick", "slow", "machine", "rest of the background"]
-    assert len(calls) == 5
-
-
-def test_a_failure_in_the_background_is_shown_and_among_those_that_failed_last(script, tmp_path):
-    known = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    known.parent.mkdir(parents=True)
-    known.write_text(json.dumps({"mended": True, "still": True}))
-    code, out, _ = script(fails=BACKGROUND, LEAVES=json.dumps({"still": True, "new": True}))
-    assert code == 1
-    assert "this failed" in out
-    assert json.loads(known.read_text()) == {"still": True, "new": True}
-
-
-@pytest.mark.parametrize(
-    ("name", "marks", "is_background"),
-    [
-        ("tests/stats/test_a.py", ["slow"], True),
-        ("tests/stats/test_a.py", [], False),
-        ("tests/site/test_a.py", ["slow", "browser"], False),
-        ("tests/truth/test_a.py", ["slow"], False),
-    ],
-)
-def test_slow_tests_that_measure_nothing_are_of_the_background(name, marks, is_background):
-    item = SimpleNamespace(
-        nodeid=f"{name}::test", path=CHECKOUT / "tests" / "conftest.py", added=[],
-        iter_markers=lambda: [SimpleNamespace(name=mark) for mark in marks],
-        get_closest_marker=lambda mark: None,
-    )  # fmt: skip
-    item.add_marker = item.added.append
-    conftest.pytest_collection_modifyitems([item])
-    assert item.added == ["background"] * is_background
+    assert times(out) == ["lint and types", "quick", "slow", "machine"]
+    assert len(calls) == 4

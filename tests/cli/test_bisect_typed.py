@@ -351,6 +351,7 @@ def test_the_checkout_that_perfdash_runs_from_is_no_repository_to_bisect(typed, 
     assert "there is no repository here" in ran.err
 
 
+@pytest.mark.slow
 def test_an_alert_comes_before_a_command_of_perfdash_toml(typed, alerts, library):
     (library[0].folder / "sub" / "perfdash.toml").write_text("[bisect]\ncommand = 'true'\n")
     ran = typed("--good", "v1.0.9", "--bad", "main", "--dry-run")

@@ -103,6 +103,7 @@ def test_what_is_skipped_costs_nothing(called, tmp_path):
     assert (case["expected_s"], case["expected_by"], case["skip_reason"]) == (0, "skipped", "too big")
 
 
+@pytest.mark.slow
 def test_a_whole_night_is_planned_at_once(command, tmp_path):
     """160 models in 12 configurations; in CPU seconds, since other work may be going on."""
     suite(tmp_path, {f"m{n}": n * 37 % 500 + 10 for n in range(160)})

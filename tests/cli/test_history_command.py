@@ -191,6 +191,7 @@ def test_a_run_lands_in_the_history_by_itself(command, tmp_path):
     assert command(*run, "--no-history", "--fail-on", "regression").code == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_excluded_shown_so_and_brought_back(command, farmed):
     wrong = "2026-01-28T01-00-00Z_farm"
     refused = command("history", "exclude", wrong)

@@ -92,6 +92,7 @@ def test_an_import(called, tmp_path):
     assert run["outcome"] == "known"
 
 
+@pytest.mark.slow
 def test_an_export_pruning_and_a_merge(command, farmed):
     exported = printed(command("history", "export", "all.csv", "--since", "2026-01-29", "--json"))
     assert exported == {"file": "all.csv", "format": "csv", "runs": 2, "results": 48}
@@ -170,6 +171,7 @@ def test_a_bisection_that_is_marked(called, tmp_path):
     assert " is marked bad. To continue: perfdash bisect --resume " in text.out
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_bisection(called, tmp_path):
     for version in ("1.0", "1.1", "1.2"):
         (tmp_path / f"lib-{version}-py3-none-any.whl").touch()

@@ -194,6 +194,7 @@ def test_a_locked_comment_issue_does_not_hold_up_the_issues_of_regressions(post,
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, []), (410, ["--json"])])
+@pytest.mark.slow
 def test_a_deleted_comment_issue_does_not_hold_up_the_issues_of_regressions(
     post, hub, tmp_path, status, words
 ):

@@ -81,6 +81,7 @@ def test_no_run_at_all(command):
     assert "no run 'last'" in result.err
 
 
+@pytest.mark.slow
 def test_the_digest_of_the_last_days(command, farmed):
     done = command("report", "--format", "digest")
     assert done.code == 0

@@ -59,6 +59,7 @@ def test_a_shift_of_the_host_fixes_no_regression_once_it_is_dated(quick, from_ni
 
 
 @pytest.mark.parametrize(("from_night", "factor"), [(32, 1.06), (32, 0.92), (47, 1.08)])
+@pytest.mark.slow
 def test_a_regression_is_fixed_where_the_host_has_shifted(quick, from_night, factor):
     runs = farm(58, change=shifted(from_night, factor, slower("model05", 44, 1.09, until=52)))
     _, states = judged(quick, runs, first=44)

@@ -233,6 +233,7 @@ def test_a_cause_of_two_testbeds_has_for_each_the_runs_of_its_own(store):
         assert seen.attribution == LIBRARY
 
 
+@pytest.mark.slow
 def test_failures_are_apart_and_by_their_status(store):
     def statuses(night, name):
         if night >= 35 and name in ("model00", "model01"):
@@ -247,6 +248,7 @@ def test_failures_are_apart_and_by_their_status(store):
     ]
 
 
+@pytest.mark.slow
 def test_the_number_of_a_cause_is_its_oldest_alerts(store):
     (cause,) = causes_of(store, farm(36, change=slower((0, 5, 28, 1.14))))
     assert cause.id == min(member.alert.id for member in cause.members)

@@ -330,6 +330,7 @@ def test_the_noisiest_series_come_first_with_what_each_shows(quick):
     assert usual.least[2] == pytest.approx(0.02, abs=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_promised_after_five_nights_is_found(quick):
     runs = farm(45, noise=0.02, seed=4)
     begin(quick, runs[:40])

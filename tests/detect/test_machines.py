@@ -277,6 +277,7 @@ def test_a_failure_of_one_machine_of_a_run_is_one_alert_while_its_case_changes_m
     assert (alert.kind, states) == (kind, ["new", "confirmed", "open", "fixed"])
 
 
+@pytest.mark.slow
 def test_a_regression_is_found_on_whatever_machine_of_the_run_a_case_is(store):
     def slower(night, name, values):
         if name == "model03" and night >= MOVED:

@@ -648,6 +648,7 @@ def test_all_spells_of_a_change_that_came_back_stay_out_of_the_baseline(quick):
     assert masked == [*range(28, 34), *range(42, 48)]
 
 
+@pytest.mark.slow
 def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(quick):
     def change(night, name, values):
         if name == "model05" and 31 <= night < 31 + JUDGED_NIGHTS:

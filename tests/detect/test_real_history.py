@@ -114,6 +114,7 @@ def test_rounds_are_stored_once_and_judged(player, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "grown"), [("memory", 2 << 20), ("slower", 0), ("break", 0)])
+@pytest.mark.slow
 def test_planted_modules_give_the_same_answers(player, kind, grown):
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(8, 8).eval()

@@ -84,6 +84,7 @@ def test_a_failure_is_one_alert_where_one_machine_is_always_judged_late(quick, k
     assert bad.name == (first if broken[0] else second).run.name
 
 
+@pytest.mark.slow
 def test_a_late_run_raises_no_alert_of_a_number(quick):
     first = farm(30, change=slower("model03", 25, 1.3))
     second = [on_second_machine(night) for night in farm(30, seed=1)]

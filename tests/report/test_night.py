@@ -232,6 +232,7 @@ def test_a_case_that_is_seldom_measured_is_at_the_level_of_its_machine_as_all_ot
 
 
 @pytest.mark.parametrize("jobs", [12, 25])
+@pytest.mark.slow
 def test_of_a_night_of_many_runs_each_is_compared_with_the_runs_of_its_setting(tmp_path, jobs):
     changed = farm(7, models=2, change=slower("model01", 6, 1.5))
     healthy = farm(7, models=2, seed=1)
@@ -391,6 +392,7 @@ def test_a_quiet_night(history_nights):
     assert "25 runs before it" in history_nights[25].against
 
 
+@pytest.mark.slow
 def test_a_regression_has_its_size_its_interval_and_its_builds(history_nights):
     ((model, description),) = of(history_nights[28], REGRESSION)
     assert (model, description) == ("model03", "compiled latency")
@@ -763,6 +765,7 @@ def test_a_change_came_in_the_week_of_the_night_that_first_showed_it(tmp_path):
 
 
 @pytest.mark.parametrize(("day", "is_listed"), [(9, True), (24, False)], ids=["merged later", "an archive"])
+@pytest.mark.slow
 def test_a_night_that_the_history_got_after_the_digest_is_in_the_next_one(tmp_path, day, is_listed):
     """The night of the 9th ended at 5 o'clock; `day`: when the history got it, at 9 o'clock."""
     nights = farm(10, 4)

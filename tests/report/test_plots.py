@@ -238,6 +238,7 @@ def test_odd_names_are_shown_and_well_formed():
 
 
 @given(st.text())
+@pytest.mark.slow
 def test_a_name_is_drawn_with_glyphs_that_there_are(text):
     plain = shown(text)
     assert len(plain) <= 44

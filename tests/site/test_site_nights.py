@@ -120,6 +120,7 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
     assert "back where it was before" in page(site(), "index.html").text
 
 
+@pytest.mark.slow
 def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch):
     names = [f"model{k}" for k in range(8)]
     fill(store, range(20), names=names)
@@ -202,6 +203,7 @@ def test_what_happened_to_a_cause_has_days_also_after_a_run_was_renamed(store):
     assert all(date.fromisoformat(day) for day in days)
 
 
+@pytest.mark.slow
 def test_a_crash_of_one_model_on_another_machine_is_not_what_is_open_for_good(store, site):
     nights = [night(number) for number in range(28)]
     case = Case("timm", "resnet18")

@@ -304,6 +304,7 @@ def test_a_line_that_never_moved_is_a_sentence(store, site):
     assert drawn == ["speedup", "backend_ms", "eager_ms", "backend_peak_bytes"]
 
 
+@pytest.mark.slow
 def test_a_suite_of_which_no_night_is_left(store, site):
     take_in(store, [run(str(FIRST), [result(Case("gone", "net"))])])
     fill(store, range(1, 130))
@@ -574,6 +575,7 @@ def test_runs_of_two_kinds_are_compared_each_with_its_own(store, site):
     assert "Not measured" not in page(folder, "beds/*/models/*swin*float32*.html").text
 
 
+@pytest.mark.slow
 def test_what_is_long_gone_has_its_page_still(store, site):
     take_in(store, [night(0, [*NAMES, "gone"])])
     fill(store, range(1, 130))
@@ -585,6 +587,7 @@ def test_what_is_long_gone_has_its_page_still(store, site):
     assert "1 case not measured on the last night" in suite
 
 
+@pytest.mark.slow
 def test_a_page_alone_is_the_same_as_among_all(store):
     """As a server makes it."""
     fill(store, range(130))

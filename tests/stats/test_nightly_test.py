@@ -582,6 +582,7 @@ def test_the_p_of_one_night_holds():
             assert np.mean(p <= level) >= level / 4 or level < 0.01, "honest, not merely timid"
 
 
+@pytest.mark.slow
 def test_a_month_with_re_measurement(simulation):
     tally = simulation.Tally()
     simulation.month(np.random.default_rng(20), tally, "gaussian", 0.03, 0.1, series=600)

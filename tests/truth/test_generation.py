@@ -29,8 +29,12 @@ def results(tmp_path_factory):
 
 
 def test_prefill_and_decode_are_timed_apart(tmp_path):
-    # On a busy machine a few samples of 100 ms may all be disturbed, and then no parts are known.
-    result = run(tmp_path, "waits", quickly=False)["waits", 2]
+    for number in range(3):  # on a busy machine all samples of a side may be disturbed: then it has no parts
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        result = run(folder, "waits", quickly=False)["waits", 2]
+        if set(result.parts_ms) == {"eager", "backend"}:
+            break
     assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
         parts = result.parts_ms[side]

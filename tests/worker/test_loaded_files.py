@@ -70,6 +70,7 @@ def test_what_the_user_wrote_is_the_model_and_the_back_end(tmp_path):
     assert loaded_files.of_user(SimpleNamespace(), SimpleNamespace(backend="inductor")) == {}
 
 
+@pytest.mark.slow
 def test_a_file_is_read_once(monkeypatch, tmp_path):
     path, kept = tmp_path / "a.py", tmp_path / "kept"
     path.write_text("one")

@@ -80,6 +80,7 @@ def test_nightlies_by_date(tmp_path, where):
         source.revisions("2026-11-01", "2026-11-02")
 
 
+@pytest.mark.slow
 def test_wheels_have_to_be_somewhere(tmp_path, where):
     for links, message in ((None, "say where the wheels are"), (str(tmp_path / "x"), "no such folder")):
         with pytest.raises(UsageError, match=message):
