@@ -57,10 +57,12 @@ def summary(plans: dict[str, dict[str, Any]], times: int) -> str:
 def origin(told_by: list[str]) -> str:
     """Where the hours come from. A suite says one cost a model, whatever the dtype, device and threads."""
     words = {
+        "history": "as it took in earlier nights",
         "run": "as the run of --costs took",
         "suite": "as the suite says of the model on another machine (--costs RUN: as it took here)",
         "mean of the others": "unknown, and guessed",
     }
+    told_by = ["mean of the others" if by == "guess" else by for by in told_by]
     counts = [f"{told_by.count(by)} {said}" for by, said in words.items() if by in told_by]
     return f"Where the hours come from: cases {'; '.join(counts)}"
 

@@ -328,9 +328,10 @@ def test_a_bisection_that_is_running_is_left_alone(stage):
 
 
 def test_dry_run_measures_nothing(stage):
+    case = {"suite": "s", "model": "m", "dtype": "float32"}
+    known_by = ("suite", "history", "guess")
     plan = {
-        "cases": [{"case": {"suite": "s", "model": "m", "dtype": "float32"}, "skip_reason": None,
-                   "expected_by": "suite"}],
+        "cases": [{"case": case, "skip_reason": None, "expected_by": by} for by in known_by],
         "shards": [{"shard": "1/1", "cases": 1, "hours": 2.0}], "hours": {"work": 2.0},
     }  # fmt: skip
     perfdash = stage.venv / "bin" / "perfdash"
@@ -338,6 +339,10 @@ def test_dry_run_measures_nothing(stage):
     done = stage.night("--dry-run", "--devices", "cpu,cuda", "--base-runs", "2")
     assert done.code == 0, done.out
     assert "About 8.0 hours of work; on 1 machine the last is done after about 8.0 hours" in done.out
+    origin = done.out.split("Where the hours come from: ")[1]
+    assert [part.split()[1] for part in origin.removeprefix("cases ").splitlines()[0].split("; ")] == [
+        "as", "as", "unknown,"
+    ], origin  # fmt: skip
     calls = stage.calls()
     assert all("--dry-run --json" in call for call in calls)
     assert not any("--line" in call for call in calls)

@@ -214,13 +214,3 @@ def test_a_crash_of_one_model_on_another_machine_is_not_what_is_open_for_good(st
     assert "0%, 0/1 pass" in html
     assert "verdict same" in html
     assert "Nothing is known to be worse" in html
-
-
-@pytest.mark.parametrize("status", ["infra_error", "pass_due_to_skip"])
-def test_a_night_without_a_case_that_was_checked_is_not_counted_as_failing(store, site, status):
-    take_in(store, [run(str(FIRST), [result(Case("timm", name), status=status) for name in NAMES])])
-    judge_new(store)
-    html = (site() / "index.html").read_text()
-    assert "cases pass" not in html
-    assert "verdict same" in html
-    assert "Nothing is known to be worse" in html
