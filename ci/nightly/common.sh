@@ -117,7 +117,7 @@ python_of() { # RUN
   echo "${listed:-$(measured_python)}"
 }
 
-# The runs that are told of, a folder a line: merged ones in place of their shards. Another agent of Jenkins may have
+# The runs to report and post, a folder a line: merged ones in place of their shards. Another agent of Jenkins may have
 # made the list: what lies in its folder of the night lies in that of this one, too.
 told_runs() {
   local run night="${PERFDASH_NIGHTLY##*/}"

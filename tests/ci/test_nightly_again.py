@@ -255,7 +255,7 @@ def test_a_stage_that_is_repeated_takes_other_parameters(stage):
         assert done.code == 0, done.out
         assert [call for call in stage.calls("post") if "--dry-run" in call]
         stage.night("--resume", "last", *words, "--post", "no")
-    # What is repeated anyway is told with them, too.
+    # A stage that is repeated anyway takes them, too.
     (done.folder / "detect.done").unlink()
     stage.calls()
     assert stage.night("--resume", "last", *post).code == 0
