@@ -18,6 +18,7 @@ from perfdash.records import Case, Job, Status
 from tests.lazy import lazy
 
 torch = lazy("torch")
+capabilities = lazy("perfdash.worker.capabilities")
 device = lazy("perfdash.worker.device")
 failures = lazy("perfdash.worker.failures")
 latency_sampling = lazy("perfdash.worker.latency_sampling")
@@ -51,6 +52,18 @@ def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, 
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert "give --tf32 instead" in device.environment_complaint("cuda")
     assert device.environment_complaint("cpu") is None
+
+
+def test_a_run_on_the_cpu_does_not_ask_for_the_gpus_of_the_machine(monkeypatch):
+    """On a host with a broken GPU, NVML counts it, and CUDA does not start."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", Mock(side_effect=RuntimeError("CUDA unknown error")))
+    emit = Mock()
+    capabilities.probe(replace(JOB, case=Case("s", "m", backend="eager")), emit)
+    emit.assert_called_once_with("probed", complaints=[], cuda=[])
+    with pytest.raises(RuntimeError, match="CUDA unknown error"):
+        capabilities.probe(replace(JOB, case=Case("s", "m", backend="eager", device="cuda")), emit)
 
 
 TRACE = [
