@@ -351,7 +351,8 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     environment = info.environment
     setting, case_settings = setting_of_options(info.configuration)
     setting |= _of_slots(info)
-    if environment.get("gpus"):
+    # An earlier perfdash recorded the GPUs of the host also for runs on the CPU.
+    if environment.get("gpus") and info.configuration.get("device") != "cpu":
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
 

@@ -84,6 +84,8 @@ def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], ru
 
     Of the interpreter what would end a run (interpreter_changes) counts, since its other cases are of it.
     """
+    if not now.get("gpus"):  # of a run on the CPU an earlier perfdash recorded the GPUs of the host
+        then = {**then, "gpus": now.get("gpus")}
     changes = differences(*(fingerprint({**environment, "worker": {}}) for environment in (then, now)))
     changes += interpreter_changes(then.get("worker") or {}, now.get("worker") or {}, same_imports=True)
     if changes:

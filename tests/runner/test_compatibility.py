@@ -130,6 +130,14 @@ def test_the_vector_instructions_of_torch_s_own_kernels(monkeypatch):
     ]
 
 
+def test_a_run_on_the_cpu_that_recorded_the_gpus_of_its_host_is_resumed():
+    """As an earlier perfdash did; a run on a GPU always has some (check_slots)."""
+    then = {**ENVIRONMENT, "gpus": ["H100"]}
+    compatibility.refuse_other_environment(then, ENVIRONMENT, "run")
+    with pytest.raises(MachineError, match=r"gpus: \['H100'\] \| \['H200'\]"):
+        compatibility.refuse_other_environment(then, {**ENVIRONMENT, "gpus": ["H200"]}, "run")
+
+
 GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}
 
 
