@@ -33,7 +33,11 @@ def precision(monkeypatch):
     for name in device.TF32_OVERRIDES:
         monkeypatch.delenv(name, raising=False)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
+    switches = device.precision_switches()
+    before = [switch.fp32_precision for switch in switches]
     yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.fp32_precision = value
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
@@ -46,6 +50,33 @@ def test_one_tf32_setting_holds_for_products_convolutions_and_other_libraries(pr
     assert os.environ.get("NVIDIA_TF32_OVERRIDE") == (None if allowed else "0")
     job = replace(JOB, tf32=allowed)
     assert onnxruntime.cuda_provider(job) == ("CUDAExecutionProvider", {"use_tf32": str(int(allowed))})
+
+
+OF_A_USER = [
+    'torch.backends.fp32_precision = "tf32"', 'torch.backends.cudnn.fp32_precision = "tf32"',
+    'torch.set_float32_matmul_precision("high")',
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", OF_A_USER)
+def test_the_tf32_setting_holds_against_the_switches_of_a_model_s_file(switch):
+    """A torch from 2.9 on has two kinds of switches, and its own calls raise where they disagree."""
+    script = f"""
+import torch
+from perfdash.worker import device
+{switch}
+for allowed in (False, True):
+    device.use_tf32(allowed)
+    read = {{switch.fp32_precision for switch in device.precision_switches()}}
+    assert read in (set(), {{"tf32" if allowed else "ieee"}}), read
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
+    with torch.backends.cudnn.flags(enabled=True):
+        pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, monkeypatch):
