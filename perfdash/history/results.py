@@ -337,6 +337,7 @@ _DEFAULTS: dict[str, Any] = {
     "line": None, "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
 }  # fmt: skip
 _SETTINGS = tuple(_DEFAULTS)
+_SELECTS_GPUS = "CUDA_VISIBLE_DEVICES"  # of the host, whose GPUs are of one kind: it changes no number
 _OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
@@ -362,6 +363,8 @@ def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]
 
     `options`: as in run.json, so that both are known before the run measures anything.
     """
+    env = {name: value for name, value in (options.get("env") or {}).items() if name != _SELECTS_GPUS}
+    options = {**options, "env": env}
     setting = {
         name: options[name] for name in _SETTINGS if name in options and options[name] != _DEFAULTS[name]
     }

@@ -110,6 +110,13 @@ def test_the_gpus_of_a_host_are_no_part_of_the_testbed_of_its_runs_on_the_cpu():
     assert settings == [{"gpus": eight}, {"gpus": seven}]
 
 
+def test_the_variable_that_selects_gpus_is_no_part_of_the_testbed():
+    """As for the shell's: GPUs of one kind are one class, and another of them may be free tonight."""
+    env = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert results.setting_of_options({"env": env}) == ({}, "")
+    assert results.setting_of_options({"env": {**env, "A": "1"}}) == ({"env": {"A": "1"}}, "")
+
+
 def with_gpus(night, *gpus):
     return replace(night, run=replace(night.run, setting={"gpus": list(gpus)}))
 
@@ -141,6 +148,26 @@ def test_alerts_of_the_cpu_go_on_where_an_earlier_perfdash_recorded_the_gpus(add
             (alert,) = alert_store.load(connection)
             assert connection.execute(sa.select(schema.testbeds.c.id)).scalars().all() == [1]
     assert (alert.state, alert.testbed_id) == (alert_store.OPEN, 1)
+
+
+@pytest.mark.parametrize("other", [{}, {"env": {"A": "1"}}], ids=["alone", "beside another variable"])
+def test_alerts_go_on_where_an_earlier_perfdash_recorded_the_variable_that_selects_gpus(address, other):
+    nights = farm(10, 4, statuses=crashes)
+    for day, night in enumerate(nights):
+        env = {"CUDA_VISIBLE_DEVICES": str(day // 4), **other.get("env", {})} if day < 8 else None
+        setting = {"env": env} if env else other
+        nights[day] = replace(night, run=replace(night.run, setting=setting))
+    with open_store(address) as store:
+        judge_nights(store, nights[:8], 7)
+        as_revision_0012(store)
+    with open_store(address) as store:
+        take_in(store, nights[8:])
+        judge_new(store)
+        with store.read() as connection:
+            (bed,) = {line.testbed_id for line in list_runs(connection)}
+            assert connection.execute(sa.select(schema.testbeds.c.setting)).scalars().all() == [other]
+            (alert,) = alert_store.load(connection, testbed_id=bed)
+    assert alert.state == alert_store.OPEN
 
 
 def test_runs_on_the_gpu_keep_their_testbed(address):

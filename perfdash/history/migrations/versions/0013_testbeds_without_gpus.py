@@ -1,7 +1,7 @@
-"""Runs on the CPU belong to the testbed without the GPUs of their host, with their alerts and acts.
+"""The testbed of a run on the CPU has no GPUs, and no testbed has the variable that selects GPUs.
 
-The GPUs of a host were part of the testbed of all its runs, so that the history of the CPU ended where one of
-them was lost.
+The history of the CPU ended where a GPU was lost, and with --env CUDA_VISIBLE_DEVICES each GPU had a testbed.
+The runs move with their alerts and acts.
 """
 
 import hashlib
@@ -17,6 +17,10 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
+_SELECTS_GPUS = "CUDA_VISIBLE_DEVICES"
+_OPTIONS_OF_CASES = {
+    "bind_memory", "compile_mode", "env", "inductor_config", "optimizer", "sizes", "sizes_of", "tf32",
+}  # fmt: skip
 _testbeds = sa.table(
     "testbeds", sa.column("id"), sa.column("digest"), sa.column("host_class"), sa.column("setting", sa.JSON)
 )
@@ -33,26 +37,32 @@ _acts = sa.table("acts", sa.column("id"), sa.column("testbed_id"), sa.column("ru
 def upgrade() -> None:
     connection = op.get_bind()
     for bed in connection.execute(sa.select(_testbeds)).all():
+        setting, options = dict(bed.setting), set(bed.setting) & _OPTIONS_OF_CASES
+        # Beside other options of a case the run may now equal a configuration: such testbeds stay.
+        if options == {"env"} and _SELECTS_GPUS in setting["env"]:
+            env = {name: value for name, value in setting.pop("env").items() if name != _SELECTS_GPUS}
+            _move(connection, bed, {**setting, "env": env} if env else setting, only_cpu=False)
+    for bed in connection.execute(sa.select(_testbeds)).all():
         if "gpus" in bed.setting:
-            _move_cpu_runs(connection, bed)
+            setting = {name: value for name, value in bed.setting.items() if name != "gpus"}
+            _move(connection, bed, setting, only_cpu=True)
 
 
-def _move_cpu_runs(connection: sa.Connection, bed: Any) -> None:
-    """Move the runs on the CPU to the testbed without GPUs; those on a GPU stay."""
+def _move(connection: sa.Connection, bed: Any, setting: dict[str, Any], only_cpu: bool) -> None:
+    """Move the runs of a testbed, or `only_cpu` those on the CPU, to the testbed with another setting."""
     in_bed = _runs.c.testbed_id == bed.id
     on_cpu, on_gpu = _runs_of(_cases.c.device == "cpu"), _runs_of(_cases.c.device != "cpu")
 
     def has_run(of_device: sa.ColumnElement[bool]) -> bool:
         return connection.execute(sa.select(_runs.c.id).where(in_bed, of_device).limit(1)).first() is not None
 
-    if not has_run(_runs.c.id.in_(on_cpu)):
+    if only_cpu and not has_run(_runs.c.id.in_(on_cpu)):
         return
-    only_cpu = not has_run(_runs.c.id.in_(on_gpu))
-    setting = {name: value for name, value in bed.setting.items() if name != "gpus"}
+    is_whole = not (only_cpu and has_run(_runs.c.id.in_(on_gpu)))
     digest = _digest([bed.host_class, setting])
     query = sa.select(_testbeds.c.id).where(_testbeds.c.digest == digest)
     target = connection.execute(query).scalar()
-    if target is None and only_cpu:
+    if target is None and is_whole:
         of_bed = sa.update(_testbeds).where(_testbeds.c.id == bed.id)
         connection.execute(of_bed.values(digest=digest, setting=setting))
         return
@@ -73,9 +83,9 @@ def _move_cpu_runs(connection: sa.Connection, bed: Any) -> None:
         (_runs, _runs.c.id.in_(on_cpu)),
     ):
         of_bed = sa.update(table).where(table.c.testbed_id == bed.id)
-        connection.execute((of_bed if only_cpu else of_bed.where(moved)).values(testbed_id=target))
+        connection.execute((of_bed if is_whole else of_bed.where(moved)).values(testbed_id=target))
     _move_marks(connection, bed.id, target)
-    if only_cpu:
+    if is_whole:
         connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
 
 
