@@ -153,6 +153,27 @@ def test_numbers_of_unlike_gpus_are_not_mixed():
     assert compatibility.differences(first, changed()) == [], "recorded without NVML"
 
 
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ({"host": "farm", "gpu": "GPU-5", "cores": [3]}, "slots on farm (GPU-0) and farm (GPU-5) are not"),
+        ({"host": "farm-b", "gpu": "GPU-5", "cores": [3]}, "slots on farm and farm-b are not"),
+    ],
+)
+def test_the_slots_that_are_not_alike_are_named(where, named):
+    first = {"host": "farm", "gpu": "GPU-0", "cores": [2]}
+    worker = {**ENVIRONMENT["worker"], "missing": {}, "cuda_initialized": False}
+    slots = [
+        {"environment": {**ENVIRONMENT, "worker": worker, "gpu_facts": {**GPU, "power_limit_w": watts}},
+         "where": place, "probes": [{"complaints": [], "cuda": ["H100"]}]}
+        for watts, place in ((700.0, first), (650.0, where))
+    ]  # fmt: skip
+    with pytest.raises(MachineError) as refused:
+        compatibility.check_slots(slots, [PLANNED])
+    assert named in str(refused.value)
+    assert "gpu power_limit_w: 700.0 | 650.0" in str(refused.value)
+
+
 def test_on_a_gpu_inductor_needs_a_c_compiler(monkeypatch, tmp_path):
     case = replace(PLANNED, case=Case("s", "m", device="cuda"), skip_reason=None)
     settings = RunSettings(device="cuda")
