@@ -71,5 +71,5 @@ echo "Setting up $venv (the first time takes some minutes) ..."
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 # torch and torchvision come together, from one place: a mismatch does not import.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-  --constraint ci/constraints.txt --editable '.[torchbench,techniques,cluster,parquet,postgres,serve,test]'
+  --constraint ci/constraints.txt --editable '.[torchbench,techniques,gpu,cluster,parquet,postgres,serve,test]'
 echo "$inputs" > "$stamp"

@@ -337,6 +337,7 @@ _DEFAULTS: dict[str, Any] = {
     "line": None, "optimizer": None, "sizes": None, "sizes_of": None, "tf32": None, "weights": "random",
 }  # fmt: skip
 _SETTINGS = tuple(_DEFAULTS)
+_SELECTS_GPUS = "CUDA_VISIBLE_DEVICES"  # of the host, whose GPUs are of one kind: it changes no number
 _OF_THE_RUN = ("allocator", "line", "weights")  # of these: no configuration sets them
 
 
@@ -351,7 +352,8 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any], str]:
     environment = info.environment
     setting, case_settings = setting_of_options(info.configuration)
     setting |= _of_slots(info)
-    if environment.get("gpus"):
+    # An earlier perfdash recorded the GPUs of the host also for runs on the CPU.
+    if environment.get("gpus") and info.configuration.get("device") != "cpu":
         setting["gpus"] = environment["gpus"]
     return str(environment.get("host_class") or f"host {info.host}"), setting, case_settings
 
@@ -361,6 +363,8 @@ def setting_of_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]
 
     `options`: as in run.json, so that both are known before the run measures anything.
     """
+    env = {name: value for name, value in (options.get("env") or {}).items() if name != _SELECTS_GPUS}
+    options = {**options, "env": env}
     setting = {
         name: options[name] for name in _SETTINGS if name in options and options[name] != _DEFAULTS[name]
     }

@@ -84,6 +84,8 @@ def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], ru
 
     Of the interpreter what would end a run (interpreter_changes) counts, since its other cases are of it.
     """
+    if not now.get("gpus"):  # of a run on the CPU an earlier perfdash recorded the GPUs of the host
+        then = {**then, "gpus": now.get("gpus")}
     changes = differences(*(fingerprint({**environment, "worker": {}}) for environment in (then, now)))
     changes += interpreter_changes(then.get("worker") or {}, now.get("worker") or {}, same_imports=True)
     if changes:
@@ -157,9 +159,12 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
     for introduction in introductions:
         changes = differences(first, fingerprint(introduction["environment"]))
         if changes:
-            hosts = [slot["where"]["host"] for slot in (introductions[0], introduction)]
+            slots = [slot["where"] for slot in (introductions[0], introduction)]
+            places = [slot["host"] for slot in slots]
+            if places[0] == places[1]:  # of several GPUs one may be unlike
+                places = [f"{slot['host']} ({slot.get('gpu') or slot['cores']})" for slot in slots]
             raise MachineError(
-                f"slots on {hosts[0]} and {hosts[1]} are not alike, "
+                f"slots on {places[0]} and {places[1]} are not alike, "
                 f"and their numbers are never mixed:\n{as_lines(changes)}"
             )
         hello = introduction["environment"]["worker"]

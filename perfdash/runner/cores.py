@@ -344,9 +344,10 @@ class Locks:
             if locks:
                 return locks
             if _holder_is_alive(taken) or time.monotonic() > deadline:
+                by = holder(taken)
                 raise CoresTaken(
-                    f"{taken} is being measured on by {holder(taken)}; wait for it (--wait 2h), end it, or "
-                    "take other cores (--cores)",
+                    f"{taken} is being measured on by {by}; wait for it (--wait 2h), end it, or "
+                    f"{_other_place(taken, names, by)}",
                     names,
                 )
             time.sleep(0.1)
@@ -382,6 +383,19 @@ class Locks:
         for lock in self._sockets:
             lock.close()
         self._sockets.clear()
+
+
+def _other_place(taken: str, names: Sequence[str], by: str) -> str:
+    """What to do where another run, with its command in `by`, holds the lock `taken` of those in `names`."""
+    if taken.startswith("gpu "):
+        return "take another GPU (CUDA_VISIBLE_DEVICES)"
+    other_cores = "take other cores (--cores)"
+    if not (any(name.startswith("gpu ") for name in names) or re.search(r"--device[ =]cuda", by)):
+        return other_cores
+    return (
+        f"{other_cores}. A run on a GPU takes all cores, to compile on them: start that run with --cores, so "
+        "that it leaves some"
+    )
 
 
 def core_names(cores: Iterable[int]) -> list[str]:

@@ -20,6 +20,10 @@ from perfdash.runner.gpus import Nvml, open_nvml
 
 EVERY_S = 0.5
 _PHASES = ("latency", "sizes")  # in which pairs are sampled
+NO_MONITOR = (
+    "WARNING: NVML does not report this GPU: throttling, other programs and its faults are not noticed. "
+    "Install nvidia-ml-py into the environment of perfdash; `perfdash doctor` checks it."
+)
 FREE_S = 30.0  # for the driver to take back the memory of a process that was ended
 
 # NVML's bits of clock event reasons (nvml.h). Those of the first table are no part of what a case does; the

@@ -193,7 +193,8 @@ class Session:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         introductions = self.executor.introduce(planned)
         compatibility.check_slots(introductions, planned)
-        for note in itertools.chain(*(introduction.get("notes", ()) for introduction in introductions)):
+        notes = itertools.chain(*(introduction.get("notes", ()) for introduction in introductions))
+        for note in dict.fromkeys(notes):  # slots may have the same
             self.watcher.say(note)
         environment = introductions[0]["environment"]
         if self.info.environment:

@@ -25,7 +25,7 @@ from perfdash.runner import compatibility, gpus, host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.case_status import is_measured, spoils_gpu
 from perfdash.runner.cores import Locks, core_names, every_slot
-from perfdash.runner.gpu_monitor import GpuMonitor, open_monitor, sharing_warning
+from perfdash.runner.gpu_monitor import NO_MONITOR, GpuMonitor, open_monitor, sharing_warning
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.notebook_model import NotebookModel
@@ -181,7 +181,7 @@ class Slot:
             "vector_isa": None if hopeless or unloadable else self._vector_isa(possible, facts["cpu_flags"]),
         }
         monitor = self._gpu_monitor()
-        warning = sharing_warning(monitor) if monitor else None
+        warning = sharing_warning(monitor) if monitor else NO_MONITOR if self.gpu else None
         return {
             "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
             "notes": [warning] if warning else [],

@@ -14,8 +14,10 @@ from perfdash.worker import compiler_caches, device, failures, loaded_files, reg
 
 
 def probe(job: Job, emit: Callable[..., None]) -> None:
-    """Emit the complaints about the job's device, dtype and options, and the names of the GPUs."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    """Emit the complaints about the job's device, dtype and options, and for a GPU's job the GPUs' names."""
+    # Asking for a name starts CUDA, which fails on a broken GPU: that must not end a run on the CPU.
+    on_gpu = job.case.device == "cuda" and torch.cuda.is_available()
+    gpus = range(torch.cuda.device_count()) if on_gpu else ()
     emit("probed", complaints=complaints(job), cuda=[torch.cuda.get_device_name(index) for index in gpus])
 
 

@@ -453,8 +453,9 @@ class CaseProcess:
             self.seed()
             self.frames = structure.Frames()
 
+        compilers = self.job.inductor_config.get("compile_threads")
         self.compiled_step, figures, capture = compilation.captured_first_call(
-            begin, make_step, self.device.synchronize, count_constants, self.job.compile_cores
+            begin, make_step, self.device.synchronize, count_constants, self.job.compile_cores, compilers
         )
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)

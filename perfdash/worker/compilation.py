@@ -36,13 +36,16 @@ def captured_first_call(
     synchronize: Callable[[], None],
     after_two: Callable[[], None] = lambda: None,
     cores: Collection[int] = (),
+    compilers: Optional[int] = None,
 ) -> Any:
     """first_call on these cores, if any, and what was captured; returns (step, figures, capture).
+
+    `compilers`: the number of them that the options of inductor ask for (on_cores).
 
     `begin` is called before each attempt: with False before the first, with True where a step raised
     BeginAnew and all that its attempt has left is to go.
     """
-    with on_cores(cores) as number:
+    with on_cores(cores, compilers) as number:
         if cores:
             start_compilers(number)
         begin(False)
@@ -110,9 +113,10 @@ def first_call(
 
 
 @contextlib.contextmanager
-def on_cores(cores: Collection[int]) -> Iterator[int]:
+def on_cores(cores: Collection[int], compilers: Optional[int] = None) -> Iterator[int]:
     """Run the block on more cores than the case's own, with as many compilers; yields their number.
 
+    A user's number holds instead: `compilers`, from the options of inductor, or that of torch's variable.
     Without `cores` nothing changes. Triton's compilers are processes that import torch first: they are
     started before the block, as importing torch starts them for a user.
     """
@@ -123,10 +127,11 @@ def on_cores(cores: Collection[int]) -> Iterator[int]:
     import torch._inductor.config as inductor_config
 
     linux.bind_threads(cores)
-    threads = inductor_config.compile_threads
-    inductor_config.compile_threads = len(cores)
+    threads = compilers or inductor_config.compile_threads
+    number = compilers or int(os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") or len(cores))
+    inductor_config.compile_threads = number
     try:
-        yield len(cores)
+        yield number
     finally:
         inductor_config.compile_threads = threads
         linux.bind_threads(before)

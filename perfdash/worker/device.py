@@ -298,8 +298,24 @@ class Cuda:
         return torch.cuda.max_memory_allocated() - own, torch.cuda.max_memory_reserved() - own
 
 
+def precision_switches() -> list[Any]:
+    """The modules of torch with an `fp32_precision`, the general one first; none before torch 2.9.
+
+    That of matrix products by mkldnn is one: torch reads all for get_float32_matmul_precision.
+    """
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        return []
+    cudnn = backends.cudnn
+    return [backends, backends.cuda.matmul, cudnn, cudnn.conv, cudnn.rnn, backends.mkldnn.matmul]
+
+
 def use_tf32(allowed: bool) -> None:
     """Allow or forbid TF32 in matrix products and convolutions alike; torch allows it in the latter alone."""
+    # Those that a model's file has set must not stay: TF32 would be on in a part of the operators, and torch
+    # raises where it reads switches of both kinds that disagree.
+    for switch in precision_switches():
+        switch.fp32_precision = "tf32" if allowed else "ieee"
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
     if not allowed:  # TensorRT under ONNX Runtime has no other switch

@@ -100,3 +100,8 @@ def test_no_debian(tmp_path):
     )
     assert done.returncode == 3
     assert "no apt-get here; install what it would by hand: ca-certificates g++" in done.stderr
+
+
+def test_the_environment_of_a_nightly_has_nvml():
+    """Without it no run on a GPU notices throttling, other programs and faults."""
+    assert "gpu" in SCRIPT.read_text().split("--editable '.[")[1].split("]")[0].split(",")

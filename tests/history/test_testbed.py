@@ -1,9 +1,19 @@
-"""Which runs are of one testbed, by how many cases they measured side by side."""
+"""Which runs are of one testbed, by how many cases they measured side by side, and on which GPUs."""
+
+from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
-from perfdash.history import results
+from perfdash.detect import curation
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import acts, alert_store, results, schema
+from perfdash.history.ingest import replaced_since_judged, take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
 from perfdash.records import RunInfo
+from tests.detect.simulated import farm, judge_nights
+from tests.history.made import case, row, run
 
 
 def slots(count: int, threads: int = 1, host: str = "farm") -> list[dict]:
@@ -84,3 +94,121 @@ def test_a_run_whose_sessions_differ_has_a_testbed_of_its_own():
         "side_by_side": 15,
         "side_by_side_of": {"1 thread": [15], "8 bound threads": [1, 2]},
     }
+
+
+def of_device(device: str, gpus: list[str]) -> RunInfo:
+    made = info()
+    return replace(made, configuration={"device": device}, environment={**made.environment, "gpus": gpus})
+
+
+def test_the_gpus_of_a_host_are_no_part_of_the_testbed_of_its_runs_on_the_cpu():
+    eight, seven = ["H100"] * 8, ["H100"] * 7
+    assert {str(results.testbed(of_device("cpu", gpus))) for gpus in (eight, seven, [])} == {
+        str(results.testbed(info()))
+    }
+    settings = [results.testbed(of_device("cuda", gpus))[1] for gpus in (eight, seven)]
+    assert settings == [{"gpus": eight}, {"gpus": seven}]
+
+
+def test_the_variable_that_selects_gpus_is_no_part_of_the_testbed():
+    """As for the shell's: GPUs of one kind are one class, and another of them may be free tonight."""
+    env = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert results.setting_of_options({"env": env}) == ({}, "")
+    assert results.setting_of_options({"env": {**env, "A": "1"}}) == ({"env": {"A": "1"}}, "")
+
+
+def with_gpus(night, *gpus):
+    return replace(night, run=replace(night.run, setting={"gpus": list(gpus)}))
+
+
+def as_revision_0012(store):
+    """Nothing but the contents of the tables has changed since then."""
+    with store.write() as connection:
+        connection.execute(sa.text("update perfdash_version set version_num = '0012'"))
+
+
+def crashes(night, name):
+    return "crash" if name == "model01" and night >= 6 else "pass"
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["a GPU came", "always had GPUs"])
+def test_alerts_of_the_cpu_go_on_where_an_earlier_perfdash_recorded_the_gpus(address, before):
+    nights = farm(10, 4, statuses=crashes)
+    earlier = [night if before and day < 2 else with_gpus(night, "H100") for day, night in enumerate(nights)]
+    with open_store(address) as store:
+        judge_nights(store, earlier[:8], 6)
+        with store.read() as connection:
+            assert len({line.testbed_id for line in list_runs(connection)}) == 1 + before
+        as_revision_0012(store)
+    with open_store(address) as store:
+        take_in(store, nights[8:])
+        judge_new(store)
+        with store.read() as connection:
+            assert {line.testbed_id: line.setting for line in list_runs(connection)} == {1: {}}
+            (alert,) = alert_store.load(connection)
+            assert connection.execute(sa.select(schema.testbeds.c.id)).scalars().all() == [1]
+    assert (alert.state, alert.testbed_id) == (alert_store.OPEN, 1)
+
+
+@pytest.mark.parametrize("other", [{}, {"env": {"A": "1"}}], ids=["alone", "beside another variable"])
+def test_alerts_go_on_where_an_earlier_perfdash_recorded_the_variable_that_selects_gpus(address, other):
+    nights = farm(10, 4, statuses=crashes)
+    for day, night in enumerate(nights):
+        env = {"CUDA_VISIBLE_DEVICES": str(day // 4), **other.get("env", {})} if day < 8 else None
+        setting = {"env": env} if env else other
+        nights[day] = replace(night, run=replace(night.run, setting=setting))
+    with open_store(address) as store:
+        judge_nights(store, nights[:8], 7)
+        as_revision_0012(store)
+    with open_store(address) as store:
+        take_in(store, nights[8:])
+        judge_new(store)
+        with store.read() as connection:
+            (bed,) = {line.testbed_id for line in list_runs(connection)}
+            assert connection.execute(sa.select(schema.testbeds.c.setting)).scalars().all() == [other]
+            (alert,) = alert_store.load(connection, testbed_id=bed)
+    assert alert.state == alert_store.OPEN
+
+
+def test_runs_on_the_gpu_keep_their_testbed(address):
+    """With their alerts and acts, where runs on the CPU had the same one."""
+    at = {
+        device: run(f"2026-11-0{day}", [row(of=case(device=device))], setting={"gpus": ["H100"]})
+        for day, device in ((1, "cpu"), (2, "cuda"))
+    }
+    with open_store(address) as store:
+        take_in(store, list(at.values()))
+        judge_new(store)
+        with store.write() as connection:
+            on = {line.started: line for line in list_runs(connection)}
+            lines = {device: on[night.run.started] for device, night in at.items()}
+            for device, line in lines.items():
+                (case_id,) = connection.execute(
+                    sa.select(schema.cases.c.id).where(schema.cases.c.device == device)
+                ).scalars()
+                for of_case in (case_id, None):
+                    alert = {"kind": "status" if of_case else "host", "testbed_id": line.testbed_id}
+                    alert |= {"case_id": of_case, "bad_run_id": line.id, "state": alert_store.OPEN}
+                    alert |= {"direction": 1, "opened": line.started, "changed": line.started, "details": {}}
+                    connection.execute(sa.insert(schema.alerts).values(alert))
+                mark = {"judged_as": [[line.testbed_id, line.started]]}
+                connection.execute(
+                    sa.update(schema.runs).where(schema.runs.c.id == line.id).values(imported=mark)
+                )
+            alerts = {alert.bad_run_id: alert for alert in alert_store.load(connection)}
+        for line in lines.values():
+            curation.acknowledge(store, alerts[line.id].id or 0, "known")
+            curation.rename(store, line.name, f"night-{line.id}")
+        as_revision_0012(store)
+    with open_store(address) as store, store.read() as connection:
+        bed = {line.id: line.testbed_id for line in list_runs(connection)}
+        setting = {line.testbed_id: dict(line.setting) for line in list_runs(connection)}
+        for device, line in lines.items():
+            own = bed[line.id]
+            assert setting[own] == ({} if device == "cpu" else {"gpus": ["H100"]})
+            alerted = [alert.bad_run_id for alert in alert_store.load(connection, testbed_id=own)]
+            assert alerted == [line.id, line.id]
+            acted = [act.act for act in acts.load(connection, testbed_id=own)]
+            assert sorted(acted) == [acts.ACKNOWLEDGE, acts.RENAME]
+            assert replaced_since_judged(connection)[line.id] == [(own, line.started)]
+        assert len(set(bed.values())) == 2

@@ -130,6 +130,14 @@ def test_the_vector_instructions_of_torch_s_own_kernels(monkeypatch):
     ]
 
 
+def test_a_run_on_the_cpu_that_recorded_the_gpus_of_its_host_is_resumed():
+    """As an earlier perfdash did; a run on a GPU always has some (check_slots)."""
+    then = {**ENVIRONMENT, "gpus": ["H100"]}
+    compatibility.refuse_other_environment(then, ENVIRONMENT, "run")
+    with pytest.raises(MachineError, match=r"gpus: \['H100'\] \| \['H200'\]"):
+        compatibility.refuse_other_environment(then, {**ENVIRONMENT, "gpus": ["H200"]}, "run")
+
+
 GPU = {"uuid": "GPU-a", "name": "H100", "driver": "550", "power_limit_w": 700.0, "ecc": True}
 
 
@@ -143,6 +151,27 @@ def test_numbers_of_unlike_gpus_are_not_mixed():
     ]
     assert compatibility.differences(first, changed(gpu_facts={**GPU, "ecc": None})) == [], "unknown"
     assert compatibility.differences(first, changed()) == [], "recorded without NVML"
+
+
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ({"host": "farm", "gpu": "GPU-5", "cores": [3]}, "slots on farm (GPU-0) and farm (GPU-5) are not"),
+        ({"host": "farm-b", "gpu": "GPU-5", "cores": [3]}, "slots on farm and farm-b are not"),
+    ],
+)
+def test_the_slots_that_are_not_alike_are_named(where, named):
+    first = {"host": "farm", "gpu": "GPU-0", "cores": [2]}
+    worker = {**ENVIRONMENT["worker"], "missing": {}, "cuda_initialized": False}
+    slots = [
+        {"environment": {**ENVIRONMENT, "worker": worker, "gpu_facts": {**GPU, "power_limit_w": watts}},
+         "where": place, "probes": [{"complaints": [], "cuda": ["H100"]}]}
+        for watts, place in ((700.0, first), (650.0, where))
+    ]  # fmt: skip
+    with pytest.raises(MachineError) as refused:
+        compatibility.check_slots(slots, [PLANNED])
+    assert named in str(refused.value)
+    assert "gpu power_limit_w: 700.0 | 650.0" in str(refused.value)
 
 
 def test_on_a_gpu_inductor_needs_a_c_compiler(monkeypatch, tmp_path):

@@ -48,6 +48,23 @@ def test_one_at_a_time_in_one_process():
     Locks.take([NAME]).close()
 
 
+def test_a_refusal_on_a_gpu_says_what_leaves_cores_free():
+    """A run on a GPU locks all cores, to compile on them, unless it was started with --cores."""
+    core, gpu, other = f"core {NAME}", f"gpu {NAME}", f"gpu other {NAME}"
+
+    def refusal(*names):
+        with pytest.raises(CoresTaken) as refused:
+            Locks.take(names)
+        return str(refused.value)
+
+    first = Locks.take([core, gpu])
+    assert "start that run with --cores, so that it leaves some" in refusal(core, other)
+    assert "take another GPU (CUDA_VISIBLE_DEVICES)" in refusal(gpu)
+    assert "take other cores (--cores)" not in refusal(gpu)
+    assert refusal(core).endswith("take other cores (--cores)")
+    first.close()
+
+
 def test_of_another_process_however_it_ends():
     process = hold()
     with pytest.raises(MachineError, match=rf"process {process.pid} of you \(.*python"):

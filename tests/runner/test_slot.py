@@ -389,6 +389,15 @@ def test_other_programs_on_its_gpu_are_known_before_the_first_case(slot, monkeyp
     assert note.startswith("WARNING: 2 processes of other programs on GPU GPU-1")
 
 
+def test_a_run_on_a_gpu_without_nvml_says_so(slot, monkeypatch):
+    monkeypatch.setattr("perfdash.runner.slot.open_monitor", lambda uuid: None)
+    assert introduce(slot, monkeypatch, [planned("eager")])["notes"] == []
+    slot.gpu = "GPU-1"
+    (note,) = introduce(slot, monkeypatch, [planned("eager", device="cuda")])["notes"]
+    assert note.startswith("WARNING: NVML")
+    assert "nvidia-ml-py" in note
+
+
 class Monitor:
     """A monitor that counts what it is asked."""
 

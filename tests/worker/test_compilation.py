@@ -122,3 +122,16 @@ def test_more_cores_are_for_compiling_alone(monkeypatch):
         assert inductor_config.compile_threads == 3
     assert bound == [{1, 2, 3}, {3}]
     assert inductor_config.compile_threads == before
+
+
+@pytest.mark.parametrize("by", ["variable", "option"])
+def test_the_number_of_compilers_that_a_user_gives_holds_on_more_cores(monkeypatch, by):
+    import torch._inductor.config as inductor_config
+
+    monkeypatch.setattr(compilation.linux, "bind_threads", lambda cores: None)
+    if by == "variable":
+        monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    with inductor_config.patch(compile_threads=4):
+        with compilation.on_cores((0, 1), 1 if by == "option" else None) as number:
+            assert (number, inductor_config.compile_threads) == (1, 1)
+        assert inductor_config.compile_threads == (1 if by == "option" else 4)

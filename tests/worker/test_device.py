@@ -18,6 +18,7 @@ from perfdash.records import Case, Job, Status
 from tests.lazy import lazy
 
 torch = lazy("torch")
+capabilities = lazy("perfdash.worker.capabilities")
 device = lazy("perfdash.worker.device")
 failures = lazy("perfdash.worker.failures")
 latency_sampling = lazy("perfdash.worker.latency_sampling")
@@ -32,7 +33,11 @@ def precision(monkeypatch):
     for name in device.TF32_OVERRIDES:
         monkeypatch.delenv(name, raising=False)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
+    switches = device.precision_switches()
+    before = [switch.fp32_precision for switch in switches]
     yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.fp32_precision = value
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
     os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
@@ -47,10 +52,49 @@ def test_one_tf32_setting_holds_for_products_convolutions_and_other_libraries(pr
     assert onnxruntime.cuda_provider(job) == ("CUDAExecutionProvider", {"use_tf32": str(int(allowed))})
 
 
+OF_A_USER = [
+    'torch.backends.fp32_precision = "tf32"', 'torch.backends.cudnn.fp32_precision = "tf32"',
+    'torch.set_float32_matmul_precision("high")',
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", OF_A_USER)
+def test_the_tf32_setting_holds_against_the_switches_of_a_model_s_file(switch):
+    """A torch from 2.9 on has two kinds of switches, and its own calls raise where they disagree."""
+    script = f"""
+import torch
+from perfdash.worker import device
+{switch}
+for allowed in (False, True):
+    device.use_tf32(allowed)
+    read = {{switch.fp32_precision for switch in device.precision_switches()}}
+    assert read in (set(), {{"tf32" if allowed else "ieee"}}), read
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
+    with torch.backends.cudnn.flags(enabled=True):
+        pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert "give --tf32 instead" in device.environment_complaint("cuda")
     assert device.environment_complaint("cpu") is None
+
+
+def test_a_run_on_the_cpu_does_not_ask_for_the_gpus_of_the_machine(monkeypatch):
+    """On a host with a broken GPU, NVML counts it, and CUDA does not start."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", Mock(side_effect=RuntimeError("CUDA unknown error")))
+    emit = Mock()
+    capabilities.probe(replace(JOB, case=Case("s", "m", backend="eager")), emit)
+    emit.assert_called_once_with("probed", complaints=[], cuda=[])
+    with pytest.raises(RuntimeError, match="CUDA unknown error"):
+        capabilities.probe(replace(JOB, case=Case("s", "m", backend="eager", device="cuda")), emit)
 
 
 TRACE = [
