@@ -44,6 +44,12 @@ _REASON_CHARS = 160
 _OWN = "perfdash (Python)"
 _OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
 
+# How the names of a package's loaded files start; those of other packages start with the package's name.
+_FILES_OF = {
+    "torch": ("torch (", "torchgen (", "functorch (", "libtorch", "libc10", "libshm", "_C."),
+    "python": ("python", "libpython", "standard library of Python"),
+}
+
 # Operators of eager that only describe memory anew.
 _VIEWS = frozenset(
     [
@@ -99,9 +105,8 @@ def _sentence(clauses: Sequence[str]) -> str:
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
     """What somebody changed: packages, settings, options, variables, the model: its suite, its own files."""
     of = explanation.of
-    packages = [item for item in of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
     return [
-        *_named_changes("other packages", packages),
+        *_named_changes("other packages", _packages(explanation)),
         *([] if of_eager else _named_changes("compiled with other settings", of(SETTING))),
         *_named_changes("run with other options", of(RUN_OPTION)),
         *_named_changes("other variables", of(VARIABLE)),
@@ -109,6 +114,10 @@ def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
         *_model_clauses(of(MODEL_FILE)),
         *_registered_clauses(of(REGISTERED)),
     ]
+
+
+def _packages(explanation: Explanation) -> list[Difference]:
+    return [item for item in explanation.of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
 
 
 def _named_changes(words: str, findings: Sequence[Difference]) -> list[str]:
@@ -202,17 +211,38 @@ def _eager_latency_clauses(explanation: Explanation) -> list[str]:
 
 
 def _no_effect(explanation: Explanation, rest: str) -> str:
-    """What is known of the code where something was changed; empty where that is unknown."""
-    if explanation.same_code is None:
-        return ""
-    if not explanation.same_code:
+    """What is known of code, files and machine where a change is named; empty if nothing is."""
+    if explanation.same_code is False:
         return _nothing(explanation, rest)
-    latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled"]
+    same = ["the generated code"] if explanation.same_code else []
+    if explanation.same_files and _packages(explanation):
+        same.append("all loaded files")
+    latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled" and same]
     times = "".join(
         f", and the compiled call takes {item.after:.4g} ms instead of {item.before:.4g} ms"
         for item in latencies
     )
-    return "; ".join([f"the generated code is the same{times}", *_eager_latency_clauses(explanation)])
+    verb = "is" if same == ["the generated code"] else "are"
+    clauses = [f"{_and(same)} {verb} the same{times}"] if same else []
+    clauses += _eager_latency_clauses(explanation) if same else []
+    return "; ".join([*clauses, *_beside_clauses(explanation)])
+
+
+def _beside_clauses(explanation: Explanation) -> list[str]:
+    """What differs beside a change that is named: of packages, one may change every night without effect."""
+    files = _other_files(explanation)
+    return [
+        *([f"loaded files differ: {_named(files)}"] if files else []),
+        *_named_changes("other environment", explanation.of(ENVIRONMENT)),
+    ]
+
+
+def _other_files(explanation: Explanation) -> list[str]:
+    """The loaded files that differ and whose name is not that of a package or model file that changed."""
+    changed = [item.what.replace("-", "_") for item in _packages(explanation)]
+    changed += [item.what.rpartition("/")[2].removesuffix(".py") for item in explanation.of(MODEL_FILE)]
+    starts = tuple(start for name in changed for start in _FILES_OF.get(name, (f"{name} (",)))
+    return [item.what for item in explanation.of(LOADED) if not item.what.startswith(starts)]
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
@@ -397,17 +427,25 @@ def _phase(name: str) -> str:
 
 def _eager_clauses(explanation: Explanation, is_explained: bool, rest: str) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
-    clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
-    clauses += _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
-    if clauses or is_explained:
-        return clauses
+    operators, latency = _operator_clauses(explanation), _eager_latency_clauses(explanation)
+    memory = _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
+    if operators or memory:
+        return [*operators, *latency, *memory]
+    if is_explained:
+        same = explanation.same_files and _packages(explanation)
+        return [*latency, *(["eager runs the same files"] if same else []), *_beside_clauses(explanation)]
+    return [*latency, _eager_nothing(explanation, rest)]
+
+
+def _eager_nothing(explanation: Explanation, rest: str) -> str:
+    """The clause on eager where no change is known."""
     if explanation.same_files:
-        return [f"eager runs the same files: {_rest(explanation, rest)}"]
+        return f"eager runs the same files: {_rest(explanation, rest)}"
     if loaded := explanation.of(LOADED):
-        return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
+        return f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"
     facts = explanation.of(ENVIRONMENT)
     changed = f"; environment: {_named([item.what for item in facts])}" if facts else ""
-    return [f"eager runs no generated code, and the contents of loaded files are not known{changed}"]
+    return f"eager runs no generated code, and the contents of loaded files are not known{changed}"
 
 
 def _nothing(explanation: Explanation, rest: str) -> str:

@@ -264,3 +264,41 @@ def test_another_batch_size_is_named():
 def test_a_text_names_nothing_of_the_machine_by_a_path(metric):
     found = told(EDITED, metric=metric)
     assert "/" not in found
+
+
+HOST = {"host_class": "b" * 12, "microcode": "0x2", "compiler": "g++ 13"}
+
+
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
+@pytest.mark.parametrize("code", [{}, {"fingerprint": None, "text": None}], ids=["known", "unknown"])
+def test_a_package_hides_neither_the_machine_nor_the_compiler(metric, code):
+    facts, old = run().run.environment, {**PLAIN, **code}
+    before = side(old, environment={**facts, **HOST, "microcode": "0x1", "compiler": "g++ 12"})
+    packages = {"timm": "1.0.31", "certifi": "2"}
+    other = with_worker(run(BAD, environment={**facts, **HOST}).run, packages=packages)
+    found = sentence(compare(before, side_of(other, Row(CASE, "pass", {}, structure=old))), metric)
+    assert found.startswith("Other packages (certifi: none -> 2); ")
+    assert found.endswith("; other environment (microcode: 0x1 -> 0x2 and compiler: g++ 12 -> g++ 13).")
+    assert ("eager runs the same files" if metric == "eager_ms" else "all loaded files are the same") in found
+
+
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
+def test_a_package_hides_no_other_loaded_file(metric):
+    """The files of the packages that are named go without saying."""
+    changed = ["libgomp.so.1", "libtorch_cpu.so", "libc10.so", "torch (Python)", "typing_extensions (Python)"]
+    other = with_worker(run(BAD).run, torch="2.16.0", packages={"timm": "1.0.31", "typing-extensions": "4.9"})
+    new = {**PLAIN, "loaded": {**LIBRARIES, **dict.fromkeys(changed, "9" * 16)}}
+    found = sentence(compare(side(PLAIN), side_of(other, Row(CASE, "pass", {}, structure=new))), metric)
+    assert found.startswith("Other packages (torch: ")
+    assert found.endswith("; loaded files differ: libgomp.so.1.")
+
+
+def test_the_latency_of_eager_alone_is_no_cause():
+    values = {"eager_ms": 2.0, "eager_ms_low": 1.9, "eager_ms_high": 2.1}
+    slower = {"eager_ms": 4.0, "eager_ms_low": 3.9, "eager_ms_high": 4.1}
+    facts = {**run().run.environment, "compiler": "g++ 13"}
+    found = told(PLAIN, metric="eager_ms", values=(values, slower), environment=facts)
+    assert found == (
+        "Eager takes 4 ms instead of 2 ms with the same operators; eager runs the same files: the cause is "
+        "the host (compiler: none -> g++ 13)."
+    )
