@@ -33,6 +33,7 @@ from perfdash.explain.structure_comparison import (
     ExplainedSide,
     Explanation,
     KernelChange,
+    graph_breaks,
     without_line,
 )
 from perfdash.metrics import METRICS
@@ -250,14 +251,15 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     breaks = explanation.of(BREAK)
     more = [item for item in breaks if item.after > item.before]
     fewer = [item for item in breaks if item.after < item.before]
-    number = sum(item.after - item.before for item in breaks)
+    numbers = graph_breaks(explanation.before), graph_breaks(explanation.after)
+    number = 0 if numbers[0] is None or numbers[1] is None else numbers[1] - numbers[0]
     graphs = explanation.of(GRAPHS)
     within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
     clauses = []
     if number > 0:
-        clauses.append(f"{_count(number, 'more graph break')}{within} ({_break(explanation, more[0])})")
+        clauses.append(f"{_count(number, 'more graph break')}{within}{_one_break(explanation, more)}")
     elif number < 0:
-        clauses.append(f"{_count(-number, 'graph break')} fewer{within} ({_break(explanation, fewer[0])})")
+        clauses.append(f"{_count(-number, 'graph break')} fewer{within}{_one_break(explanation, fewer)}")
     elif more:
         clauses.append(f"the graph breaks for another reason ({_break(explanation, more[0])}){within}")
     elif graphs:
@@ -265,6 +267,10 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     if given_up := [item for item in explanation.of(GIVEN_UP) if item.after > item.before]:
         clauses.append(f"dynamo gave up a frame ({_reason(given_up[0].what)})")
     return clauses
+
+
+def _one_break(explanation: Explanation, breaks: Sequence[Difference]) -> str:
+    return f" ({_break(explanation, breaks[0])})" if breaks else ""
 
 
 def _break(explanation: Explanation, item: Difference) -> str:

@@ -139,7 +139,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_registered(old.get("registered_operators"), new.get("registered_operators")),
         *_statuses(before.status, after.status),
         *_differences(FALLBACK, old.get("fallbacks"), new.get("fallbacks")),
-        *_differences(BREAK, _break_counts(old), _break_counts(new)),
+        *_breaks(before, after),
         *_number(GRAPHS, "graphs", before, after),
         *_number(RECOMPILE, "recompiles", before, after),
         *_differences(FAILED_GUARD, old.get("failed_guards"), new.get("failed_guards")),
@@ -267,6 +267,33 @@ def _differences(about: str, old: Any, new: Any) -> list[Difference]:
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
+
+
+def graph_breaks(side: ExplainedSide) -> int | None:
+    """The number of graph breaks, also of those whose reason is not kept; None where it is not known."""
+    number = side.structure.get("graph_breaks", side.values.get("graph_breaks"))
+    reasons = side.structure.get("break_reasons")
+    numbers = [number, sum(reasons.values()) if isinstance(reasons, Mapping) else None]
+    return max((int(number) for number in numbers if number is not None), default=None)
+
+
+def _breaks(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
+    """The graph breaks that are more or fewer for a reason, where this is certain.
+
+    A worker keeps the first reasons only: of the others a side may have any number.
+    """
+    old, new = before.structure, after.structure
+    return [
+        item
+        for item in _differences(BREAK, _break_counts(old), _break_counts(new))
+        if _is_exact(before if item.after > item.before else after, item.what)
+    ]
+
+
+def _is_exact(side: ExplainedSide, reason: str) -> bool:
+    """Whether a side's count of breaks for a reason is exact. Of several lines one may not be kept."""
+    reasons = side.structure["break_reasons"]
+    return reason in reasons or sum(reasons.values()) == graph_breaks(side)
 
 
 def _break_counts(structure: Mapping[str, Any]) -> Any:

@@ -77,6 +77,39 @@ def test_the_number_of_graph_breaks_is_the_difference_of_all_reasons():
     assert told(other, old=old).startswith("The graph breaks for another reason (item)")
 
 
+def window(first, last, total):
+    """A model with more graph breaks than reasons are kept of: `first` to `last` are."""
+    reasons = {f"reason {number:02}": 1 for number in range(first, last + 1)}
+    return {**PLAIN, "break_reasons": reasons, "graph_breaks": total, "graphs": total + 1}
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    (window(1, 20, 25), window(2, 21, 24), "1 graph break fewer, so 25 graphs instead of 26."),
+    (window(2, 21, 25), window(1, 20, 26), "1 more graph break, so 27 graphs instead of 26."),
+    (window(1, 20, 24), window(1, 20, 34), "10 more graph breaks, so 35 graphs instead of 25."),
+    (window(1, 19, 19), window(1, 20, 34), "15 more graph breaks, so 35 graphs instead of 20 (reason 20)."),
+    (window(1, 20, 25), window(1, 19, 19), "6 graph breaks fewer, so 20 graphs instead of 26 (reason 20)."),
+])  # fmt: skip
+def test_a_reason_that_is_not_kept_is_neither_new_nor_gone(old, new, words):
+    assert told(new, old=old) == words
+
+
+def test_a_break_that_leaves_the_kept_reasons_is_not_listed_as_gone():
+    shown = text(compare(side(window(1, 20, 25)), side(window(2, 21, 24), BAD)))
+    assert "reason" not in shown
+    more = {**window(2, 21, 25), "break_reasons": {**window(2, 21, 24)["break_reasons"], "reason 02": 2}}
+    assert "reason 02: 1 -> 2" in text(compare(side(window(1, 20, 25)), side(more, BAD)))
+
+
+def test_breaks_by_line_are_not_compared_where_lines_are_missing():
+    """Of two branches of a file, one may be among the reasons that are not kept."""
+    old = {**breaks({9: 1}), "graph_breaks": 9}
+    assert (
+        told(breaks({9: 1, 20: 1}) | {"graph_breaks": 9}, old=old)
+        == "The generated code and all loaded files are the same: the cause is the host."
+    )
+
+
 @pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
 def test_breaks_of_a_case_that_was_not_compiled_are_unknown(status):
     before = side_of(
