@@ -16,6 +16,8 @@ from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
 _BRANCH_LINE = re.compile(r"^(a branch that depends on data in .*):\d+(?= \()")  # see worker.compilation
+_GUARD_ADDRESS = re.compile(r"(_check_(?:type|obj)_id\(.*?), \d+")  # of an object: another in each process
+_GUARD_LINE = re.compile(r":\d+(?= in \S+\)$)")  # an edit above a branch moves it
 _MOST_PARTS = 8  # kernels that one kernel is split into, or merged from
 _LEAST_PHASE = 0.1  # change of a phase relative to the whole compilation, from which it is a finding
 _LEAST_PHASE_S = 0.5
@@ -142,7 +144,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_breaks(before, after),
         *_number(GRAPHS, "graphs", before, after),
         *_number(RECOMPILE, "recompiles", before, after),
-        *_differences(FAILED_GUARD, old.get("failed_guards"), new.get("failed_guards")),
+        *_failed_guards(old.get("failed_guards"), new.get("failed_guards")),
         *_differences(GIVEN_UP, _given_up(old), _given_up(new)),
         *_memory(before.values, after.values),
         *_latencies(before.values, after.values),
@@ -267,6 +269,25 @@ def _differences(about: str, old: Any, new: Any) -> list[Difference]:
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
+
+
+def _failed_guards(old: Any, new: Any) -> list[Difference]:
+    """The guards that failed more or less often, in the words of the newer side."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return []
+    # Of several texts of one guard the last is shown: that which only the newer side has.
+    texts = {_lasting(text): text for text in (*old, *sorted(new, key=lambda text: text not in old))}
+    counts: list[dict[str, int]] = [{}, {}]
+    for of_side, guards in zip(counts, (old, new), strict=True):
+        for text, count in guards.items():
+            name = texts[_lasting(text)]
+            of_side[name] = of_side.get(name, 0) + count
+    return _differences(FAILED_GUARD, *counts)
+
+
+def _lasting(guard: str) -> str:
+    """The text of a failed guard without what differs between two processes of one code, or by an edit."""
+    return _GUARD_LINE.sub("", _GUARD_ADDRESS.sub(r"\1", guard))
 
 
 def graph_breaks(side: ExplainedSide) -> int | None:

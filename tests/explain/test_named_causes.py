@@ -37,6 +37,32 @@ def test_the_guard_that_fails_is_named():
     assert "fails, and 1 more" in told({**new, "failed_guards": several})
 
 
+def type_id(number):
+    return f"___check_type_id(L['self'].o, {number}), type=<class '__main__.Foo'> (net.py:6 in g)"
+
+
+DTYPE = "tensor 'x' dtype mismatch. expected Float, actual Double"
+PHASE, MODE = "self.phase == 0 (net.py:{} in forward)", "self.mode == 1 (net.py:{} in forward)"
+
+
+@pytest.mark.parametrize(("old", "new", "named"), [
+    ({type_id(1): 1}, {type_id(2): 1, DTYPE: 1}, DTYPE),
+    ({PHASE.format(14): 1}, {PHASE.format(15): 1, MODE.format(9): 1}, MODE.format(9)),
+    ({MODE.format(3): 1}, {MODE.format(3): 1, MODE.format(9): 1}, MODE.format(9)),
+    ({"__check_obj_id(f, 77)": 1}, {"__check_obj_id(f, 78)": 1, "__check_obj_id(g, 78)": 1},
+     "__check_obj_id(g, 78)"),
+])  # fmt: skip
+def test_a_guard_that_failed_before_is_not_named_for_its_address_or_line(old, new, named):
+    sides = [{**PLAIN, "recompiles": sum(guards.values()), "failed_guards": guards} for guards in (old, new)]
+    assert told(sides[1], old=sides[0]) == f"2 recompiles instead of 1: the guard {named} fails."
+
+
+@pytest.mark.parametrize(("old", "new"), [(type_id(1), type_id(2)), (PHASE.format(14), PHASE.format(15))])
+def test_the_same_guards_of_two_processes_are_no_difference(old, new):
+    sides = [side({**PLAIN, "recompiles": 1, "failed_guards": {guard: 1}}) for guard in (old, new)]
+    assert compare(*sides).findings == ()
+
+
 def test_a_break_has_its_place_in_the_users_code():
     new = {
         **EDITED, "break_reasons": {BREAK: 1}, "break_places": {BREAK: ["net.py:27 in forward"]}, "graphs": 2,
