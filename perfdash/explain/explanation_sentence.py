@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -316,6 +317,7 @@ def _kernel_clauses(explanation: Explanation) -> list[str]:
         *_each(explanation.kernels_of("merged"), _merged_words),
         *_each(explanation.kernels_of("regrouped"), _regrouped_words),
         *_gone_and_new(explanation),
+        *_times_clauses(explanation),
     ]
     if not reasons:
         return [number] if number else []
@@ -379,6 +381,29 @@ def _gone_and_new(explanation: Explanation) -> list[str]:
             names = _named([str(kernel["name"]) for kernel in kernels])
             words.append(f"{verb}: {names}")
     return words
+
+
+def _times_clauses(explanation: Explanation) -> list[str]:
+    """The kernel of both sides whose number of calls changed most, and how many more there are."""
+    pairs = [
+        (change.before[0], change.after[0])
+        for change in (*explanation.kernels_of("same"), *explanation.kernels_of("changed"))
+        if None not in (change.before[0].get("calls"), change.after[0].get("calls"))
+    ]
+    totals: Counter[str] = Counter()
+    for old, new in pairs:
+        totals[" ".join(_operators([new]))] += new["calls"] - old["calls"]
+    # Kernels that are alike may be in another order, each with its calls.
+    found = [
+        (old, new)
+        for old, new in pairs
+        if old["calls"] != new["calls"] and totals[" ".join(_operators([new]))]
+    ]
+    if not found:
+        return []
+    old, new = max(found, key=lambda pair: abs(pair[1]["calls"] - pair[0]["calls"]))
+    more = f", and {_count(len(found) - 1, 'more kernel')} more or less often" if len(found) > 1 else ""
+    return [f"{new['name']} is called {_count(new['calls'], 'time')} instead of {old['calls']}{more}"]
 
 
 def _call_clauses(findings: Sequence[Difference]) -> list[str]:

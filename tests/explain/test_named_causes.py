@@ -361,3 +361,25 @@ def test_the_latency_of_eager_alone_is_no_cause():
         "Eager takes 4 ms instead of 2 ms with the same operators; eager runs the same files: the cause is "
         "the host (compiler: none -> g++ 13)."
     )
+
+
+def called(*numbers, source=""):
+    """Kernels that are called so often: in the wrapper, not in the kernels, is what differs."""
+    kernels = [kernel("relu", number, source, calls=calls) for number, calls in enumerate(numbers)]
+    return structure(*kernels, kernel_calls=sum(numbers), fingerprint=str(numbers))
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    (called(4), called(12), "cpp_fused_relu_0 is called 12 times instead of 4."),
+    (called(4, 4), called(5, 1), "cpp_fused_relu_1 is called 1 time instead of 4, and 1 more kernel more or"),
+    (called(4), called(12, source="b"), "cpp_fused_relu_0 is called 12 times instead of 4; other code in 1"),
+    (called(4, 2), called(2, 4), "The kernels are the same, and only the order or the wrapper around them"),
+])  # fmt: skip
+def test_a_kernel_that_is_called_more_often_is_named(old, new, words):
+    assert told(new, old=old).startswith(words)
+
+
+def test_calls_of_a_kernel_that_a_record_does_not_have_are_not_compared():
+    new = called(3)
+    del new["kernels"][0]["calls"]
+    assert "called" not in told(new, old=called(4))
