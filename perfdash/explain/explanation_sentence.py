@@ -28,6 +28,7 @@ from perfdash.explain.structure_comparison import (
     REGISTERED,
     RUN_OPTION,
     SETTING,
+    SKIPPED_GRAPHS,
     STATUS,
     VARIABLE,
     Difference,
@@ -153,6 +154,7 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
         *_recompile_clauses(explanation),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
+        *_skip_clauses(explanation.of(SKIPPED_GRAPHS)),
         *_memory_clauses(explanation.of(MEMORY)),
         *_operator_clauses(explanation),
         *_kernel_clauses(explanation),
@@ -304,6 +306,13 @@ def _fallback_clauses(findings: Sequence[Difference]) -> list[str]:
     if regained:
         clauses.append(f"{_named(regained)} no longer fall{'s' if len(regained) == 1 else ''} back to ATen")
     return clauses
+
+
+def _skip_clauses(findings: Sequence[Difference]) -> list[str]:
+    return [
+        f"inductor skips CUDA graphs {_count(item.after, 'time')} instead of {item.before}"
+        for item in findings
+    ]
 
 
 def _kernel_clauses(explanation: Explanation) -> list[str]:

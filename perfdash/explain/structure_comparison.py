@@ -80,11 +80,12 @@ STATUS, BREAK, GRAPHS, FALLBACK = "status", "graph break", "graphs", "fallback"
 RECOMPILE, FAILED_GUARD, GIVEN_UP = "recompiles", "failed guard", "frames given up"
 MEMORY, LATENCY, EAGER_OPERATOR = "peak memory", "latency", "eager operator"
 LIBRARY_CALL, GUARDS, OPERATORS = "library call", "guards", "graph operators"
+SKIPPED_GRAPHS = "skipped CUDA graphs"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
 ABOUT = (
     PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_KEY, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS,
-    FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS,
-    OPERATORS, LOADED, ENVIRONMENT, PHASE,
+    FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, SKIPPED_GRAPHS, MEMORY, LATENCY, EAGER_OPERATOR,
+    LIBRARY_CALL, GUARDS, OPERATORS, LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
@@ -146,6 +147,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_number(RECOMPILE, "recompiles", before, after),
         *_failed_guards(old.get("failed_guards"), new.get("failed_guards")),
         *_differences(GIVEN_UP, _given_up(old), _given_up(new)),
+        *_number(SKIPPED_GRAPHS, "cudagraph_skips", before, after),
         *_memory(before.values, after.values),
         *_latencies(before.values, after.values),
         *_differences(EAGER_OPERATOR, old.get("eager_operators"), new.get("eager_operators")),

@@ -9,9 +9,10 @@ import pytest
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.explanation_text import text
 from perfdash.explain.structure_comparison import compare, side_of
-from perfdash.history.results import Row
+from perfdash.history.results import Row, from_result
 from tests.explain.sides import BAD, BREAK, CASE, GOOD, LIBRARIES, kernel, side, structure
 from tests.history.made import run, with_worker
+from tests.report.results import good
 
 RELU = kernel("relu", text="of relu")
 OPERATORS = {"aten.addmm.default": 2, "aten.view.default": 4, "aten.gelu.default": 1}
@@ -383,3 +384,15 @@ def test_calls_of_a_kernel_that_a_record_does_not_have_are_not_compared():
     new = called(3)
     del new["kernels"][0]["calls"]
     assert "called" not in told(new, old=called(4))
+
+
+def test_cuda_graphs_that_inductor_skips_are_named():
+    """Without CUDA graphs the same kernels are launched one by one."""
+    old, new = {**PLAIN, "cudagraph_skips": 0}, {**PLAIN, "cudagraph_skips": 2}
+    assert told(new, old=old) == "Inductor skips CUDA graphs 2 times instead of 0."
+    assert told(old, old=new) == "Inductor skips CUDA graphs 0 times instead of 2."
+    assert "CUDA" not in told(new), "an older history does not have the number"
+    assert "Skipped CUDA graphs:\n  cudagraph_skips: 0 -> 2" in text(compare(side(old), side(new, BAD)))
+    measured = good("vit_tiny", 1.2, "faster")
+    measured.structure, measured.capture = dict(PLAIN), {"cudagraph_skips": 2}
+    assert from_result(measured).structure["cudagraph_skips"] == 2
