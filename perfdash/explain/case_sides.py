@@ -40,12 +40,25 @@ def row_of(run: Imported, pattern: str) -> Row:
 
 
 def row_of_case(run: Imported, case: Case) -> Row:
-    """The result of a case; of other settings or another batch size where the case was not measured."""
-    for ignored in ({}, {"settings": case.settings}, {"batch_size": case.batch_size}):
+    """The result of a case; of other settings or another batch size where the case was not measured.
+
+    Raises UsageError where there is none, with the cases of the model that the run measured.
+    """
+    settings, batch_size = {"settings": case.settings}, {"batch_size": case.batch_size}
+    for ignored in ({}, settings, batch_size, {**settings, **batch_size}):
         alike = [row for row in run.rows if replace(row.case, **ignored) == case]
         if len(alike) == 1:
             return alike[0]
-    raise UsageError(f"{run.run.name} did not measure {case.name}; give another run with --against")
+    names = [
+        row.case.name for row in run.rows if (row.case.suite, row.case.model) == (case.suite, case.model)
+    ]
+    measured = (
+        f"; of this model it measured {', '.join(names[:5])}. explain compares cases that differ only in "
+        "settings and batch size: "
+        if names
+        else "; "
+    )
+    raise UsageError(f"{run.run.name} did not measure {case.name}{measured}give another run with --against")
 
 
 def of_alert(connection: sa.Connection, number: int) -> tuple[Explanation, str | None]:

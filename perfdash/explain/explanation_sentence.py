@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,12 +28,14 @@ from perfdash.explain.structure_comparison import (
     REGISTERED,
     RUN_OPTION,
     SETTING,
+    SKIPPED_GRAPHS,
     STATUS,
     VARIABLE,
     Difference,
     ExplainedSide,
     Explanation,
     KernelChange,
+    graph_breaks,
     without_line,
 )
 from perfdash.metrics import METRICS
@@ -43,6 +46,12 @@ _REASON_CHARS = 160
 
 _OWN = "perfdash (Python)"
 _OUTSIDE = "outside the generated code (guards, ATen, oneDNN, allocator)"
+
+# How the names of a package's loaded files start; those of other packages start with the package's name.
+_FILES_OF = {
+    "torch": ("torch (", "torchgen (", "functorch (", "libtorch", "libc10", "libshm", "_C."),
+    "python": ("python", "libpython", "standard library of Python"),
+}
 
 # Operators of eager that only describe memory anew.
 _VIEWS = frozenset(
@@ -99,9 +108,8 @@ def _sentence(clauses: Sequence[str]) -> str:
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
     """What somebody changed: packages, settings, options, variables, the model: its suite, its own files."""
     of = explanation.of
-    packages = [item for item in of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
     return [
-        *_named_changes("other packages", packages),
+        *_named_changes("other packages", _packages(explanation)),
         *([] if of_eager else _named_changes("compiled with other settings", of(SETTING))),
         *_named_changes("run with other options", of(RUN_OPTION)),
         *_named_changes("other variables", of(VARIABLE)),
@@ -109,6 +117,10 @@ def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
         *_model_clauses(of(MODEL_FILE)),
         *_registered_clauses(of(REGISTERED)),
     ]
+
+
+def _packages(explanation: Explanation) -> list[Difference]:
+    return [item for item in explanation.of(PACKAGE) if item.what not in NOT_OF_A_BUILD]
 
 
 def _named_changes(words: str, findings: Sequence[Difference]) -> list[str]:
@@ -142,6 +154,7 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
         *_recompile_clauses(explanation),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
+        *_skip_clauses(explanation.of(SKIPPED_GRAPHS)),
         *_memory_clauses(explanation.of(MEMORY)),
         *_operator_clauses(explanation),
         *_kernel_clauses(explanation),
@@ -202,17 +215,38 @@ def _eager_latency_clauses(explanation: Explanation) -> list[str]:
 
 
 def _no_effect(explanation: Explanation, rest: str) -> str:
-    """What is known of the code where something was changed; empty where that is unknown."""
-    if explanation.same_code is None:
-        return ""
-    if not explanation.same_code:
+    """What is known of code, files and machine where a change is named; empty if nothing is."""
+    if explanation.same_code is False:
         return _nothing(explanation, rest)
-    latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled"]
+    same = ["the generated code"] if explanation.same_code else []
+    if explanation.same_files and _packages(explanation):
+        same.append("all loaded files")
+    latencies = [item for item in explanation.of(LATENCY) if item.what == "compiled" and same]
     times = "".join(
         f", and the compiled call takes {item.after:.4g} ms instead of {item.before:.4g} ms"
         for item in latencies
     )
-    return "; ".join([f"the generated code is the same{times}", *_eager_latency_clauses(explanation)])
+    verb = "is" if same == ["the generated code"] else "are"
+    clauses = [f"{_and(same)} {verb} the same{times}"] if same else []
+    clauses += _eager_latency_clauses(explanation) if same else []
+    return "; ".join([*clauses, *_beside_clauses(explanation)])
+
+
+def _beside_clauses(explanation: Explanation) -> list[str]:
+    """What differs beside a change that is named: of packages, one may change every night without effect."""
+    files = _other_files(explanation)
+    return [
+        *([f"loaded files differ: {_named(files)}"] if files else []),
+        *_named_changes("other environment", explanation.of(ENVIRONMENT)),
+    ]
+
+
+def _other_files(explanation: Explanation) -> list[str]:
+    """The loaded files that differ and whose name is not that of a package or model file that changed."""
+    changed = [item.what.replace("-", "_") for item in _packages(explanation)]
+    changed += [item.what.rpartition("/")[2].removesuffix(".py") for item in explanation.of(MODEL_FILE)]
+    starts = tuple(start for name in changed for start in _FILES_OF.get(name, (f"{name} (",)))
+    return [item.what for item in explanation.of(LOADED) if not item.what.startswith(starts)]
 
 
 def _break_clauses(explanation: Explanation) -> list[str]:
@@ -220,14 +254,15 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     breaks = explanation.of(BREAK)
     more = [item for item in breaks if item.after > item.before]
     fewer = [item for item in breaks if item.after < item.before]
-    number = sum(item.after - item.before for item in breaks)
+    numbers = graph_breaks(explanation.before), graph_breaks(explanation.after)
+    number = 0 if numbers[0] is None or numbers[1] is None else numbers[1] - numbers[0]
     graphs = explanation.of(GRAPHS)
     within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
     clauses = []
     if number > 0:
-        clauses.append(f"{_count(number, 'more graph break')}{within} ({_break(explanation, more[0])})")
+        clauses.append(f"{_count(number, 'more graph break')}{within}{_one_break(explanation, more)}")
     elif number < 0:
-        clauses.append(f"{_count(-number, 'graph break')} fewer{within} ({_break(explanation, fewer[0])})")
+        clauses.append(f"{_count(-number, 'graph break')} fewer{within}{_one_break(explanation, fewer)}")
     elif more:
         clauses.append(f"the graph breaks for another reason ({_break(explanation, more[0])}){within}")
     elif graphs:
@@ -235,6 +270,10 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     if given_up := [item for item in explanation.of(GIVEN_UP) if item.after > item.before]:
         clauses.append(f"dynamo gave up a frame ({_reason(given_up[0].what)})")
     return clauses
+
+
+def _one_break(explanation: Explanation, breaks: Sequence[Difference]) -> str:
+    return f" ({_break(explanation, breaks[0])})" if breaks else ""
 
 
 def _break(explanation: Explanation, item: Difference) -> str:
@@ -269,6 +308,13 @@ def _fallback_clauses(findings: Sequence[Difference]) -> list[str]:
     return clauses
 
 
+def _skip_clauses(findings: Sequence[Difference]) -> list[str]:
+    return [
+        f"inductor skips CUDA graphs {_count(item.after, 'time')} instead of {item.before}"
+        for item in findings
+    ]
+
+
 def _kernel_clauses(explanation: Explanation) -> list[str]:
     """The number of kernels, and what became of the operators in the first that differ."""
     old, new = explanation.before.kernels, explanation.after.kernels
@@ -280,6 +326,7 @@ def _kernel_clauses(explanation: Explanation) -> list[str]:
         *_each(explanation.kernels_of("merged"), _merged_words),
         *_each(explanation.kernels_of("regrouped"), _regrouped_words),
         *_gone_and_new(explanation),
+        *_times_clauses(explanation),
     ]
     if not reasons:
         return [number] if number else []
@@ -345,6 +392,29 @@ def _gone_and_new(explanation: Explanation) -> list[str]:
     return words
 
 
+def _times_clauses(explanation: Explanation) -> list[str]:
+    """The kernel of both sides whose number of calls changed most, and how many more there are."""
+    pairs = [
+        (change.before[0], change.after[0])
+        for change in (*explanation.kernels_of("same"), *explanation.kernels_of("changed"))
+        if None not in (change.before[0].get("calls"), change.after[0].get("calls"))
+    ]
+    totals: Counter[str] = Counter()
+    for old, new in pairs:
+        totals[" ".join(_operators([new]))] += new["calls"] - old["calls"]
+    # Kernels that are alike may be in another order, each with its calls.
+    found = [
+        (old, new)
+        for old, new in pairs
+        if old["calls"] != new["calls"] and totals[" ".join(_operators([new]))]
+    ]
+    if not found:
+        return []
+    old, new = max(found, key=lambda pair: abs(pair[1]["calls"] - pair[0]["calls"]))
+    more = f", and {_count(len(found) - 1, 'more kernel')} more or less often" if len(found) > 1 else ""
+    return [f"{new['name']} is called {_count(new['calls'], 'time')} instead of {old['calls']}{more}"]
+
+
 def _call_clauses(findings: Sequence[Difference]) -> list[str]:
     """Library calls that are more, fewer or replaced."""
     gone = [item for item in findings if not item.after]
@@ -397,17 +467,25 @@ def _phase(name: str) -> str:
 
 def _eager_clauses(explanation: Explanation, is_explained: bool, rest: str) -> list[str]:
     """Of eager's latency or memory: generated code has no part in it. `is_explained`: a change is named."""
-    clauses = [*_operator_clauses(explanation), *_eager_latency_clauses(explanation)]
-    clauses += _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
-    if clauses or is_explained:
-        return clauses
+    operators, latency = _operator_clauses(explanation), _eager_latency_clauses(explanation)
+    memory = _memory_clauses([item for item in explanation.of(MEMORY) if item.what == "eager"])
+    if operators or memory:
+        return [*operators, *latency, *memory]
+    if is_explained:
+        same = explanation.same_files and _packages(explanation)
+        return [*latency, *(["eager runs the same files"] if same else []), *_beside_clauses(explanation)]
+    return [*latency, _eager_nothing(explanation, rest)]
+
+
+def _eager_nothing(explanation: Explanation, rest: str) -> str:
+    """The clause on eager where no change is known."""
     if explanation.same_files:
-        return [f"eager runs the same files: {_rest(explanation, rest)}"]
+        return f"eager runs the same files: {_rest(explanation, rest)}"
     if loaded := explanation.of(LOADED):
-        return [f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"]
+        return f"eager runs no generated code, and loaded files differ: {_named([i.what for i in loaded])}"
     facts = explanation.of(ENVIRONMENT)
     changed = f"; environment: {_named([item.what for item in facts])}" if facts else ""
-    return [f"eager runs no generated code, and the contents of loaded files are not known{changed}"]
+    return f"eager runs no generated code, and the contents of loaded files are not known{changed}"
 
 
 def _nothing(explanation: Explanation, rest: str) -> str:

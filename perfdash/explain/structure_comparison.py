@@ -16,6 +16,8 @@ from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
 _BRANCH_LINE = re.compile(r"^(a branch that depends on data in .*):\d+(?= \()")  # see worker.compilation
+_GUARD_ADDRESS = re.compile(r"(_check_(?:type|obj)_id\(.*?), \d+")  # of an object: another in each process
+_GUARD_LINE = re.compile(r":\d+(?= in \S+\)$)")  # an edit above a branch moves it
 _MOST_PARTS = 8  # kernels that one kernel is split into, or merged from
 _LEAST_PHASE = 0.1  # change of a phase relative to the whole compilation, from which it is a finding
 _LEAST_PHASE_S = 0.5
@@ -78,11 +80,12 @@ STATUS, BREAK, GRAPHS, FALLBACK = "status", "graph break", "graphs", "fallback"
 RECOMPILE, FAILED_GUARD, GIVEN_UP = "recompiles", "failed guard", "frames given up"
 MEMORY, LATENCY, EAGER_OPERATOR = "peak memory", "latency", "eager operator"
 LIBRARY_CALL, GUARDS, OPERATORS = "library call", "guards", "graph operators"
+SKIPPED_GRAPHS = "skipped CUDA graphs"
 LOADED, ENVIRONMENT, PHASE = "loaded file", "environment", "compile phase"
 ABOUT = (
     PACKAGE, VARIABLE, SETTING, RUN_OPTION, MODEL_KEY, MODEL_FILE, REGISTERED, STATUS, BREAK, GRAPHS,
-    FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, MEMORY, LATENCY, EAGER_OPERATOR, LIBRARY_CALL, GUARDS,
-    OPERATORS, LOADED, ENVIRONMENT, PHASE,
+    FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, SKIPPED_GRAPHS, MEMORY, LATENCY, EAGER_OPERATOR,
+    LIBRARY_CALL, GUARDS, OPERATORS, LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
@@ -139,11 +142,12 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_registered(old.get("registered_operators"), new.get("registered_operators")),
         *_statuses(before.status, after.status),
         *_differences(FALLBACK, old.get("fallbacks"), new.get("fallbacks")),
-        *_differences(BREAK, _break_counts(old), _break_counts(new)),
+        *_breaks(before, after),
         *_number(GRAPHS, "graphs", before, after),
         *_number(RECOMPILE, "recompiles", before, after),
-        *_differences(FAILED_GUARD, old.get("failed_guards"), new.get("failed_guards")),
+        *_failed_guards(old.get("failed_guards"), new.get("failed_guards")),
         *_differences(GIVEN_UP, _given_up(old), _given_up(new)),
+        *_number(SKIPPED_GRAPHS, "cudagraph_skips", before, after),
         *_memory(before.values, after.values),
         *_latencies(before.values, after.values),
         *_differences(EAGER_OPERATOR, old.get("eager_operators"), new.get("eager_operators")),
@@ -267,6 +271,52 @@ def _differences(about: str, old: Any, new: Any) -> list[Difference]:
         for name in names
         if old.get(name, 0) != new.get(name, 0)
     ]
+
+
+def _failed_guards(old: Any, new: Any) -> list[Difference]:
+    """The guards that failed more or less often, in the words of the newer side."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return []
+    # Of several texts of one guard the last is shown: that which only the newer side has.
+    texts = {_lasting(text): text for text in (*old, *sorted(new, key=lambda text: text not in old))}
+    counts: list[dict[str, int]] = [{}, {}]
+    for of_side, guards in zip(counts, (old, new), strict=True):
+        for text, count in guards.items():
+            name = texts[_lasting(text)]
+            of_side[name] = of_side.get(name, 0) + count
+    return _differences(FAILED_GUARD, *counts)
+
+
+def _lasting(guard: str) -> str:
+    """The text of a failed guard without what differs between two processes of one code, or by an edit."""
+    return _GUARD_LINE.sub("", _GUARD_ADDRESS.sub(r"\1", guard))
+
+
+def graph_breaks(side: ExplainedSide) -> int | None:
+    """The number of graph breaks, also of those whose reason is not kept; None where it is not known."""
+    number = side.structure.get("graph_breaks", side.values.get("graph_breaks"))
+    reasons = side.structure.get("break_reasons")
+    numbers = [number, sum(reasons.values()) if isinstance(reasons, Mapping) else None]
+    return max((int(number) for number in numbers if number is not None), default=None)
+
+
+def _breaks(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
+    """The graph breaks that are more or fewer for a reason, where this is certain.
+
+    A worker keeps the first reasons only: of the others a side may have any number.
+    """
+    old, new = before.structure, after.structure
+    return [
+        item
+        for item in _differences(BREAK, _break_counts(old), _break_counts(new))
+        if _is_exact(before if item.after > item.before else after, item.what)
+    ]
+
+
+def _is_exact(side: ExplainedSide, reason: str) -> bool:
+    """Whether a side's count of breaks for a reason is exact. Of several lines one may not be kept."""
+    reasons = side.structure["break_reasons"]
+    return reason in reasons or sum(reasons.values()) == graph_breaks(side)
 
 
 def _break_counts(structure: Mapping[str, Any]) -> Any:

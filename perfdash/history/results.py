@@ -530,7 +530,7 @@ def _whole_structure(result: Result) -> dict[str, Any]:
         return {}
     names = (
         "graphs", "graph_breaks", "calls_captured", "break_reasons", "break_places", "fallbacks",
-        "recompile_limit",
+        "recompile_limit", "cudagraph_skips",
     )  # fmt: skip
     captured = {name: result.capture[name] for name in names if name in result.capture}
     return {**result.structure, **captured}

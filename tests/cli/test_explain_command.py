@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.errors import UsageError
+from perfdash.explain.case_sides import row_of_case
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
@@ -17,7 +19,7 @@ from perfdash.history.store import open_store
 from perfdash.runner import code_files
 from tests.cli.run_folders import write_run
 from tests.explain.sides import kernel, structure
-from tests.history.made import row, run
+from tests.history.made import case, row, run
 from tests.report.results import good
 
 OLD = structure(kernel("add _softmax mul", 1), kernel("sum", 6))
@@ -91,6 +93,23 @@ def test_a_run_of_other_settings_is_compared_and_said_to_be_one(folders, tmp_pat
         assert "Compiled with other settings (max_fusion_size: none -> 1)" in words
         assert folders("history", "import", "runs").code == 0
     assert "same settings" not in folders("explain", "second", "vit_tiny").out
+
+
+@pytest.mark.parametrize("change", [{"dtype": "bfloat16"}, {"threads": 2}, {"backend": "aot_eager"}])
+def test_a_run_that_measured_the_model_otherwise_says_what_it_measured(change):
+    """Whoever asks why bfloat16 is slower than float32 has given the right run."""
+    before = run(rows=[row("resnet18"), row("resnet50")])
+    with pytest.raises(UsageError) as raised:
+        row_of_case(before, case("resnet18", **change))
+    assert str(raised.value).endswith(
+        "; of this model it measured timm_resnet18_cpu_float32_bs1_t1_inference_inductor. explain compares "
+        "cases that differ only in settings and batch size: give another run with --against"
+    )
+
+
+def test_a_case_of_other_settings_and_another_batch_size_is_found():
+    before = run(rows=[row("resnet18"), row("resnet50")])
+    assert row_of_case(before, case("resnet18", batch_size=8, settings='{"tf32":true}')) is before.rows[0]
 
 
 @pytest.mark.parametrize(

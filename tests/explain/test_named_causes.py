@@ -9,9 +9,10 @@ import pytest
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.explanation_text import text
 from perfdash.explain.structure_comparison import compare, side_of
-from perfdash.history.results import Row
+from perfdash.history.results import Row, from_result
 from tests.explain.sides import BAD, BREAK, CASE, GOOD, LIBRARIES, kernel, side, structure
 from tests.history.made import run, with_worker
+from tests.report.results import good
 
 RELU = kernel("relu", text="of relu")
 OPERATORS = {"aten.addmm.default": 2, "aten.view.default": 4, "aten.gelu.default": 1}
@@ -35,6 +36,32 @@ def test_the_guard_that_fails_is_named():
     assert "the guard" not in told({**new, "failed_guards": None})
     several = {"self.phase == 0 (net.py:7 in forward)": 1, "self.phase == 1 (net.py:7 in forward)": 1}
     assert "fails, and 1 more" in told({**new, "failed_guards": several})
+
+
+def type_id(number):
+    return f"___check_type_id(L['self'].o, {number}), type=<class '__main__.Foo'> (net.py:6 in g)"
+
+
+DTYPE = "tensor 'x' dtype mismatch. expected Float, actual Double"
+PHASE, MODE = "self.phase == 0 (net.py:{} in forward)", "self.mode == 1 (net.py:{} in forward)"
+
+
+@pytest.mark.parametrize(("old", "new", "named"), [
+    ({type_id(1): 1}, {type_id(2): 1, DTYPE: 1}, DTYPE),
+    ({PHASE.format(14): 1}, {PHASE.format(15): 1, MODE.format(9): 1}, MODE.format(9)),
+    ({MODE.format(3): 1}, {MODE.format(3): 1, MODE.format(9): 1}, MODE.format(9)),
+    ({"__check_obj_id(f, 77)": 1}, {"__check_obj_id(f, 78)": 1, "__check_obj_id(g, 78)": 1},
+     "__check_obj_id(g, 78)"),
+])  # fmt: skip
+def test_a_guard_that_failed_before_is_not_named_for_its_address_or_line(old, new, named):
+    sides = [{**PLAIN, "recompiles": sum(guards.values()), "failed_guards": guards} for guards in (old, new)]
+    assert told(sides[1], old=sides[0]) == f"2 recompiles instead of 1: the guard {named} fails."
+
+
+@pytest.mark.parametrize(("old", "new"), [(type_id(1), type_id(2)), (PHASE.format(14), PHASE.format(15))])
+def test_the_same_guards_of_two_processes_are_no_difference(old, new):
+    sides = [side({**PLAIN, "recompiles": 1, "failed_guards": {guard: 1}}) for guard in (old, new)]
+    assert compare(*sides).findings == ()
 
 
 def test_a_break_has_its_place_in_the_users_code():
@@ -75,6 +102,39 @@ def test_the_number_of_graph_breaks_is_the_difference_of_all_reasons():
     assert told(old, old=new).startswith("1 more graph break, so 4 graphs instead of 3 (print)")
     other = {**PLAIN, "break_reasons": {"item": 3}, "graphs": 4}
     assert told(other, old=old).startswith("The graph breaks for another reason (item)")
+
+
+def window(first, last, total):
+    """A model with more graph breaks than reasons are kept of: `first` to `last` are."""
+    reasons = {f"reason {number:02}": 1 for number in range(first, last + 1)}
+    return {**PLAIN, "break_reasons": reasons, "graph_breaks": total, "graphs": total + 1}
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    (window(1, 20, 25), window(2, 21, 24), "1 graph break fewer, so 25 graphs instead of 26."),
+    (window(2, 21, 25), window(1, 20, 26), "1 more graph break, so 27 graphs instead of 26."),
+    (window(1, 20, 24), window(1, 20, 34), "10 more graph breaks, so 35 graphs instead of 25."),
+    (window(1, 19, 19), window(1, 20, 34), "15 more graph breaks, so 35 graphs instead of 20 (reason 20)."),
+    (window(1, 20, 25), window(1, 19, 19), "6 graph breaks fewer, so 20 graphs instead of 26 (reason 20)."),
+])  # fmt: skip
+def test_a_reason_that_is_not_kept_is_neither_new_nor_gone(old, new, words):
+    assert told(new, old=old) == words
+
+
+def test_a_break_that_leaves_the_kept_reasons_is_not_listed_as_gone():
+    shown = text(compare(side(window(1, 20, 25)), side(window(2, 21, 24), BAD)))
+    assert "reason" not in shown
+    more = {**window(2, 21, 25), "break_reasons": {**window(2, 21, 24)["break_reasons"], "reason 02": 2}}
+    assert "reason 02: 1 -> 2" in text(compare(side(window(1, 20, 25)), side(more, BAD)))
+
+
+def test_breaks_by_line_are_not_compared_where_lines_are_missing():
+    """Of two branches of a file, one may be among the reasons that are not kept."""
+    old = {**breaks({9: 1}), "graph_breaks": 9}
+    assert (
+        told(breaks({9: 1, 20: 1}) | {"graph_breaks": 9}, old=old)
+        == "The generated code and all loaded files are the same: the cause is the host."
+    )
 
 
 @pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
@@ -264,3 +324,75 @@ def test_another_batch_size_is_named():
 def test_a_text_names_nothing_of_the_machine_by_a_path(metric):
     found = told(EDITED, metric=metric)
     assert "/" not in found
+
+
+HOST = {"host_class": "b" * 12, "microcode": "0x2", "compiler": "g++ 13"}
+
+
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
+@pytest.mark.parametrize("code", [{}, {"fingerprint": None, "text": None}], ids=["known", "unknown"])
+def test_a_package_hides_neither_the_machine_nor_the_compiler(metric, code):
+    facts, old = run().run.environment, {**PLAIN, **code}
+    before = side(old, environment={**facts, **HOST, "microcode": "0x1", "compiler": "g++ 12"})
+    packages = {"timm": "1.0.31", "certifi": "2"}
+    other = with_worker(run(BAD, environment={**facts, **HOST}).run, packages=packages)
+    found = sentence(compare(before, side_of(other, Row(CASE, "pass", {}, structure=old))), metric)
+    assert found.startswith("Other packages (certifi: none -> 2); ")
+    assert found.endswith("; other environment (microcode: 0x1 -> 0x2 and compiler: g++ 12 -> g++ 13).")
+    assert ("eager runs the same files" if metric == "eager_ms" else "all loaded files are the same") in found
+
+
+@pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])
+def test_a_package_hides_no_other_loaded_file(metric):
+    """The files of the packages that are named go without saying."""
+    changed = ["libgomp.so.1", "libtorch_cpu.so", "libc10.so", "torch (Python)", "typing_extensions (Python)"]
+    other = with_worker(run(BAD).run, torch="2.16.0", packages={"timm": "1.0.31", "typing-extensions": "4.9"})
+    new = {**PLAIN, "loaded": {**LIBRARIES, **dict.fromkeys(changed, "9" * 16)}}
+    found = sentence(compare(side(PLAIN), side_of(other, Row(CASE, "pass", {}, structure=new))), metric)
+    assert found.startswith("Other packages (torch: ")
+    assert found.endswith("; loaded files differ: libgomp.so.1.")
+
+
+def test_the_latency_of_eager_alone_is_no_cause():
+    values = {"eager_ms": 2.0, "eager_ms_low": 1.9, "eager_ms_high": 2.1}
+    slower = {"eager_ms": 4.0, "eager_ms_low": 3.9, "eager_ms_high": 4.1}
+    facts = {**run().run.environment, "compiler": "g++ 13"}
+    found = told(PLAIN, metric="eager_ms", values=(values, slower), environment=facts)
+    assert found == (
+        "Eager takes 4 ms instead of 2 ms with the same operators; eager runs the same files: the cause is "
+        "the host (compiler: none -> g++ 13)."
+    )
+
+
+def called(*numbers, source=""):
+    """Kernels that are called so often: in the wrapper, not in the kernels, is what differs."""
+    kernels = [kernel("relu", number, source, calls=calls) for number, calls in enumerate(numbers)]
+    return structure(*kernels, kernel_calls=sum(numbers), fingerprint=str(numbers))
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    (called(4), called(12), "cpp_fused_relu_0 is called 12 times instead of 4."),
+    (called(4, 4), called(5, 1), "cpp_fused_relu_1 is called 1 time instead of 4, and 1 more kernel more or"),
+    (called(4), called(12, source="b"), "cpp_fused_relu_0 is called 12 times instead of 4; other code in 1"),
+    (called(4, 2), called(2, 4), "The kernels are the same, and only the order or the wrapper around them"),
+])  # fmt: skip
+def test_a_kernel_that_is_called_more_often_is_named(old, new, words):
+    assert told(new, old=old).startswith(words)
+
+
+def test_calls_of_a_kernel_that_a_record_does_not_have_are_not_compared():
+    new = called(3)
+    del new["kernels"][0]["calls"]
+    assert "called" not in told(new, old=called(4))
+
+
+def test_cuda_graphs_that_inductor_skips_are_named():
+    """Without CUDA graphs the same kernels are launched one by one."""
+    old, new = {**PLAIN, "cudagraph_skips": 0}, {**PLAIN, "cudagraph_skips": 2}
+    assert told(new, old=old) == "Inductor skips CUDA graphs 2 times instead of 0."
+    assert told(old, old=new) == "Inductor skips CUDA graphs 0 times instead of 2."
+    assert "CUDA" not in told(new), "an older history does not have the number"
+    assert "Skipped CUDA graphs:\n  cudagraph_skips: 0 -> 2" in text(compare(side(old), side(new, BAD)))
+    measured = good("vit_tiny", 1.2, "faster")
+    measured.structure, measured.capture = dict(PLAIN), {"cudagraph_skips": 2}
+    assert from_result(measured).structure["cudagraph_skips"] == 2
