@@ -222,8 +222,18 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if is_first:
         findings += drifts(night, start, machines)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
-    findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
+    runs = [*night.runs, *(_runs_after(connection, run) if findings and invalid else ())]
+    findings = alert_states.without_invalid(runs, selection.kept(night, findings), invalid)
     return Judged(run, night, findings, selection=selection, machines=machines)
+
+
+def _runs_after(connection: sa.Connection, run: RunLine) -> list[RunLine]:
+    """The nights after a run that measured a setting of it, oldest first; none, unless it is judged again."""
+    settings = settings_of_run(connection, run.id)
+    runs = list_runs(
+        connection, testbed_id=run.testbed_id, since=run.started, with_excluded=False, settings=settings
+    )
+    return [later for later in runs if later.origin == run.origin and _earlier(run, later)]
 
 
 def _of_measured_configurations(
