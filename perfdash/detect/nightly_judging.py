@@ -29,6 +29,7 @@ from perfdash.detect.later_nights import WITHOUT_NOISE, with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
+    days_between,
     first_latest_day,
     is_a_night,
     is_first_of_its_week,
@@ -81,7 +82,7 @@ class JudgedRun:
     """The findings of a judged run without the panel, which is large. `unlike`: as in Judged.
 
     `later`: the name of a later run that was judged first, so that this one changes no alert; only those of
-    failures where `was_beside`.
+    failures where `was_beside`. `days_late`: from this run to the newest of these.
     """
 
     run: RunLine
@@ -89,6 +90,7 @@ class JudgedRun:
     unlike: bool = False
     later: str | None = None
     was_beside: bool = False
+    days_late: int = 0
 
 
 def judge_new(
@@ -145,7 +147,8 @@ def judge_new(
                 _update_alerts(connection, judged, at, later)
             alert_store.set_judged(connection, [run.id], at)
         name = later[0].name if later else None
-        done.append(JudgedRun(run, judged.findings, judged.unlike, name, bool(later) and beside))
+        days = days_between(run, later[-1]) if later else 0
+        done.append(JudgedRun(run, judged.findings, judged.unlike, name, bool(later) and beside, days))
     else:
         return done
     return done + judge_new(store, latest, rules)  # the warnings are known
