@@ -125,13 +125,15 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
     assert (headline(later), later.caution) == ("Nothing changed", None)
 
 
-def test_a_run_whose_clock_was_years_behind_is_not_called_the_first_of_its_kind(tmp_path):
+def test_a_run_whose_clock_was_years_behind_is_not_called_the_first_of_its_kind(tmp_path, monkeypatch):
     nights = farm(5, models=4)
     behind = {"name": "behind", "uid": "behind", "started": "2001-01-01T00:05:00Z"}
     nights[4] = replace(nights[4], run=replace(nights[4].run, **behind, ended="2001-01-01T01:05:00Z"))
     with made_store(tmp_path / "history.db") as store:
         take_in(store, nights[:4])
-        judge_new(store)
+        with monkeypatch.context() as earlier:
+            earlier.setattr(nightly_judging, "now", lambda: "2026-01-05T00:00:00Z")
+            judge_new(store)
         take_in(store, nights[4:])
     result = CliRunner().invoke(app, ["regressions", "--db", str(tmp_path / "history.db")])
     with open_store(str(tmp_path / "history.db")) as store, store.read() as connection:
