@@ -128,8 +128,15 @@ def regressions(
                 )
             if judged.later:
                 alerts_of = "alert of a number" if judged.was_beside else "alert"
+                name = judged.run.name
+                hint = ""
+                if judged.days_late > 1:
+                    hint = (
+                        f", as was a run of {judged.days_late} days later; if the clock of {name} was wrong, "
+                        f'exclude it: `perfdash history exclude {name} --because "wrong clock"`'
+                    )
                 typer.echo(
-                    f"{judged.run.name} changes no {alerts_of}: {judged.later} was judged before it", err=True
+                    f"{name} changes no {alerts_of}: {judged.later} was judged before it{hint}", err=True
                 )
         if alert is not None:
             _show(store, alert, as_json)

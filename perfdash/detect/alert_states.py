@@ -11,7 +11,7 @@ person may call an alert invalid (no real change) or accept its level; then it i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -498,13 +498,23 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def without_invalid(panel: Panel, findings: Sequence[Finding], invalid: Sequence[Alert]) -> list[Finding]:
-    """The findings without those that repeat an alert that a person called invalid."""
-    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in invalid)]
+def without_invalid(
+    runs: Sequence[RunLine], findings: Sequence[Finding], invalid: Sequence[Alert]
+) -> list[Finding]:
+    """The findings without those that repeat an alert that a person called invalid.
+
+    `runs`: those of the findings' panel, and the nights after it, with which an alert may begin where the
+    nights before it are judged again.
+    """
+    places = {run.id: place for place, run in enumerate(runs)}
+    return [finding for finding in findings if not any(_repeats(finding, alert, places) for alert in invalid)]
 
 
-def _repeats(finding: Finding, alert: Alert, panel: Panel) -> bool:
-    """Whether a finding is of the series and size of an alert, and of about the same night."""
+def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int]) -> bool:
+    """Whether a finding is of the series and size of an alert, and of about the same night.
+
+    `places`: of the runs, by id, as `finding.bad` counts them.
+    """
     if (
         finding.kind,
         finding.case_id,
@@ -513,12 +523,13 @@ def _repeats(finding: Finding, alert: Alert, panel: Panel) -> bool:
         return False
     if alert.kind == "drift":
         return _is_same_change(alert, finding)
-    bad = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), None)
+    bad = places.get(alert.bad_run_id or -1)
     if bad is None:
         return False
     if alert.kind in ("metric", "host"):
         return abs(finding.bad - bad) <= WINDOWS and _is_same_change(alert, finding)
-    return finding.bad == bad
+    good = places.get(alert.good_run_id or -1, bad - 1)  # a night between them may count again
+    return good < finding.bad <= bad
 
 
 def _is_same_change(fixed: Alert, finding: Finding) -> bool:

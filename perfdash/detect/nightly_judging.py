@@ -29,6 +29,7 @@ from perfdash.detect.later_nights import WITHOUT_NOISE, with_recent_levels
 from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
+    days_between,
     first_latest_day,
     is_a_night,
     is_first_of_its_week,
@@ -81,7 +82,7 @@ class JudgedRun:
     """The findings of a judged run without the panel, which is large. `unlike`: as in Judged.
 
     `later`: the name of a later run that was judged first, so that this one changes no alert; only those of
-    failures where `was_beside`.
+    failures where `was_beside`. `days_late`: from this run to the newest of these.
     """
 
     run: RunLine
@@ -89,6 +90,7 @@ class JudgedRun:
     unlike: bool = False
     later: str | None = None
     was_beside: bool = False
+    days_late: int = 0
 
 
 def judge_new(
@@ -145,7 +147,8 @@ def judge_new(
                 _update_alerts(connection, judged, at, later)
             alert_store.set_judged(connection, [run.id], at)
         name = later[0].name if later else None
-        done.append(JudgedRun(run, judged.findings, judged.unlike, name, bool(later) and beside))
+        days = days_between(run, later[-1]) if later else 0
+        done.append(JudgedRun(run, judged.findings, judged.unlike, name, bool(later) and beside, days))
     else:
         return done
     return done + judge_new(store, latest, rules)  # the warnings are known
@@ -222,8 +225,18 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if is_first:
         findings += drifts(night, start, machines)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
-    findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
+    runs = [*night.runs, *(_runs_after(connection, run) if findings and invalid else ())]
+    findings = alert_states.without_invalid(runs, selection.kept(night, findings), invalid)
     return Judged(run, night, findings, selection=selection, machines=machines)
+
+
+def _runs_after(connection: sa.Connection, run: RunLine) -> list[RunLine]:
+    """The nights after a run that measured a setting of it, oldest first; none, unless it is judged again."""
+    settings = settings_of_run(connection, run.id)
+    runs = list_runs(
+        connection, testbed_id=run.testbed_id, since=run.started, with_excluded=False, settings=settings
+    )
+    return [later for later in runs if later.origin == run.origin and _earlier(run, later)]
 
 
 def _of_measured_configurations(

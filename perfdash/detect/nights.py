@@ -279,9 +279,14 @@ def other_machine(old: RunRow, new: RunRow) -> str:
 
 def how_long(old: RunLine, new: RunLine) -> str:
     """How long before a night an earlier run was, in words."""
-    days = (_day(new) - _day(old)).days
+    days = days_between(old, new)
     return _TITLES.get(days, f"{days} days before")
 
 
-def _day(run: RunLine) -> date:
+def days_between(old: RunRow, new: RunRow) -> int:
+    """The number of days from the one on which a run began to that of another."""
+    return (_day(new) - _day(old)).days
+
+
+def _day(run: RunRow) -> date:
     return date.fromisoformat(run.started[:10])

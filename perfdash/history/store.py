@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,12 @@ VERSION_TABLE = "perfdash_version"  # not Alembic's default, which other program
 # PostgreSQL: the advisory lock that writers and migrations take.
 WRITERS = 7270683
 _BUSY_S = 300.0  # eight writers of large nights on one busy core wait over a minute for each other
+# PostgreSQL ends the transaction of a writer that sends nothing for so long: it was stopped, or its host or
+# network failed. Shorter than the next writer waits. Between two statements perfdash computes for seconds.
+_IDLE_S = 240.0
+# A connection on which nothing arrives ends after two minutes instead of the two hours of most systems.
+_KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 20, "keepalives_count": 3}
+_LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 _CONNECT_S = 10
 _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
@@ -71,12 +78,19 @@ class Store:
     def write(self) -> Iterator[sa.Connection]:
         """A transaction. If the database fails, MachineError is raised and nothing is written."""
         with self._failures("written"), self.engine.begin() as connection:
-            if self.is_sqlite:
-                # Take the write lock now: SQLite fails, without waiting, when a reader turns into a writer.
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-            else:  # one writer at a time, as with SQLite; storing a run takes about a second
+            if not self.is_sqlite:  # one writer at a time, as with SQLite; storing a run takes about a second
                 connection.execute(sa.text(f"set local lock_timeout = '{int(_BUSY_S)}s'"))
-                connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
+            try:
+                # Take the write lock now: SQLite fails, without waiting, when a reader turns into a writer.
+                _lock(self, connection)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                    raise
+                raise MachineError(
+                    f"the history {self.shown} cannot be written: after a wait of {_BUSY_S:.0f} s "
+                    f"{self._writer()} is still writing; repeat the command later (runs stay in their "
+                    "folders, and `perfdash history import FOLDER` takes them in again)"
+                ) from error
             yield connection
 
     @contextlib.contextmanager
@@ -93,6 +107,22 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _writer(self) -> str:
+        """Who writes to a PostgreSQL database now, in words: program, host, and the server's process."""
+        query = sa.text(
+            "select a.application_name, a.pid, extract(epoch from now() - a.xact_start) from pg_locks l "
+            "join pg_stat_activity a on a.pid = l.pid join pg_database d on d.oid = l.database "
+            "where l.locktype = 'advisory' and l.granted and l.objid = :writers "
+            "and d.datname = current_database()"
+        )
+        with self.engine.connect() as connection:
+            row = connection.execute(query, {"writers": WRITERS}).first()
+        if row is None:
+            return "another writer"
+        program, process, seconds = row  # of another user's writer the server gives the process only
+        since = "" if seconds is None else f"; began {seconds:.0f} s ago"
+        return f"another writer ({program or 'unknown program'}; process {process} of the server{since})"
 
     @contextlib.contextmanager
     def _failures(self, action: str) -> Iterator[None]:
@@ -237,10 +267,11 @@ def _engine(url: sa.URL) -> sa.Engine:
             sa.event.listen(engine, "do_connect", lambda *_: connect_to_read(path, _BUSY_S))
         sa.event.listen(engine, "connect", _set_up_sqlite)
         return engine
+    name = f"perfdash on {socket.gethostname()}, process {os.getpid()}"
+    options = {"connect_timeout": _CONNECT_S, **_KEEPALIVES, "fallback_application_name": name}
+    own = {option: value for option, value in options.items() if option not in url.query}
     try:
-        return sa.create_engine(
-            url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True, json_serializer=dumps
-        )
+        return sa.create_engine(url, connect_args=own, pool_pre_ping=True, json_serializer=dumps)
     except ImportError as error:
         raise UsageError("a PostgreSQL history needs psycopg: pip install 'psycopg[binary]'") from error
 
@@ -327,10 +358,11 @@ def _make(store: Store) -> None:
 
 
 def _lock(store: Store, connection: sa.Connection) -> None:
-    """Only this transaction may change the tables."""
+    """Only this transaction may write. PostgreSQL ends it when its client sends nothing for `_IDLE_S`."""
     if store.is_sqlite:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
+        connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = '{int(_IDLE_S)}s'"))
         connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
 
 

@@ -240,6 +240,8 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     earlier = runs_before(connection, run, settings=settings_of_run(connection, run.id))
     earlier = earlier or runs_before(connection, run)
     if not earlier:
+        if later := later_judged_first(connection, run):
+            return Night(imported, untold=_BEFORE_ALL.format(run.started[:10], later[-1].name))
         return Night(imported, untold="first run of this kind, nothing to compare it with")
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
@@ -280,6 +282,12 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     previous = read_run(connection, baseline)
     caution = "; ".join(words for words in cautions if words) or None
     return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+
+
+_BEFORE_ALL = (
+    "this run began before all others of its kind, on {}, but {} was judged before it (if the clock of this "
+    "run was wrong, exclude it)"
+)
 
 
 def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:

@@ -81,6 +81,23 @@ def test_a_suspected_change_is_called_invalid_but_not_acknowledged(quick):
     assert alerts(quick) == [(1, "metric", "invalid")]
 
 
+@pytest.mark.slow
+def test_an_invalid_alert_is_not_raised_again_by_nights_that_are_judged_again(quick):
+    runs = farm(34, models=8, change=slower("model03", 30, 1.2), statuses=fails)
+    judge_nights(quick, runs)
+    found = sorted((kind, state) for _, kind, state in alerts(quick))
+    assert found == [("metric", "open"), ("status", "open")]
+    for number, *_ in alerts(quick):
+        curation.invalidate(quick, number, "the clock was off")
+    # Without the first night the changes begin with the second, so the alerts are of that night afterwards.
+    for night in (runs[30], runs[27]):
+        curation.exclude(quick, night.run.name, "a wrong run")
+        judge_new(quick)
+        curation.restore(quick, night.run.name)
+        judge_new(quick)
+        assert [state for *_, state in alerts(quick)] == ["invalid", "invalid"]
+
+
 @in_sqlite
 def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
     judge_nights(store, farm(31, statuses=fails))

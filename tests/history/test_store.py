@@ -237,6 +237,40 @@ def test_a_server_that_is_not_there_names_no_password():
     assert re.search("cannot be opened", str(caught.value))
 
 
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_writer_that_waits_in_vain_names_the_other(postgres_address, monkeypatch):
+    monkeypatch.setattr(store, "_BUSY_S", 1.0)
+    with open_store(postgres_address) as first, open_store(postgres_address) as second, first.write():
+        other = r"another writer \(perfdash on .+, process \d+; process \d+ of the server; began \d+ s ago\)"
+        with pytest.raises(MachineError, match=other), second.write():
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_stopped_writer_holds_no_other_up(postgres_address, monkeypatch):
+    """What it wrote is not stored, also where it goes on."""
+    monkeypatch.setattr(store, "_IDLE_S", 1.0)
+
+    def names(opened):
+        with opened.read() as connection:
+            return connection.execute(sa.select(schema.hosts.c.name)).scalars().all()
+
+    with open_store(postgres_address) as stopped, open_store(postgres_address) as second:
+
+        def write():
+            with stopped.write() as connection:
+                connection.execute(sa.insert(schema.hosts).values(name="stopped"))
+                with second.write() as following:
+                    following.execute(sa.insert(schema.hosts).values(name="following"))
+                connection.execute(sa.insert(schema.hosts).values(name="late"))
+
+        with pytest.raises(MachineError, match="idle-in-transaction timeout"):
+            write()
+        assert names(stopped) == names(second) == ["following"]
+
+
 def test_a_store_that_cannot_be_written_can_be_read(tmp_path, monkeypatch):
     path = str(tmp_path / "history.db")
     with open_store(path) as opened, opened.write() as connection:

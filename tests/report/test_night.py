@@ -7,7 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from typer.testing import CliRunner
 
+from perfdash.cli import app
 from perfdash.detect import nightly_judging
 from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
@@ -16,6 +18,7 @@ from perfdash.history import alert_store, nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
+from perfdash.history.store import open_store
 from perfdash.report.cause_text import counts, of_changes
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED, RunChange
 from perfdash.report.comment import comment
@@ -120,6 +123,26 @@ def test_a_night_that_is_judged_after_a_later_one_says_so(tmp_path, monkeypatch)
     assert night_gate(late, warnings.append) == 0
     assert "not checked" in warnings[0]
     assert (headline(later), later.caution) == ("Nothing changed", None)
+
+
+def test_a_run_whose_clock_was_years_behind_is_not_called_the_first_of_its_kind(tmp_path, monkeypatch):
+    nights = farm(5, models=4)
+    behind = {"name": "behind", "uid": "behind", "started": "2001-01-01T00:05:00Z"}
+    nights[4] = replace(nights[4], run=replace(nights[4].run, **behind, ended="2001-01-01T01:05:00Z"))
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights[:4])
+        with monkeypatch.context() as earlier:
+            earlier.setattr(nightly_judging, "now", lambda: "2026-01-05T00:00:00Z")
+            judge_new(store)
+        take_in(store, nights[4:])
+    result = CliRunner().invoke(app, ["regressions", "--db", str(tmp_path / "history.db")])
+    with open_store(str(tmp_path / "history.db")) as store, store.read() as connection:
+        night = of_history(connection, nights[4])
+    assert night.untold == (
+        "this run began before all others of its kind, on 2001-01-01, but "
+        f"{nights[3].run.name} was judged before it (if the clock of this run was wrong, exclude it)"
+    )
+    assert '`perfdash history exclude behind --because "wrong clock"`' in result.stderr
 
 
 def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_path, monkeypatch):
