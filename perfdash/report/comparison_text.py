@@ -233,6 +233,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
                 "old_status": compared.old_status,
                 "new_status": compared.new_status,
                 "regressed": compared.regressed,
+                **({"unsteady": compared.unsteady} if compared.unsteady else {}),
                 "metrics": {
                     name: {
                         "old": delta.old,

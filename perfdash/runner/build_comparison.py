@@ -14,8 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfdash.detect.comparison import Delta
-from perfdash.detect.paired_comparison import MOST_PAIRS, false_alarm_of, is_enough, paired_deltas
+from perfdash.detect.paired_comparison import (
+    MOST_PAIRS,
+    PairedRun,
+    false_alarm_of,
+    is_enough,
+    paired_deltas,
+    paired_status,
+)
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.records import Case, Result, RunInfo, Status
@@ -102,8 +108,7 @@ class BuildComparison:
         ]
 
     def is_enough(self, planned: Planned, pairs: Sequence[BuildPair]) -> bool:
-        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        return is_enough(sides, false_alarm_of(len(self.cases)), self.most_pairs)
+        return is_enough(_sides(pairs), false_alarm_of(len(self.cases)), self.most_pairs)
 
 
 def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | None) -> BuildComparison:
@@ -198,25 +203,28 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
             _finish(comparison, state)
 
 
-def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None:
-    """The change of each metric of each case, of two run folders that one comparison left.
+def changes_between(old: Path, new: Path) -> dict[str, Any]:
+    """The changes and statuses of each case, as compare() takes them, of two folders of one comparison.
 
-    None where they are two runs that were measured apart.
+    Empty where they are two runs that were measured apart.
     """
     if old.absolute() != (new / BASE).absolute():
-        return None
+        return {}
     info = read_info(new)
     known = info.plan.get(_KEY)
     if not known:
-        return None
+        return {}
+    sides = {case: _sides(pairs) for case, pairs in read_pairs(new).items()}
+    alpha, most = false_alarm_of(info.cases), int(known["pairs"])
+    statuses = {case: paired_status(of_case) for case, of_case in sides.items()}
     return {
-        case: paired_deltas(
-            [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs],
-            false_alarm_of(info.cases),
-            int(known["pairs"]),
-        )
-        for case, pairs in read_pairs(new).items()
+        "paired": {case: paired_deltas(of_case, alpha, most) for case, of_case in sides.items()},
+        "statuses": {case: status for case, status in statuses.items() if status},
     }
+
+
+def _sides(pairs: Sequence[BuildPair]) -> list[PairedRun]:
+    return [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
 
 
 def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]]]:
