@@ -7,6 +7,7 @@ is a line of the change's confirm.jsonl. Nothing of it goes into a history.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,7 +34,7 @@ from perfdash.runner.alternating_builds import (
     beside,
     held,
     read_pairs,
-    unedited,
+    unspoilt,
 )
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
@@ -89,13 +90,16 @@ class BuildComparison:
         return [planned for planned in self.cases if planned.skip_reason is not None]
 
     @property
-    def edited(self) -> list[Planned]:
-        """The measured cases that an edit of their model left undecided: --resume measures them again."""
+    def spoilt(self) -> list[Planned]:
+        """The measured cases that an edit of their model, or failures of the machine, left undecided.
+
+        --resume measures them again.
+        """
         return [
             planned
             for planned in self.measured
             if self.is_enough(planned, pairs := self.pairs.get(planned.case, []))
-            and not self.is_enough(planned, unedited(pairs))
+            and not self._decides(unspoilt(pairs))
         ]
 
     @property
@@ -108,6 +112,9 @@ class BuildComparison:
         ]
 
     def is_enough(self, planned: Planned, pairs: Sequence[BuildPair]) -> bool:
+        return self._decides(unspoilt(pairs)) or self._decides(pairs)
+
+    def _decides(self, pairs: Sequence[BuildPair]) -> bool:
         return is_enough(_sides(pairs), false_alarm_of(len(self.cases)), self.most_pairs)
 
 
@@ -180,7 +187,8 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     """Measure pair after pair of every case, one pair of each at a time, until all is decided.
 
     Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `incomplete`. What was measured
-    is kept either way. An edit of a model ends its case, and sets `incomplete`, too.
+    is kept either way. An edit of a model, or repeated failures of the machine, end the case, and set
+    `incomplete`, too.
     """
     orphans.end_strays()
     remove_abandoned_folders()
@@ -191,7 +199,7 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
         with ExitStack() as stack:
             when_free(lambda: stack.enter_context(held(every)), comparison.settings.wait, notify)
             with away_from(every[0].cores):
-                _introduce(comparison, every[0])
+                _introduce(comparison, every)
             _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
         state = "incomplete" if comparison.incomplete else "done"
     except KeyboardInterrupt:
@@ -248,8 +256,10 @@ def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]
     return kinds
 
 
-def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
-    environments = slots.introduce(comparison.measured)
+def _introduce(comparison: BuildComparison, every: Sequence[PairedSlots]) -> None:
+    environments = every[0].introduce(comparison.measured)
+    for slots in every:
+        slots.vector_isas = {side: build.get("vector_isa") for side, build in environments.items()}
     for side, environment in environments.items():
         info = comparison.infos[side]
         if info.environment:
@@ -275,6 +285,11 @@ def _measure_rounds(
         undecided = comparison.undecided
         if not undecided or (budget and budget.spent):
             break
+        again = [case for case in undecided if _failed_by_machine(comparison.pairs.get(case.case, ()))]
+        if again:
+            pause = comparison.settings.retry_pause
+            notify(f"{len(again)} cases failed because of the machine: measured again in {pause:g} s")
+            time.sleep(pause)
         notify(f"pair {number}: {len(undecided)} of {len(comparison.measured)} cases are not decided")
 
         def has_this_pair(planned: Planned, pairs: Sequence[BuildPair], number: int = number) -> bool:
@@ -296,10 +311,20 @@ def _measure_rounds(
         comparison.incomplete = True
         minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"
         notify(f"{minutes}: {len(left)} cases are not decided")
-    if edited := comparison.edited:
-        comparison.incomplete = True
+    spoilt = comparison.spoilt
+    failed = [case for case in spoilt if _failed_by_machine(comparison.pairs[case.case])]
+    comparison.incomplete = comparison.incomplete or bool(spoilt)
+    if edited := [case for case in spoilt if case not in failed]:
         names = ", ".join(dict.fromkeys(planned.case.model for planned in edited))
         notify(f"{names}: not decided, its file was edited. Put the file back and use --resume")
+    if failed:
+        names = ", ".join(dict.fromkeys(planned.case.model for planned in failed))
+        notify(f"{names}: not decided, as the machine failed. --resume measures it again")
+
+
+def _failed_by_machine(pairs: Sequence[BuildPair]) -> bool:
+    """Whether the last pair of a case failed because of the machine."""
+    return bool(pairs) and pairs[-1].spoilt and not pairs[-1].edited
 
 
 def _keep(comparison: BuildComparison, planned: Planned, pairs: list[BuildPair], notify: Notify) -> None:
@@ -346,6 +371,6 @@ def _close(comparison: BuildComparison) -> None:
 
 
 def _results(comparison: BuildComparison, side: str) -> list[Result]:
-    """The latest result of each measured case on one side; of an edited model, the one before it."""
+    """The latest result of each measured case on one side, of a pair that nothing spoilt if there is one."""
     of_cases = (comparison.pairs.get(planned.case) for planned in comparison.measured)
-    return [getattr((unedited(pairs) or pairs)[-1], side) for pairs in of_cases if pairs]
+    return [getattr((unspoilt(pairs) or pairs)[-1], side) for pairs in of_cases if pairs]
