@@ -73,7 +73,8 @@ class Night:
     `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
     if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
     latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
-    `nightly` is one line on missing or broken nightlies before it.
+    `nightly` is one line on missing or broken nightlies before it. `in_pairs`: two builds were measured in
+    turn, and the numbers of the rows are levels over all quiet pairs.
     """
 
     imported: Imported
@@ -85,6 +86,7 @@ class Night:
     refused: str | None = None
     nightly: str | None = None
     previous: Imported | None = None
+    in_pairs: bool = False
 
     @property
     def changes(self) -> tuple[RunChange, ...]:
@@ -202,10 +204,40 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
     previous = comparison.old.runs[-1]
+    in_pairs = any(delta.pairs is not None for case in comparison.both for delta in case.deltas.values())
+    if in_pairs:
+        imported, previous = (
+            _with_levels(run, comparison, side) for run, side in ((imported, "new"), (previous, "old"))
+        )
     eager = " ".join(of_eager(comparison))
     return Night(
-        imported, tuple(changes), title, caution=caution, eager=eager, refused=refused, previous=previous
+        imported,
+        tuple(changes),
+        title,
+        caution=caution,
+        eager=eager,
+        refused=refused,
+        previous=previous,
+        in_pairs=in_pairs,
     )
+
+
+def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Imported:
+    """The run with the levels of a side over all quiet pairs, instead of the numbers of one pair.
+
+    Without the intervals of these numbers, which are of one process.
+    """
+    levels = {
+        case.case: {name: getattr(delta, side) for name, delta in case.deltas.items() if delta.pairs}
+        for case in comparison.both
+    }
+    rows = []
+    for row in imported.rows:
+        of_case = levels.get(row.case, {})
+        dropped = {f"{name}_{part}" for name in of_case for part in ("low", "high", "sd")}
+        kept = {name: value for name, value in row.values.items() if name not in dropped}
+        rows.append(replace(row, values={**kept, **of_case}))
+    return replace(imported, rows=tuple(rows))
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:

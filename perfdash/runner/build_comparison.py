@@ -371,6 +371,17 @@ def _close(comparison: BuildComparison) -> None:
 
 
 def _results(comparison: BuildComparison, side: str) -> list[Result]:
-    """The latest result of each measured case on one side, of a pair that nothing spoilt if there is one."""
-    of_cases = (comparison.pairs.get(planned.case) for planned in comparison.measured)
-    return [getattr((unspoilt(pairs) or pairs)[-1], side) for pairs in of_cases if pairs]
+    """A result of each measured case on one side: the last one that ended as its pairs decide.
+
+    Preferably an undisturbed one; of a case whose pairs are all spoilt the last one.
+    """
+    chosen = []
+    for planned in comparison.measured:
+        if pairs := comparison.pairs.get(planned.case):
+            kept = unspoilt(pairs)
+            status = paired_status(_sides(kept))
+            results = [getattr(pair, side) for pair in kept or pairs]
+            sides = [measured_side(result) for result in results]
+            ranks = [(not status or one.word == getattr(status, side), one.clean) for one in sides]
+            chosen.append(results[max(range(len(ranks)), key=lambda place: (ranks[place], place))])
+    return chosen

@@ -15,6 +15,7 @@ from perfdash.detect.paired_comparison import (
     paired_status,
 )
 from perfdash.errors import UsageError
+from perfdash.report.comment import comment
 from perfdash.report.comparison_text import comparison as comparison_text
 from perfdash.report.comparison_text import to_plain
 from perfdash.report.gates import comparison_gate
@@ -194,6 +195,25 @@ def test_pairs_that_decide_nothing_are_not_called_unchanged(capsys):
     assert noisy.nothing_to_compare is None
     assert comparison_gate(noisy, print) == 0
     assert "not checked: numbers of 1 of 1 cases are not decided yet" in capsys.readouterr().out
+
+
+def test_the_comment_has_the_levels_of_all_quiet_pairs_not_those_of_the_last():
+    ratios = (1.005, 0.997, 1.1, 1.003, 0.9)
+    values = {"speedup": 1.5, "calls_captured": 3.0}
+    pairs = [
+        tuple(PairedResult("pass", {**values, "speedup": speed}) for speed in (1.5, 1.5 * ratio))
+        for ratio in ratios
+    ]
+    old, new = (
+        run(f"2026-11-0{day}", [row("a", speedup=value, speedup_low=value, speedup_high=value)])
+        for day, value in ((1, 1.5), (2, 1.35))
+    )
+    sides = (ComparedRuns("x", (night,)) for night in (old, new))
+    compared = compare(*sides, paired={old.rows[0].case: paired_deltas(pairs, ALPHA)})
+    text = comment(against(new, compared))
+    assert "| 1.498x | -0.1% (1) |" in text
+    assert "against the base" in text
+    assert "1.350" not in text
 
 
 def test_the_means_are_of_all_quiet_pairs_not_of_the_last_alone():

@@ -226,6 +226,20 @@ def test_a_pair_that_failed_because_of_the_machine_is_measured_again_after_a_pau
     assert [pair.spoilt for pair in compared.pairs[own]] == [False, True, False, False]
 
 
+def test_the_record_of_a_side_is_of_a_pair_that_ended_as_all_pairs_decide(comparison):
+    """Or the comment would list a model as failing that failed by chance, in the last of five pairs."""
+    compared, own, _ = comparison
+    fine = replace(good("m", 1.2, "faster", threads=1), case=own)
+    wrong = replace(fine, status=Status.FAIL_ACCURACY)
+    ends = [(fine, fine), (fine, fine), (wrong, fine), (fine, wrong)]
+    compared.pairs = {own: [BuildPair(old, new, number) for number, (old, new) in enumerate(ends, 1)]}
+    for side in ("old", "new"):
+        assert [result.status for result in build_comparison._results(compared, side)] == ["fail_accuracy"]
+    del compared.pairs[own][2]
+    (result,) = build_comparison._results(compared, "new")
+    assert result is fine
+
+
 def test_a_machine_that_stays_broken_leaves_its_cases_to_resume(comparison, monkeypatch):
     compared, own, socket = comparison
     messages, pauses = [], []
