@@ -171,8 +171,8 @@ class ComparedCase:
         return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
 
     @property
-    def passes_without_numbers(self) -> bool:
-        return is_pass(self.old_status) and is_pass(self.new_status) and not self.deltas
+    def passes(self) -> bool:
+        return is_pass(self.old_status) and is_pass(self.new_status)
 
     @property
     def changed(self) -> bool:
@@ -264,9 +264,9 @@ class Comparison:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
         if self.nothing_in_common or any(case.is_tested for case in self.both):
             return self.nothing_in_common
-        if self.untested or not (self.methods and any(case.passes_without_numbers for case in self.both)):
-            return self.untested
-        return "no number was measured by the same method on both sides"
+        if self.untested or not any(case.passes for case in self.both):
+            return self.untested or "no case passes on both sides"
+        return "no number was measured by the same method on both sides" if self.methods else None
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
