@@ -216,15 +216,17 @@ class Comparison:
     methods: list[str] = field(default_factory=list)
 
     @property
-    def eager_moved(self) -> float | None:
-        """The median change (log) of eager's latency, if it is large: speedups may differ because of it.
+    def in_pairs(self) -> bool:
+        """Whether two builds were measured in turn."""
+        return any(delta.pairs is not None for case in self.both for delta in case.deltas.values())
 
-        None if it is small or unknown, or where builds were measured in turn.
-        """
-        deltas = [case.deltas["eager_ms"] for case in self.both if "eager_ms" in case.deltas]
-        if not deltas or any(delta.pairs is not None for delta in deltas):
+    @property
+    def eager_moved(self) -> float | None:
+        """The median change (log) of eager's latency; None if small, unknown, or measured in pairs."""
+        changes_of_eager = [case.deltas["eager_ms"].change for case in self.both if "eager_ms" in case.deltas]
+        if not changes_of_eager or self.in_pairs:
             return None
-        moved = statistics.median(delta.change for delta in deltas)
+        moved = statistics.median(changes_of_eager)
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
@@ -242,10 +244,9 @@ class Comparison:
     @property
     def untested(self) -> str | None:
         """In how many cases numbers or statuses were not tested or decided, and why; None if all were."""
-        deltas = [delta for case in self.both for delta in case.deltas.values()]
         why = (
             "as other programs disturbed every pair of runs"
-            if any(delta.pairs is not None for delta in deltas)
+            if self.in_pairs
             else "as they were disturbed or nothing is known of the noise; "
             f"give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
         )

@@ -55,7 +55,7 @@ from perfdash.report.changes import (
     ordered,
     without_lost,
 )
-from perfdash.report.comparison_text import of_eager
+from perfdash.report.comparison_text import of_builds, of_eager
 from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
@@ -74,7 +74,7 @@ class Night:
     if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
     latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
     `nightly` is one line on missing or broken nightlies before it. `in_pairs`: two builds were measured in
-    turn, and the numbers of the rows are levels over all quiet pairs.
+    turn, and the numbers of the rows are levels over all quiet pairs. `builds` says how these differ.
     """
 
     imported: Imported
@@ -87,6 +87,7 @@ class Night:
     nightly: str | None = None
     previous: Imported | None = None
     in_pairs: bool = False
+    builds: str = ""
 
     @property
     def changes(self) -> tuple[RunChange, ...]:
@@ -149,6 +150,8 @@ def compared_with(night: Night) -> list[str]:
         sentences.append(f"No changes are reported: {night.untold}.")
     elif night.against:
         sentences.append(f"Compared with {night.against}.")
+    if night.builds:
+        sentences.append(night.builds)
     if night.caution:
         sentences.append(f"Not reported: {night.caution}.")
     if night.eager:
@@ -204,8 +207,7 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
     previous = comparison.old.runs[-1]
-    in_pairs = any(delta.pairs is not None for case in comparison.both for delta in case.deltas.values())
-    if in_pairs:
+    if comparison.in_pairs:
         imported, previous = (
             _with_levels(run, comparison, side) for run, side in ((imported, "new"), (previous, "old"))
         )
@@ -218,7 +220,8 @@ def against(imported: Imported, comparison: Comparison) -> Night:
         eager=eager,
         refused=refused,
         previous=previous,
-        in_pairs=in_pairs,
+        in_pairs=comparison.in_pairs,
+        builds=" ".join(of_builds(comparison)),
     )
 
 

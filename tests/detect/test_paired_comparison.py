@@ -1,6 +1,7 @@
 """What pairs of runs of two builds decide: a change, none, or neither yet."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from perfdash.report.comment import comment
 from perfdash.report.comparison_text import comparison as comparison_text
 from perfdash.report.comparison_text import to_plain
 from perfdash.report.gates import comparison_gate
-from perfdash.report.night import against, headline
-from tests.history.made import row, run
+from perfdash.report.night import against, compared_with, headline
+from tests.history.made import row, run, with_worker
 
 ALPHA = false_alarm_of(10)
 
@@ -195,6 +196,26 @@ def test_pairs_that_decide_nothing_are_not_called_unchanged(capsys):
     assert noisy.nothing_to_compare is None
     assert comparison_gate(noisy, print) == 0
     assert "not checked: numbers of 1 of 1 cases are not decided yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("commit", "words"),
+    [
+        ("a" * 40, "a build is compared with itself"),
+        ("b" * 40, f"Builds (old | new): timm: 1.0.31 {'a' * 10} | 1.0.31 {'b' * 10}"),
+    ],
+)
+def test_text_and_comment_say_which_builds_were_compared(commit, words):
+    nights = []
+    for day, of_day in ((1, "a" * 40), (2, commit)):
+        night = run(f"2026-11-0{day}", [row("a")])
+        nights.append(replace(night, run=with_worker(night.run, commits={"timm": of_day})))
+    pairs = runs(np.random.default_rng(9), 5, sd=0.002)
+    sides = [ComparedRuns("x", (night,)) for night in nights]
+    compared = compare(*sides, paired={nights[0].rows[0].case: paired_deltas(pairs, ALPHA)})
+    assert words in comparison_text(compared)
+    assert words in " ".join(compared_with(against(nights[1], compared)))
+    assert words not in comparison_text(compare(*sides)), "two runs that were measured apart"
 
 
 def test_the_comment_has_the_levels_of_all_quiet_pairs_not_those_of_the_last():
