@@ -13,6 +13,7 @@ import pytest
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.records import Case, Failure, Result, RunInfo, Status, to_json
+from perfdash.report.run_lookup import RunLookup
 from perfdash.run_options import run_options
 from perfdash.runner import build_comparison, cores, slot
 from perfdash.runner.alternating_builds import FILE, Budget, BuildPair, PairedSlots, read_pairs
@@ -238,6 +239,24 @@ def test_the_record_of_a_side_is_of_a_pair_that_ended_as_all_pairs_decide(compar
     del compared.pairs[own][2]
     (result,) = build_comparison._results(compared, "new")
     assert result is fine
+
+
+def test_the_changes_of_a_folder_are_those_of_its_pairs_and_of_no_other_two_runs(comparison):
+    compared, own, _ = comparison
+    compared.infos["new"].plan["compared_with"] = {"python": "old", "pairs": 8}
+    build_comparison.measure(compared, None, lambda text: None)
+    for measured, pairs in compared.pairs.items():
+        for pair in pairs:
+            for side, result in (("old", pair.old), ("new", pair.new)):
+                line = {"pair": pair.number, "side": side, "result": to_json(result)}
+                append_line(compared.folder / FILE, dumps(line))
+        assert len(pairs) >= 3, measured
+    changes = build_comparison.changes_between(compared.folder / "base", compared.folder)
+    assert changes["paired"][own]["backend_ms"].pairs == len(compared.pairs[own])
+    assert changes["statuses"][own] == ("pass", "pass", True, "")
+    assert build_comparison.changes_between(compared.folder, compared.folder) == {}
+    lookup = RunLookup(compared.folder.parent, "none.db", lambda text: None)
+    assert lookup.comparison(str(compared.folder / "base"), str(compared.folder)).in_pairs
 
 
 def test_a_machine_that_stays_broken_leaves_its_cases_to_resume(comparison, monkeypatch):
