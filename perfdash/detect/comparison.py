@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from scipy import special
 
+from perfdash.detect.confirmation import PairedStatus
 from perfdash.detect.findings import (
     BETTER,
     NO_STATUS,
@@ -119,11 +120,11 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """One case on both sides, with the statuses of each side's last run of it.
+    """One case on both sides, with the statuses of each side's last run of it, or of its pairs.
 
     checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
     method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
-    because other programs disturbed a side.
+    because other programs disturbed a side. unsteady: as in PairedStatus.
     """
 
     case: Case
@@ -132,6 +133,7 @@ class ComparedCase:
     deltas: Mapping[str, Delta]
     checked_alike: bool = True
     disturbed: bool = False
+    unsteady: str = ""
 
     @property
     def status_direction(self) -> int:
@@ -169,8 +171,8 @@ class ComparedCase:
         return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
 
     @property
-    def passes_without_numbers(self) -> bool:
-        return is_pass(self.old_status) and is_pass(self.new_status) and not self.deltas
+    def passes(self) -> bool:
+        return is_pass(self.old_status) and is_pass(self.new_status)
 
     @property
     def changed(self) -> bool:
@@ -214,15 +216,17 @@ class Comparison:
     methods: list[str] = field(default_factory=list)
 
     @property
-    def eager_moved(self) -> float | None:
-        """The median change (log) of eager's latency, if it is large: speedups may differ because of it.
+    def in_pairs(self) -> bool:
+        """Whether two builds were measured in turn."""
+        return any(delta.pairs is not None for case in self.both for delta in case.deltas.values())
 
-        None if it is small or unknown, or where builds were measured in turn.
-        """
-        deltas = [case.deltas["eager_ms"] for case in self.both if "eager_ms" in case.deltas]
-        if not deltas or any(delta.pairs is not None for delta in deltas):
+    @property
+    def eager_moved(self) -> float | None:
+        """The median change (log) of eager's latency; None if small, unknown, or measured in pairs."""
+        changes_of_eager = [case.deltas["eager_ms"].change for case in self.both if "eager_ms" in case.deltas]
+        if not changes_of_eager or self.in_pairs:
             return None
-        moved = statistics.median(delta.change for delta in deltas)
+        moved = statistics.median(changes_of_eager)
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
@@ -233,17 +237,16 @@ class Comparison:
         statuses = ({case.old_status, case.new_status} for case in self.both)
         if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
             return "no case has a result on both sides"
-        if not any(case.checked_alike or case.deltas or case.disturbed for case in self.both):
+        if not any(c.checked_alike or c.deltas or c.disturbed or c.unsteady for c in self.both):
             return "every case in both was measured by different methods"
         return None
 
     @property
     def untested(self) -> str | None:
-        """In how many cases numbers were not tested or decided, and why; None if all were."""
-        deltas = [delta for case in self.both for delta in case.deltas.values()]
+        """In how many cases numbers or statuses were not tested or decided, and why; None if all were."""
         why = (
             "as other programs disturbed every pair of runs"
-            if any(delta.pairs is not None for delta in deltas)
+            if self.in_pairs
             else "as they were disturbed or nothing is known of the noise; "
             f"give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
         )
@@ -253,6 +256,8 @@ class Comparison:
             (undecided, "are not decided yet; more pairs of runs would tell"),
         )
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
+        if unsteady := [f"{case.case.model}: {case.unsteady}" for case in self.both if case.unsteady]:
+            parts.append(f"statuses are not the same in all pairs ({_few(unsteady)})")
         return "; ".join(parts) or None
 
     @property
@@ -260,9 +265,9 @@ class Comparison:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
         if self.nothing_in_common or any(case.is_tested for case in self.both):
             return self.nothing_in_common
-        if self.untested or not (self.methods and any(case.passes_without_numbers for case in self.both)):
-            return self.untested
-        return "no number was measured by the same method on both sides"
+        if self.untested or not any(case.passes for case in self.both):
+            return self.untested or "no case passes on both sides"
+        return "no number was measured by the same method on both sides" if self.methods else None
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
@@ -293,12 +298,13 @@ def compare(
     new: ComparedRuns,
     noise: NoiseByCase | None = None,
     paired: Mapping[Case, Mapping[str, Delta]] | None = None,
+    statuses: Mapping[Case, PairedStatus] | None = None,
 ) -> Comparison:
     """Compare two sides, with `noise` from the history.
 
     Noise is estimated from a side's own runs where there are several. Without either source only speedups are
     tested, by their own intervals. All p values together pass Benjamini and Hochberg's test at _RATE.
-    `paired`: the changes of two builds that were measured in turn, which are already decided.
+    `paired`, `statuses`: of two builds that were measured in turn, whose changes are already decided.
     """
     method = new.runs[-1].run.method
     reach = 1.96 if method.get("speedup", 1) >= _COVERS_TRUTH else math.sqrt(2) * 1.96
@@ -312,26 +318,23 @@ def compare(
     for name in COMPARED if paired is None else ():
         for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
             raw[place][name] = delta
-    tested = [
-        (place, name, delta.p)
-        for place, deltas in enumerate(raw)
-        for name, delta in deltas.items()
-        if delta.p is not None
-    ]
-    is_discovery = discoveries(np.array([p for _, _, p in tested], dtype=float), _RATE)
-    for (place, name, _), real in zip(tested, is_discovery.tolist(), strict=True):
-        if real and abs(raw[place][name].change) >= least_change(name):
-            raw[place][name] = raw[place][name]._replace(significant=True)
+    tested = [(deltas, name) for deltas in raw for name, delta in deltas.items() if delta.p is not None]
+    is_discovery = discoveries(np.array([deltas[name].p for deltas, name in tested], dtype=float), _RATE)
+    for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
+        if real and abs(deltas[name].change) >= least_change(name):
+            deltas[name] = deltas[name]._replace(significant=True)
     before, after = _checked_by(old), _checked_by(new)
     compared = []
     for case, was, now, deltas in zip(both, *rows, raw, strict=True):
-        words = _word(was[-1]), _word(now[-1])
-        checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
+        status = (statuses or {}).get(case) or PairedStatus(_word(was[-1]), _word(now[-1]))
+        is_alike = alike(before[case], after[case], "status") or stops_running(*status[:2])
         disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
-        compared.append(ComparedCase(case, *words, deltas, checked_alike, disturbed))
-    counted = np.array(
-        [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)], bool
-    )
+        compared.append(
+            ComparedCase(
+                case, *status[:2], deltas, is_alike and status.comparable, disturbed, status.unsteady
+            )
+        )
+    counted = [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)]
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
@@ -339,7 +342,7 @@ def compare(
         sorted(compared, key=_order),
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
-        [means for name, pair in logs.items() if (means := _means(name, pair, counted))],
+        [means for name, pair in logs.items() if (means := _means(name, pair, np.array(counted, bool)))],
         list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
     )
 
@@ -417,10 +420,10 @@ def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[R
     """The rows of each case, without numbers by another method."""
     rows_by_case: dict[Case, list[Row]] = {}
     for imported in side.runs:
-        method_changes = changes(imported.run.method, method)
+        is_alike = not changes(imported.run.method, method)
         for row in imported.rows:
-            comparable_row = _of_method(row, imported.run.method, method) if method_changes else row
-            rows_by_case.setdefault(row.case, []).append(comparable_row)
+            comparable = row if is_alike else _of_method(row, imported.run.method, method)
+            rows_by_case.setdefault(row.case, []).append(comparable)
     return rows_by_case
 
 
@@ -499,7 +502,8 @@ def _deltas(
     of_eager = np.zeros(len(places))
     if name == "speedup":
         for index in np.flatnonzero(np.isnan(variances[0])).tolist():
-            runs_of_sides = [_with_speedup(side[places[index]]) for side in rows]
+            of_case = [[row for row in side[places[index]] if _is_usable(row, "speedup")] for side in rows]
+            runs_of_sides = [[row.values for row in side if row.values.get("speedup")] for side in of_case]
             for variance, runs in zip(variances, runs_of_sides, strict=True):
                 variance[index] = _of_intervals(runs, reach)
             of_eager[index] = (_OF_EAGER * _change_of_eager(*runs_of_sides)) ** 2
@@ -546,11 +550,6 @@ def _excess_of_pairs(logs: Sequence[Array], variances: Sequence[Array]) -> Array
     of_all = (_TAIL_DF + weight * float(np.median(ratios[known]))) / (_TAIL_DF + weight)
     excess = np.maximum(1.0, (_TAIL_DF * of_all + squares) / (_TAIL_DF + df))
     return np.asarray(np.where(as_expected, 1.0, excess))
-
-
-def _with_speedup(side: Sequence[Row]) -> list[Mapping[str, float]]:
-    """The numbers of the runs whose speedups are compared."""
-    return [row.values for row in side if _is_usable(row, "speedup") and row.values.get("speedup")]
 
 
 def _of_intervals(runs: Sequence[Mapping[str, float]], reach: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import changed_in_build, other_build
-from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
+from perfdash.detect.findings import NO_STATUS, NOTHING_CAPTURED, WORSE, Finding, is_pass
 from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
@@ -38,9 +38,27 @@ class PairedResult:
         return is_pass(self.status, self.values.get("calls_captured"))
 
     @property
+    def word(self) -> str:
+        """The status, or `nothing captured` for a pass without captured calls."""
+        return NOTHING_CAPTURED if is_pass(self.status) and not self.passed else self.status
+
+    @property
     def has_status(self) -> bool:
         """Whether the status describes the case and not only the machine."""
         return self.status not in NO_STATUS
+
+
+class PairedStatus(NamedTuple):
+    """The statuses of a case over all pairs of two builds.
+
+    unsteady: where a build did not end alike in all pairs, how often it failed, else empty. comparable: False
+    where both builds failed, but not always: then no status is the build's.
+    """
+
+    old: str
+    new: str
+    comparable: bool = True
+    unsteady: str = ""
 
 
 def candidates(findings: Sequence[Finding]) -> dict[int, list[Finding]]:

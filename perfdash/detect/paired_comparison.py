@@ -7,18 +7,19 @@ any false change in the whole comparison is at most FALSE_CHANGE.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
 from perfdash.detect.comparison import COMPARED, Delta, least_change
-from perfdash.detect.confirmation import PairedResult, passed_pairs, quiet_pairs
+from perfdash.detect.confirmation import PairedResult, PairedStatus, passed_pairs, quiet_pairs
 from perfdash.stats import confirmation_test
 
 PairedRun = tuple[PairedResult, PairedResult]  # old, new
 
 LEAST_PAIRS, MOST_PAIRS = 3, 8
 FALSE_CHANGE = 0.05
-_FAILURES = 2  # pairs in which a build fails, after which a case is not measured again
+_FAILURES = 2  # pairs with a failure, after which a case that fails with both builds is not measured again
 
 
 def false_alarm_of(cases: int) -> float:
@@ -43,10 +44,37 @@ def paired_deltas(pairs: Sequence[PairedRun], false_alarm: float, most: int = MO
     return deltas
 
 
+def paired_status(pairs: Sequence[PairedRun]) -> PairedStatus | None:
+    """The statuses of a case on both sides; None without a pair in which both have one.
+
+    A side fails where it failed in every pair, or in LEAST_PAIRS of them: one failure may be chance. Where
+    both failed now and then, neither is called worse.
+    """
+    known = [pair for pair in pairs if all(side.has_status for side in pair)]
+    if not known:
+        return None
+    sides = list(zip(*known, strict=True))
+    failures = [[result.word for result in side if not result.passed] for side in sides]
+    comparable = not all(failures) or all(len(failed) == len(known) for failed in failures)
+    words, notes = [], []
+    for name, side, failed in zip(("old", "new"), sides, failures, strict=True):
+        passed = [result.word for result in side if result.passed]
+        fails = failed and (not passed or len(failed) >= LEAST_PAIRS or not comparable)
+        words.append(Counter(failed if fails else passed).most_common(1)[0][0])
+        if failed and (passed or not comparable):
+            kinds = ", ".join(dict.fromkeys(failed))
+            notes.append(f"{kinds} in {len(failed)} of {len(known)} pairs of the {name} side")
+    return PairedStatus(words[0], words[1], comparable, "; ".join(notes))
+
+
 def is_enough(pairs: Sequence[PairedRun], false_alarm: float, most: int = MOST_PAIRS) -> bool:
     """Whether more pairs of a case would tell nothing new, or are not allowed."""
-    failed = sum(not (old.passed and new.passed) for old, new in pairs)
-    if len(pairs) >= most or failed >= _FAILURES:
+    failures = [sum(not side.passed for side in sides) for sides in zip(*pairs, strict=True)]
+    if len(pairs) >= most:
+        return True
+    if any(failures) and not all(failures):  # of one build alone: is it the build?
+        return max(failures) >= LEAST_PAIRS
+    if sum(not (old.passed and new.passed) for old, new in pairs) >= _FAILURES:
         return True
     if len(pairs) < LEAST_PAIRS:
         return False

@@ -287,7 +287,8 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
                 "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
             ]
         )
-    head = ["suite", "compiler", "pass rate", "geometric mean speedup", "against the run before",
+    before = "against the base" if night.in_pairs else "against the run before"
+    head = ["suite", "compiler", "pass rate", "geometric mean speedup", before,
             "mean compilation latency (s)", "peak memory compression ratio"]  # fmt: skip
     more = f"\n\nand {len(rows) - most} more" if len(rows) > most else ""
     return [table(head, rows[:most], "llrrrrr") + more]

@@ -11,11 +11,14 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
+from perfdash.detect.environment_changes import build_changes
 from perfdash.history.results import RunRow
 from perfdash.metrics import METRICS, title_of
 from perfdash.report.alert_text import model_of
 from perfdash.report.number_format import four_digits, with_unit
 from perfdash.suites.suite_file import OWN
+
+_PACKAGES = 5  # that differ between two builds, in a line
 
 
 def comparison(sides: Comparison) -> str:
@@ -28,6 +31,7 @@ def comparison(sides: Comparison) -> str:
         f"{len(sides.both)} cases in both",
         *_by_different_methods(sides),
         *of_eager(sides),
+        *of_builds(sides),
         "",
     ]
     if sides.means or not (nothing or sides.methods):
@@ -74,6 +78,24 @@ def of_eager(sides: Comparison) -> list[str]:
         "torch's own operators, were in another state, and speedups move with that. Only a change of",
         "speedup that is clearly larger counts. `perfdash compare-builds` measures both in turn.",
     ]
+
+
+def of_builds(sides: Comparison) -> list[str]:
+    """A line with the packages that differ between two builds that were measured in turn.
+
+    Or that none does; without any line where the packages are unknown, or the runs were measured apart.
+    """
+    old, new = (side.runs[-1].run for side in (sides.old, sides.new))
+    if not sides.in_pairs or not (old.packages and new.packages):
+        return []
+    differing = build_changes(old, new)
+    if not differing:
+        return [
+            "Both sides have the same torch and packages, by versions and commits: unless files of a package "
+            "were edited, a build is compared with itself."
+        ]
+    more = f"; and {len(differing) - _PACKAGES} more" if len(differing) > _PACKAGES else ""
+    return [f"Builds (old | new): {'; '.join(differing[:_PACKAGES])}{more}."]
 
 
 def _knows_files(sides: Comparison) -> bool:
@@ -233,6 +255,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
                 "old_status": compared.old_status,
                 "new_status": compared.new_status,
                 "regressed": compared.regressed,
+                **({"unsteady": compared.unsteady} if compared.unsteady else {}),
                 "metrics": {
                     name: {
                         "old": delta.old,

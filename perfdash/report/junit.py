@@ -10,6 +10,7 @@ from pathlib import Path
 from perfdash import files
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import Comparison
+from perfdash.detect.findings import OTHER
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.results import Row
@@ -89,7 +90,8 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 def write_comparison(path: Path, comparison: Comparison) -> None:
     """Write a test per compared case: failed where it became significantly worse, skipped if untested.
 
-    Where there is nothing to compare the file has one test, which fails with the reason.
+    A case that fails on both sides is skipped, too. Where there is nothing to compare the file has one test,
+    which fails with the reason.
     """
     root = ET.Element("testsuites", name="perfdash compare")
     suite = ET.SubElement(root, "testsuite", name="compare")
@@ -111,6 +113,9 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
             ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
         elif compared.nothing_tested:
             ET.SubElement(test, "skipped", type="not checked", message="could not be tested")
+        elif not compared.passes and compared.status_direction == OTHER:
+            words = f"{compared.old_status} -> {compared.new_status}"
+            ET.SubElement(test, "skipped", type="not checked", message=_fit(words))
     _count(suite)
     _save(path, root)
 

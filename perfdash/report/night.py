@@ -55,7 +55,7 @@ from perfdash.report.changes import (
     ordered,
     without_lost,
 )
-from perfdash.report.comparison_text import of_eager
+from perfdash.report.comparison_text import of_builds, of_eager
 from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
@@ -73,7 +73,8 @@ class Night:
     `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
     if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
     latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
-    `nightly` is one line on missing or broken nightlies before it.
+    `nightly` is one line on missing or broken nightlies before it. `in_pairs`: two builds were measured in
+    turn, and the numbers of the rows are levels over all quiet pairs. `builds` says how these differ.
     """
 
     imported: Imported
@@ -85,6 +86,8 @@ class Night:
     refused: str | None = None
     nightly: str | None = None
     previous: Imported | None = None
+    in_pairs: bool = False
+    builds: str = ""
 
     @property
     def changes(self) -> tuple[RunChange, ...]:
@@ -147,6 +150,8 @@ def compared_with(night: Night) -> list[str]:
         sentences.append(f"No changes are reported: {night.untold}.")
     elif night.against:
         sentences.append(f"Compared with {night.against}.")
+    if night.builds:
+        sentences.append(night.builds)
     if night.caution:
         sentences.append(f"Not reported: {night.caution}.")
     if night.eager:
@@ -202,10 +207,40 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
     previous = comparison.old.runs[-1]
+    if comparison.in_pairs:
+        imported, previous = (
+            _with_levels(run, comparison, side) for run, side in ((imported, "new"), (previous, "old"))
+        )
     eager = " ".join(of_eager(comparison))
     return Night(
-        imported, tuple(changes), title, caution=caution, eager=eager, refused=refused, previous=previous
+        imported,
+        tuple(changes),
+        title,
+        caution=caution,
+        eager=eager,
+        refused=refused,
+        previous=previous,
+        in_pairs=comparison.in_pairs,
+        builds=" ".join(of_builds(comparison)),
     )
+
+
+def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Imported:
+    """The run with the levels of a side over all quiet pairs, instead of the numbers of one pair.
+
+    Without the intervals of these numbers, which are of one process.
+    """
+    levels = {
+        case.case: {name: getattr(delta, side) for name, delta in case.deltas.items() if delta.pairs}
+        for case in comparison.both
+    }
+    rows = []
+    for row in imported.rows:
+        of_case = levels.get(row.case, {})
+        dropped = {f"{name}_{part}" for name in of_case for part in ("low", "high", "sd")}
+        kept = {name: value for name, value in row.values.items() if name not in dropped}
+        rows.append(replace(row, values={**kept, **of_case}))
+    return replace(imported, rows=tuple(rows))
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:

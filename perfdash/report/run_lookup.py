@@ -177,8 +177,8 @@ class RunLookup:
         refuse_unlike(*sides)
         refuse_overlap(*sides)
         old_folder, new_folder = self.folder(old), self.folder(new)
-        paired = changes_between(old_folder, new_folder) if old_folder and new_folder else None
-        return compare(sides[0], sides[1], self._noise(sides) if paired is None else None, paired)
+        paired = changes_between(old_folder, new_folder) if old_folder and new_folder else {}
+        return compare(sides[0], sides[1], **(paired or {"noise": self._noise(sides)}))
 
     def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
         """The nightly means of the run's suites up to it, or why there are none."""

@@ -19,7 +19,7 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps, mend_last_line
 from perfdash.records import Case, Result, result_from_json, to_json
-from perfdash.runner.case_status import is_edited
+from perfdash.runner.case_status import check_isa, is_edited, is_worth_a_retry
 from perfdash.runner.cores import Locks
 from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.result_record import assemble
@@ -45,6 +45,11 @@ class BuildPair:
     def edited(self) -> bool:
         """Whether a side has no numbers since a file of the user's model was edited."""
         return is_edited(self.old) or is_edited(self.new)
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether a side says nothing of its build: its model was edited, or the machine failed."""
+        return self.edited or any(is_worth_a_retry(side, neighbours=False) for side in (self.old, self.new))
 
 
 class Budget:
@@ -72,7 +77,7 @@ def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:
     """The whole pairs of each case that a run folder holds, in their order.
 
     Left out, so that they are measured again: a line that was cut short, a side without its other one, and
-    pairs of an edited model.
+    pairs that an edit of the model or the machine spoilt.
     """
     path = folder / FILE
     sides: dict[Case, dict[int, dict[str, Result]]] = {}
@@ -95,12 +100,12 @@ def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:
         ]
         for case, numbered in sides.items()
     }
-    return {case: kept for case, whole in pairs.items() if (kept := unedited(whole))}
+    return {case: kept for case, whole in pairs.items() if (kept := unspoilt(whole))}
 
 
-def unedited(pairs: Sequence[BuildPair]) -> list[BuildPair]:
-    """The pairs without those of an edited model."""
-    return [pair for pair in pairs if not pair.edited]
+def unspoilt(pairs: Sequence[BuildPair]) -> list[BuildPair]:
+    """The pairs without those that an edit of the model or the machine spoilt."""
+    return [pair for pair in pairs if not pair.spoilt]
 
 
 def _is_json(line: bytes) -> bool:
@@ -155,6 +160,7 @@ class PairedSlots:
         ]
         self._executed = {} if executed is None else executed
         self._writing = threading.Lock()
+        self.vector_isas: dict[str, str | None] = {}  # that each side's inductor compiles for
 
     @property
     def cores(self) -> list[tuple[int, ...]]:
@@ -181,7 +187,9 @@ class PairedSlots:
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
         """What each build says of itself: {old, new} -> the environment, as in run.json."""
-        return {name: slot.introduce(planned)["environment"] for name, slot in self._slots[0].items()}
+        builds = {name: slot.introduce(planned)["environment"] for name, slot in self._slots[0].items()}
+        self.vector_isas = {name: build.get("vector_isa") for name, build in builds.items()}
+        return builds
 
     def outcome(self, side: str, order: Order, log: Path) -> ProcessOutcome:
         """How one process ends under the `old` or the `new` build, on the first slot.
@@ -254,6 +262,8 @@ class PairedSlots:
             slot.renew()
         with self._writing:
             result = assemble(planned, answer, self._options[name].allocator, log.name, self._executed)
+            if not planned.chooses_vector_isa:
+                check_isa(result, answer.outcomes, self.vector_isas.get(name))
             line = {"pair": number, "side": name, "result": to_json(result)}
             append_line(self._folder / FILE, dumps(line))
         return result

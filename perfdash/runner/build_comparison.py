@@ -7,6 +7,7 @@ is a line of the change's confirm.jsonl. Nothing of it goes into a history.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,8 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfdash.detect.comparison import Delta
-from perfdash.detect.paired_comparison import MOST_PAIRS, false_alarm_of, is_enough, paired_deltas
+from perfdash.detect.paired_comparison import (
+    MOST_PAIRS,
+    PairedRun,
+    false_alarm_of,
+    is_enough,
+    paired_deltas,
+    paired_status,
+)
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
 from perfdash.records import Case, Result, RunInfo, Status
@@ -27,7 +34,7 @@ from perfdash.runner.alternating_builds import (
     beside,
     held,
     read_pairs,
-    unedited,
+    unspoilt,
 )
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
@@ -83,13 +90,16 @@ class BuildComparison:
         return [planned for planned in self.cases if planned.skip_reason is not None]
 
     @property
-    def edited(self) -> list[Planned]:
-        """The measured cases that an edit of their model left undecided: --resume measures them again."""
+    def spoilt(self) -> list[Planned]:
+        """The measured cases that an edit of their model, or failures of the machine, left undecided.
+
+        --resume measures them again.
+        """
         return [
             planned
             for planned in self.measured
             if self.is_enough(planned, pairs := self.pairs.get(planned.case, []))
-            and not self.is_enough(planned, unedited(pairs))
+            and not self._decides(unspoilt(pairs))
         ]
 
     @property
@@ -102,8 +112,10 @@ class BuildComparison:
         ]
 
     def is_enough(self, planned: Planned, pairs: Sequence[BuildPair]) -> bool:
-        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        return is_enough(sides, false_alarm_of(len(self.cases)), self.most_pairs)
+        return self._decides(unspoilt(pairs)) or self._decides(pairs)
+
+    def _decides(self, pairs: Sequence[BuildPair]) -> bool:
+        return is_enough(_sides(pairs), false_alarm_of(len(self.cases)), self.most_pairs)
 
 
 def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | None) -> BuildComparison:
@@ -175,7 +187,8 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     """Measure pair after pair of every case, one pair of each at a time, until all is decided.
 
     Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `incomplete`. What was measured
-    is kept either way. An edit of a model ends its case, and sets `incomplete`, too.
+    is kept either way. An edit of a model, or repeated failures of the machine, end the case, and set
+    `incomplete`, too.
     """
     orphans.end_strays()
     remove_abandoned_folders()
@@ -186,7 +199,7 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
         with ExitStack() as stack:
             when_free(lambda: stack.enter_context(held(every)), comparison.settings.wait, notify)
             with away_from(every[0].cores):
-                _introduce(comparison, every[0])
+                _introduce(comparison, every)
             _measure_rounds(comparison, kinds, Budget(minutes) if minutes is not None else None, notify)
         state = "incomplete" if comparison.incomplete else "done"
     except KeyboardInterrupt:
@@ -198,25 +211,28 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
             _finish(comparison, state)
 
 
-def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None:
-    """The change of each metric of each case, of two run folders that one comparison left.
+def changes_between(old: Path, new: Path) -> dict[str, Any]:
+    """The changes and statuses of each case, as compare() takes them, of two folders of one comparison.
 
-    None where they are two runs that were measured apart.
+    Empty where they are two runs that were measured apart.
     """
     if old.absolute() != (new / BASE).absolute():
-        return None
+        return {}
     info = read_info(new)
     known = info.plan.get(_KEY)
     if not known:
-        return None
+        return {}
+    sides = {case: _sides(pairs) for case, pairs in read_pairs(new).items()}
+    alpha, most = false_alarm_of(info.cases), int(known["pairs"])
+    statuses = {case: paired_status(of_case) for case, of_case in sides.items()}
     return {
-        case: paired_deltas(
-            [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs],
-            false_alarm_of(info.cases),
-            int(known["pairs"]),
-        )
-        for case, pairs in read_pairs(new).items()
+        "paired": {case: paired_deltas(of_case, alpha, most) for case, of_case in sides.items()},
+        "statuses": {case: status for case, status in statuses.items() if status},
     }
+
+
+def _sides(pairs: Sequence[BuildPair]) -> list[PairedRun]:
+    return [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
 
 
 def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]]]:
@@ -240,8 +256,10 @@ def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]
     return kinds
 
 
-def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
-    environments = slots.introduce(comparison.measured)
+def _introduce(comparison: BuildComparison, every: Sequence[PairedSlots]) -> None:
+    environments = every[0].introduce(comparison.measured)
+    for slots in every:
+        slots.vector_isas = {side: build.get("vector_isa") for side, build in environments.items()}
     for side, environment in environments.items():
         info = comparison.infos[side]
         if info.environment:
@@ -267,6 +285,11 @@ def _measure_rounds(
         undecided = comparison.undecided
         if not undecided or (budget and budget.spent):
             break
+        again = [case for case in undecided if _failed_by_machine(comparison.pairs.get(case.case, ()))]
+        if again:
+            pause = comparison.settings.retry_pause
+            notify(f"{len(again)} cases failed because of the machine: measured again in {pause:g} s")
+            time.sleep(pause)
         notify(f"pair {number}: {len(undecided)} of {len(comparison.measured)} cases are not decided")
 
         def has_this_pair(planned: Planned, pairs: Sequence[BuildPair], number: int = number) -> bool:
@@ -288,10 +311,20 @@ def _measure_rounds(
         comparison.incomplete = True
         minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"
         notify(f"{minutes}: {len(left)} cases are not decided")
-    if edited := comparison.edited:
-        comparison.incomplete = True
+    spoilt = comparison.spoilt
+    failed = [case for case in spoilt if _failed_by_machine(comparison.pairs[case.case])]
+    comparison.incomplete = comparison.incomplete or bool(spoilt)
+    if edited := [case for case in spoilt if case not in failed]:
         names = ", ".join(dict.fromkeys(planned.case.model for planned in edited))
         notify(f"{names}: not decided, its file was edited. Put the file back and use --resume")
+    if failed:
+        names = ", ".join(dict.fromkeys(planned.case.model for planned in failed))
+        notify(f"{names}: not decided, as the machine failed. --resume measures it again")
+
+
+def _failed_by_machine(pairs: Sequence[BuildPair]) -> bool:
+    """Whether the last pair of a case failed because of the machine."""
+    return bool(pairs) and pairs[-1].spoilt and not pairs[-1].edited
 
 
 def _keep(comparison: BuildComparison, planned: Planned, pairs: list[BuildPair], notify: Notify) -> None:
@@ -338,6 +371,17 @@ def _close(comparison: BuildComparison) -> None:
 
 
 def _results(comparison: BuildComparison, side: str) -> list[Result]:
-    """The latest result of each measured case on one side; of an edited model, the one before it."""
-    of_cases = (comparison.pairs.get(planned.case) for planned in comparison.measured)
-    return [getattr((unedited(pairs) or pairs)[-1], side) for pairs in of_cases if pairs]
+    """A result of each measured case on one side: the last one that ended as its pairs decide.
+
+    Preferably an undisturbed one; of a case whose pairs are all spoilt the last one.
+    """
+    chosen = []
+    for planned in comparison.measured:
+        if pairs := comparison.pairs.get(planned.case):
+            kept = unspoilt(pairs)
+            status = paired_status(_sides(kept))
+            results = [getattr(pair, side) for pair in kept or pairs]
+            sides = [measured_side(result) for result in results]
+            ranks = [(not status or one.word == getattr(status, side), one.clean) for one in sides]
+            chosen.append(results[max(range(len(ranks)), key=lambda place: (ranks[place], place))])
+    return chosen

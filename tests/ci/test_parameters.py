@@ -431,3 +431,10 @@ def test_a_nightly_of_jenkins_refuses_settings_that_need_the_history(stage, sett
     done = subprocess.run([check], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == (2 if why else 0), done.stderr
     assert why in done.stderr
+
+
+@pytest.mark.parametrize("jenkinsfile", ["Jenkinsfile", "ci/Jenkinsfile.compare"])
+def test_a_job_has_the_parameters_by_which_torch_is_built(jenkinsfile: str) -> None:
+    """Jenkins drops a parameter that a pipeline does not declare: a commit of torch could not be given."""
+    text = (CHECKOUT / jenkinsfile).read_text()
+    assert [name for name in ("TORCH", "TORCH_INDEX", "TORCH_REPO") if f"(name: '{name}'," not in text] == []

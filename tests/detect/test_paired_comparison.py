@@ -1,16 +1,27 @@
 """What pairs of runs of two builds decide: a change, none, or neither yet."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from perfdash.detect.comparison import COMPARED, ComparedRuns, compare
 from perfdash.detect.confirmation import PairedResult
-from perfdash.detect.paired_comparison import FALSE_CHANGE, false_alarm_of, is_enough, paired_deltas
+from perfdash.detect.paired_comparison import (
+    FALSE_CHANGE,
+    false_alarm_of,
+    is_enough,
+    paired_deltas,
+    paired_status,
+)
 from perfdash.errors import UsageError
+from perfdash.report.comment import comment
+from perfdash.report.comparison_text import comparison as comparison_text
+from perfdash.report.comparison_text import to_plain
 from perfdash.report.gates import comparison_gate
-from tests.history.made import row, run
+from perfdash.report.night import against, compared_with, headline
+from tests.history.made import row, run, with_worker
 
 ALPHA = false_alarm_of(10)
 
@@ -69,6 +80,86 @@ def test_disturbed_latencies_and_failed_runs_are_no_pairs():
     assert not is_enough(failed[:1], ALPHA)
 
 
+def ends(*pairs):
+    """Pairs that end with these statuses: "pass crash"."""
+    values = {"backend_ms": 10.0, "calls_captured": 3.0}
+    return [tuple(PairedResult(status, values) for status in pair.split()) for pair in pairs]
+
+
+def compared_with_statuses(pairs):
+    """Both sides' records are those of the last pair."""
+    old, new = (run(f"2026-11-0{2 + side}", [row("a", pairs[-1][side].status)]) for side in (0, 1))
+    of_case = old.rows[0].case
+    return compare(
+        *(ComparedRuns("x", (night,)) for night in (old, new)),
+        paired={of_case: paired_deltas(pairs, ALPHA)},
+        statuses={of_case: paired_status(pairs)},
+    )
+
+
+def test_a_build_that_fails_in_some_pairs_is_not_called_unchanged(capsys):
+    pairs = ends("pass pass", "pass fail_accuracy", *["pass pass"] * 3)
+    assert not is_enough(pairs, ALPHA), "a second failure may come"
+    compared = compared_with_statuses(pairs)
+    assert (compared.both[0].old_status, compared.both[0].new_status) == ("pass", "pass")
+    note = "a: fail_accuracy in 1 of 5 pairs of the new side"
+    assert note in comparison_text(compared)
+    assert to_plain(compared)["cases"][0]["unsteady"] == note.partition(": ")[2]
+    assert headline(against(compared.new.runs[0], compared)) != "Nothing changed"
+    assert comparison_gate(compared, print) == 0
+    assert note in capsys.readouterr().out
+
+
+def test_a_build_that_fails_in_three_pairs_is_worse_whatever_the_last_one_was():
+    pairs = ends("pass crash", "pass crash", "pass pass", "pass crash")
+    assert [is_enough(pairs[:count], ALPHA) for count in range(1, 5)] == [False, False, False, True]
+    compared = compared_with_statuses([*pairs, *ends("pass pass")])
+    assert compared.both[0].regressed
+    assert "crash in 3 of 5 pairs of the new side" in comparison_text(compared)
+    assert compared_with_statuses(ends("pass crash", "pass crash")).both[0].regressed, "its minutes are over"
+
+
+def test_a_model_that_fails_with_both_builds_now_and_then_is_not_worse():
+    pairs = ends("crash pass", "pass timeout")
+    assert is_enough(pairs, ALPHA), "no further failure would be the build's"
+    compared = compared_with_statuses(pairs)
+    assert not compared.both[0].regressed
+    assert not compared.both[0].changed
+    words = "a: crash in 1 of 2 pairs of the old side; timeout in 1 of 2 pairs of the new side"
+    assert words in comparison_text(compared)
+    with pytest.raises(UsageError, match="not the same in all pairs"):
+        comparison_gate(compared, print)
+    broken = compared_with_statuses(ends("crash timeout", "crash timeout"))
+    assert broken.both[0].unsteady == ""
+    assert (broken.both[0].old_status, broken.both[0].new_status) == ("crash", "timeout")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.25, 0.4, 0.6, 0.9, 1.0])
+def test_a_model_that_fails_at_random_rarely_seems_to_change_its_status(share):
+    """docs/history.md has the number."""
+    chances = {"": 1.0}
+    false = 0.0
+    outcomes = {"pass pass": (1 - share) ** 2, "crash crash": share**2}
+    outcomes |= dict.fromkeys(("pass crash", "crash pass"), share * (1 - share))
+    for _ in range(8):
+        after: dict[str, float] = {}
+        for past, chance in chances.items():
+            for outcome, own in outcomes.items():
+                pairs = [*filter(None, past.split(",")), outcome]
+                key = ",".join(sorted(pairs))  # their order decides nothing
+                after[key] = after.get(key, 0.0) + chance * own
+        chances = {}
+        for key, chance in after.items():
+            pairs = ends(*key.split(","))
+            broken = sum(side.status == "crash" for pair in pairs for side in pair)
+            if broken and is_enough(pairs, ALPHA, most=8):
+                status = paired_status(pairs)
+                false += chance * (status.old != status.new)
+            elif len(pairs) < 8:
+                chances[key] = chance
+    assert false < 0.12, "of both directions"
+
+
 @pytest.mark.parametrize("cases", [1, 20])
 def test_any_false_change_of_a_comparison_is_as_rare_as_promised(cases):
     rng = np.random.default_rng(6)
@@ -105,6 +196,45 @@ def test_pairs_that_decide_nothing_are_not_called_unchanged(capsys):
     assert noisy.nothing_to_compare is None
     assert comparison_gate(noisy, print) == 0
     assert "not checked: numbers of 1 of 1 cases are not decided yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("commit", "words"),
+    [
+        ("a" * 40, "a build is compared with itself"),
+        ("b" * 40, f"Builds (old | new): timm: 1.0.31 {'a' * 10} | 1.0.31 {'b' * 10}"),
+    ],
+)
+def test_text_and_comment_say_which_builds_were_compared(commit, words):
+    nights = []
+    for day, of_day in ((1, "a" * 40), (2, commit)):
+        night = run(f"2026-11-0{day}", [row("a")])
+        nights.append(replace(night, run=with_worker(night.run, commits={"timm": of_day})))
+    pairs = runs(np.random.default_rng(9), 5, sd=0.002)
+    sides = [ComparedRuns("x", (night,)) for night in nights]
+    compared = compare(*sides, paired={nights[0].rows[0].case: paired_deltas(pairs, ALPHA)})
+    assert words in comparison_text(compared)
+    assert words in " ".join(compared_with(against(nights[1], compared)))
+    assert words not in comparison_text(compare(*sides)), "two runs that were measured apart"
+
+
+def test_the_comment_has_the_levels_of_all_quiet_pairs_not_those_of_the_last():
+    ratios = (1.005, 0.997, 1.1, 1.003, 0.9)
+    values = {"speedup": 1.5, "calls_captured": 3.0}
+    pairs = [
+        tuple(PairedResult("pass", {**values, "speedup": speed}) for speed in (1.5, 1.5 * ratio))
+        for ratio in ratios
+    ]
+    old, new = (
+        run(f"2026-11-0{day}", [row("a", speedup=value, speedup_low=value, speedup_high=value)])
+        for day, value in ((1, 1.5), (2, 1.35))
+    )
+    sides = (ComparedRuns("x", (night,)) for night in (old, new))
+    compared = compare(*sides, paired={old.rows[0].case: paired_deltas(pairs, ALPHA)})
+    text = comment(against(new, compared))
+    assert "| 1.498x | -0.1% (1) |" in text
+    assert "against the base" in text
+    assert "1.350" not in text
 
 
 def test_the_means_are_of_all_quiet_pairs_not_of_the_last_alone():

@@ -189,6 +189,15 @@ def test_cases_that_were_measured_on_one_side_only():
     )
 
 
+def test_two_builds_with_which_no_model_runs_are_nothing_to_compare():
+    """A job for pull requests was green where the machine had lost a package that all models need."""
+    night = run(rows=[row("a", "fail_to_run"), row("b", "crash")])
+    compared = compare(*(ComparedRuns("x", (night,)) for _ in range(2)))
+    assert "Nothing to compare: no case passes on both sides" in comparison(compared)
+    with pytest.raises(UsageError, match="no case passes on both sides"):
+        comparison_gate(compared, print)
+
+
 def test_nothing_in_common_fails_junit(tmp_path):
     write_comparison(tmp_path / "j.xml", compare(side(OLD[5:]), side(NEW[5:])))
     (suite,) = ET.parse(tmp_path / "j.xml").getroot()

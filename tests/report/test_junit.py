@@ -52,6 +52,16 @@ def test_a_comparison(tmp_path):
     assert suite.find("testcase/failure").get("message") == "pass -> fail_accuracy"
 
 
+def test_a_case_that_fails_on_both_sides_of_a_comparison_is_skipped(tmp_path):
+    old = run(rows=[row("a"), row("b", "crash"), row("c", "crash")])
+    new = run(rows=[row("a"), row("b", "crash"), row("c")])
+    write_comparison(tmp_path / "j.xml", compare(ComparedRuns("o", (old,)), ComparedRuns("n", (new,))))
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    skipped = {test.get("name"): [part.get("message") for part in test] for test in suite}
+    assert [messages for name, messages in skipped.items() if "_b_" in name] == [["crash -> crash"]]
+    assert [messages for name, messages in skipped.items() if "_c_" in name] == [[]]
+
+
 def test_a_file_that_cannot_be_written(tmp_path):
     with pytest.raises(MachineError, match="--junit"):
         write_alerts(tmp_path / "none" / "j.xml", [])

@@ -75,6 +75,32 @@ def test_a_side_that_executed_an_edited_model_has_no_numbers(tmp_path, monkeypat
     assert pairs[1].old.backend_ms is None
 
 
+def test_a_side_that_was_compiled_for_other_vector_instructions_is_a_failure_of_the_machine(
+    tmp_path, monkeypatch
+):
+    """A run measures such a case again; pairs took its latency for that of the build."""
+
+    def measure(slot, order, log, on_event):
+        isa = "avx2" if "confirm1.new" in log.name else "avx512"
+        script = [
+            {**event, "capture": {**event.get("capture", {}), "vector_isa": isa}}
+            if event["event"] == "compiled"
+            else event
+            for event in events()
+        ]
+        return Answer([ProcessOutcome(script, status=0)], "t", 1.0, 0.0, {"slot": 0})
+
+    monkeypatch.setattr(Slot, "measure", measure)
+    monkeypatch.setattr(Slot, "introduce", lambda slot, planned: {"environment": {"vector_isa": "avx512"}})
+    options = Options(python="python", threads=1)
+    pairs = []
+    slots = PairedSlots([(0,)], options, options, tmp_path)
+    slots.introduce([PLANNED])
+    slots.measure([PLANNED], lambda case, so_far: len(so_far) == 2, lambda case, so_far: pairs.extend(so_far))
+    assert [pair.spoilt for pair in pairs] == [True, False]
+    assert [pair.number for pair in read_pairs(tmp_path)[PLANNED.case]] == [2]
+
+
 @pytest.fixture
 def executing(tmp_path, monkeypatch):
     """Measure on, until each side has executed its version of the model; the numbers of the kept pairs.

@@ -13,6 +13,7 @@ import pytest
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.records import Case, Failure, Result, RunInfo, Status, to_json
+from perfdash.report.run_lookup import RunLookup
 from perfdash.run_options import run_options
 from perfdash.runner import build_comparison, cores, slot
 from perfdash.runner.alternating_builds import FILE, Budget, BuildPair, PairedSlots, read_pairs
@@ -34,6 +35,7 @@ class Slots:
     made: ClassVar[list[Slots]] = []
     measured: ClassVar[list[tuple[int, bool, Case, int]]] = []
     edited: ClassVar[set[int]] = set()  # pairs that execute another version of the model
+    failed: ClassVar[dict[int, Failure]] = {}  # pairs of whose new side the machine made a failure
 
     def __init__(self, cores, old, new, folder, gpus, compile_cores, executed, first_hellos):
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
@@ -69,7 +71,11 @@ class Slots:
                 if number in Slots.edited:
                     error = Failure("EditedModel", "m.py was edited")
                     result = replace(result, status=Status.INFRA_ERROR, error=error)
-                pairs.append(BuildPair(result, result, number))
+                after = result
+                if error := Slots.failed.get(number):
+                    status = Status.CRASH if error.type == "SIGKILL" else Status.INFRA_ERROR
+                    after = replace(result, status=status, error=error)
+                pairs.append(BuildPair(result, after, number))
             seen(one, pairs)
 
 
@@ -204,6 +210,68 @@ def test_an_edited_model_keeps_its_last_good_pair_and_is_left_to_resume(
         assert [result.status for result in read_results(journal.folder)] == [status, status]
     assert compared.infos["new"].state == "incomplete"
     assert messages[-1] == "m: not decided, its file was edited. Put the file back and use --resume"
+
+
+@pytest.mark.parametrize("kind", ["MachineError", "SIGKILL"])
+def test_a_pair_that_failed_because_of_the_machine_is_measured_again_after_a_pause(
+    comparison, monkeypatch, kind
+):
+    """It counted as a failure of the model, and two of them ended its case for good."""
+    compared, own, _ = comparison
+    pauses = []
+    monkeypatch.setattr(build_comparison.time, "sleep", pauses.append)
+    monkeypatch.setattr(Slots, "failed", {2: Failure(kind, "no space left on device")})
+    build_comparison.measure(compared, None, lambda text: None)
+    assert pauses == [30.0]
+    assert not compared.incomplete
+    assert [pair.spoilt for pair in compared.pairs[own]] == [False, True, False, False]
+
+
+def test_the_record_of_a_side_is_of_a_pair_that_ended_as_all_pairs_decide(comparison):
+    """Or the comment would list a model as failing that failed by chance, in the last of five pairs."""
+    compared, own, _ = comparison
+    fine = replace(good("m", 1.2, "faster", threads=1), case=own)
+    wrong = replace(fine, status=Status.FAIL_ACCURACY)
+    ends = [(fine, fine), (fine, fine), (wrong, fine), (fine, wrong)]
+    compared.pairs = {own: [BuildPair(old, new, number) for number, (old, new) in enumerate(ends, 1)]}
+    for side in ("old", "new"):
+        assert [result.status for result in build_comparison._results(compared, side)] == ["fail_accuracy"]
+    del compared.pairs[own][2]
+    (result,) = build_comparison._results(compared, "new")
+    assert result is fine
+
+
+def test_the_changes_of_a_folder_are_those_of_its_pairs_and_of_no_other_two_runs(comparison):
+    compared, own, _ = comparison
+    compared.infos["new"].plan["compared_with"] = {"python": "old", "pairs": 8}
+    build_comparison.measure(compared, None, lambda text: None)
+    for measured, pairs in compared.pairs.items():
+        for pair in pairs:
+            for side, result in (("old", pair.old), ("new", pair.new)):
+                line = {"pair": pair.number, "side": side, "result": to_json(result)}
+                append_line(compared.folder / FILE, dumps(line))
+        assert len(pairs) >= 3, measured
+    changes = build_comparison.changes_between(compared.folder / "base", compared.folder)
+    assert changes["paired"][own]["backend_ms"].pairs == len(compared.pairs[own])
+    assert changes["statuses"][own] == ("pass", "pass", True, "")
+    assert build_comparison.changes_between(compared.folder, compared.folder) == {}
+    lookup = RunLookup(compared.folder.parent, "none.db", lambda text: None)
+    assert lookup.comparison(str(compared.folder / "base"), str(compared.folder)).in_pairs
+
+
+def test_a_machine_that_stays_broken_leaves_its_cases_to_resume(comparison, monkeypatch):
+    compared, own, socket = comparison
+    messages, pauses = [], []
+    monkeypatch.setattr(build_comparison.time, "sleep", pauses.append)
+    monkeypatch.setattr(
+        Slots, "failed", {number: Failure("MachineError", "no space left") for number in (1, 2, 3, 4)}
+    )
+    build_comparison.measure(compared, None, messages.append)
+    assert {case: len(pairs) for case, pairs in compared.pairs.items()} == {own: 3, socket: 3}
+    assert len(pauses) == 2, "one a round, not one a case"
+    assert compared.infos["new"].state == "incomplete"
+    assert messages[-1] == "m: not decided, as the machine failed. --resume measures it again"
+    assert messages.count("2 cases failed because of the machine: measured again in 30 s") == 2
 
 
 @pytest.fixture

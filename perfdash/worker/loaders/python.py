@@ -9,8 +9,9 @@ import difflib
 import importlib.util
 import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Sequence
 
 from perfdash.records import Job
 from perfdash.worker import own_files
@@ -23,8 +24,8 @@ _modules: Dict[Path, Any] = {}  # those of the files that this process has execu
 def load(job: Job) -> tuple[Any, Any]:
     """Call the user's function and check its result.
 
-    Raises LookupError where the path is not a Python file or has no such function, TypeError for any other
-    result; the message says how to correct it.
+    Raises LookupError where the path is not a Python file, has no such function or hides an installed
+    package, TypeError for any other result; the message says how to correct it.
     """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
@@ -36,7 +37,9 @@ def load(job: Job) -> tuple[Any, Any]:
         )
         hint = f" (did you mean {', '.join(near)}?)" if near else ""
         raise LookupError(f"{path} has no function {function!r}{hint}")
-    return call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+    result = call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
+    _refuse_hidden_packages(path)
+    return result
 
 
 def _executed(path: Path) -> Any:
@@ -67,6 +70,46 @@ def is_own(job: Job, file: str) -> bool:
 
 def _folder(job: Job) -> Path:
     return Path(job.target.rpartition(":")[0]).absolute().parent
+
+
+def _refuse_hidden_packages(file: Path) -> None:
+    """Raise LookupError if what was imported from beside a file is also installed, from another place.
+
+    Two builds of a library would both be measured as the checkout that the file lies in.
+    """
+    folder = file.absolute().parent
+    path = list(sys.path)
+    if str(file.parent) in path:  # of add_folder; a second one is the user's own, who means the checkout
+        path.remove(str(file.parent))
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if "." in name or not isinstance(origin, str) or folder.name not in origin:
+            continue
+        is_package = hasattr(module, "__path__")
+        is_beside = Path(origin).parents[is_package] == folder and Path(origin) != file.absolute()
+        if not is_beside or name in getattr(sys, "stdlib_module_names", ()):  # of Python 3.10 and later
+            continue
+        installed = _installed(name, path, folder, is_package)
+        if installed and not installed.samefile(origin):
+            raise LookupError(
+                f"{name} is imported from {origin}, beside {file.name}, and not as it is installed in the "
+                f"measured environment ({installed}): move {file.name} out of that folder, or install that "
+                f"folder in the environment (pip install -e); rename {origin} if it is another {name}"
+            )
+
+
+def _installed(name: str, path: Sequence[str], folder: Path, is_package: bool) -> Path | None:
+    """The file of a package, or of a module, that is found on a path; None where there is none."""
+    for finder in sys.meta_path:  # an editable install may have a finder of its own
+        on_path = finder is PathFinder
+        spec = finder.find_spec(name, path if on_path else None)
+        if spec is None or not spec.has_location or not os.path.isfile(str(spec.origin)):
+            continue
+        found = Path(str(spec.origin))
+        # Another finder may look into sys.path itself, where the folder still is.
+        if on_path or found.parents[is_package] != folder:
+            return found if (spec.submodule_search_locations is not None) == is_package else None
+    return None
 
 
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:

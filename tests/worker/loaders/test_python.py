@@ -1,5 +1,6 @@
 """A model of the user's own, and what is found beside its file."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,68 @@ def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
         env={}, capture_output=True, text=True,
     )  # fmt: skip
     assert alone.stdout.strip() == "checkout beside", alone.stderr
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch, imports):
+    """net.py in a checkout of `flatlib`; its package is installed from the folder that is given."""
+    for name in ("checkout", "environment"):
+        (tmp_path / name / "flatlib").mkdir(parents=True)
+        (tmp_path / name / "flatlib" / "__init__.py").write_text(f"name = '{name}'\n")
+    model = tmp_path / "checkout" / "net.py"
+    model.write_text("def make(batch_size):\n    import flatlib\n\n    return flatlib.name, ()\n")
+
+    def load(environment):
+        sys.path.append(str(tmp_path / environment))
+        return python.load(job(model))
+
+    return load
+
+
+def test_a_checkout_that_hides_the_installed_build_is_refused_with_both_places(installed, tmp_path):
+    """Or `compare-builds` would measure the checkout on both sides."""
+    with pytest.raises(LookupError) as error:
+        installed("environment")
+    for folder in ("checkout", "environment"):
+        assert str(tmp_path / folder / "flatlib" / "__init__.py") in str(error.value)
+
+
+def test_an_editable_install_with_a_finder_of_its_own_is_an_installed_build(installed, tmp_path, monkeypatch):
+    there = tmp_path / "environment" / "flatlib" / "__init__.py"
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            place = [str(there.parent)]
+            of = importlib.util.spec_from_file_location
+            return of(name, there, submodule_search_locations=place) if name == "flatlib" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    with pytest.raises(LookupError, match=str(there)):
+        installed("nothing")
+
+
+def test_a_checkout_that_is_itself_installed_and_one_that_is_not_are_measured(installed, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "checkout")
+    assert installed("link") == ("checkout", ())
+
+
+def test_a_checkout_that_the_user_put_first_is_what_the_user_measures(installed, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "checkout"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout"), *sys.path])
+    assert installed("environment") == ("checkout", ())
+
+
+def test_a_module_beside_the_model_may_be_named_as_an_installed_package_of_others(installed, tmp_path):
+    """`utils.py` is no checkout of a package `utils`; nor is one of the standard library's names."""
+    (tmp_path / "environment" / "utils").mkdir()
+    (tmp_path / "environment" / "utils" / "__init__.py").touch()
+    for name in ("utils", "this"):
+        (tmp_path / "checkout" / f"{name}.py").write_text("size = 3\n")
+    (tmp_path / "checkout" / "net.py").write_text(
+        "import this, utils\n\n\ndef make(batch_size):\n    return this.size + utils.size, ()\n"
+    )
+    assert installed("environment") == (6, ())
 
 
 @pytest.mark.usefixtures("imports")
