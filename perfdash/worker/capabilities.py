@@ -114,6 +114,12 @@ def prepare_backend(job: Job) -> None:
         vector_isa(job, find_out=True)
 
 
+def has_own_threads(job: Job) -> bool:
+    """Whether the back end computes the case in threads that eager does not use."""
+    several = job.case.device == "cpu" and job.case.threads > 1
+    return several and getattr(registry.backend(job.backend), "OWN_THREADS", False)
+
+
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:
     """The vector instructions that the back end compiles for, where it knows them."""
     isa_of_backend: Any = getattr(registry.backend(job.backend), "vector_isa", None)

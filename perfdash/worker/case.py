@@ -563,9 +563,9 @@ class CaseProcess:
                     self.compiled_step, self.device, self.job.sampling, cores
                 )
             else:
-                seed = self.job.seed + self.job.process
+                seed, own = self.job.seed + self.job.process, capabilities.has_own_threads(self.job)
                 figures = latency_sampling.sample_pairs(
-                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores
+                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores, own
                 )
         figures["probe_ms"] = [before, self.device.probe()]
         steps = {"backend": self.compiled_step} | ({} if self.eager_lost else {"eager": self.eager_step})

@@ -16,6 +16,7 @@ DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "float16")
 OPTIONS = ()
 CAPTURES = False
+OWN_THREADS = True
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

@@ -18,6 +18,7 @@ DTYPES = ("float32",)
 OPTIONS = ()
 LOSSY = True
 CAPTURES = False
+OWN_THREADS = True
 # The kernels of its CPU provider, as the optimised graph names them.
 _INTEGER = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat", "ConvInteger",

@@ -15,6 +15,7 @@ DTYPES = ("float32", "bfloat16")
 OPTIONS = ()
 DEVICES = ("cpu",)
 CAPTURES = False
+OWN_THREADS = True
 
 # openvino sends usage figures over the network through this package, already when it is imported; without
 # the package it uses a stub. Set here, because the worker imports PACKAGES before it calls prepare. None in
