@@ -83,7 +83,9 @@ class _Compiled:
         from perfdash.worker.model_export import shapes_of
 
         request = self._request(shapes_of(tensors))
-        request.infer({index: _shared(tensor) for index, tensor in enumerate(tensors)}, share_inputs=True)
+        shared = {index: _shared(tensor) for index, tensor in enumerate(tensors)}
+        # Without share_outputs it would copy all outputs into a result that nobody reads.
+        request.infer(shared, share_inputs=True, share_outputs=True)
         made = []
         for output in request.model_outputs:
             # Copied, for the next call writes into the same memory. bfloat16 comes as float16 bits.
