@@ -6,6 +6,7 @@ returned counts as compilation. Optional:
 
 - PACKAGES, EXTRA: what it imports beside torch, and the extra of perfdash that installs it; EXTRA_ON_GPU: the
   extra for a GPU, where it differs;
+- MODULES: modules that converting imports; they are imported before the clock starts, where they exist;
 - DTYPES, DEVICES: the supported ones, all by default; SCENARIOS: inference by default;
 - OPTIONS: which of compile_mode, dynamic and inductor_config it reads, all by default; a case that a
   configuration gives another one is skipped;

@@ -12,6 +12,7 @@ from perfdash.records import Job, Status
 from perfdash.worker.backends import onnxruntime
 
 PACKAGES = onnxruntime.PACKAGES
+MODULES = (*onnxruntime.MODULES, "onnxruntime.quantization", "onnxruntime.quantization.shape_inference")
 EXTRA = onnxruntime.EXTRA
 DEVICES = ("cpu",)
 DTYPES = ("float32",)

@@ -10,6 +10,13 @@ from typing import Any
 from perfdash.records import Job
 
 PACKAGES = ("openvino",)
+MODULES = (
+    "torch.export._trace",
+    "openvino.frontend.pytorch.torchdynamo.export_decompositions",
+    "openvino.frontend.pytorch.fx_decoder",
+    "openvino.tools.ovc.moc_frontend.offline_transformations",
+    "openvino._offline_transformations",
+)
 EXTRA = "openvino"
 DTYPES = ("float32", "bfloat16")
 OPTIONS = ()
