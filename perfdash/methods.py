@@ -8,6 +8,7 @@ Python 3.9 syntax, standard library only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from perfdash.metrics import METRICS
 
@@ -44,21 +45,42 @@ MEANINGS: dict[str, tuple[str, ...]] = {
         "graphs, breaks and fallbacks by Dynamo's and Inductor's counters while compiling",
         "the same counters while compiling, judging and timing; branches on data are breaks",
     ),
+    # Of latencies and speedups of OWN_THREADS with several threads alone; other cases have the same numbers.
+    "own_threads": (
+        "samples of a back end with threads of its own began while eager's threads still used the cores",
+        "each sample begins when all threads sleep, after one uncounted call",
+    ),
 }  # fmt: skip
 CURRENT: dict[str, int] = {name: len(meanings) for name, meanings in MEANINGS.items()}
+# The back ends that method 1 of `own_threads` has measured: later ones have only known the next.
+OWN_THREADS = ("onnxruntime", "onnxruntime-int8", "openvino")
 
 
-def numbers(method: Mapping[str, int], column: str) -> dict[str, int]:
-    """The versions of the methods that a column (or `status`) depends on, by default 1."""
+def has_own_threads(case: Any) -> bool:
+    """Whether latencies of a case (records.Case) depend on the method `own_threads` as well."""
+    return case.backend in OWN_THREADS and case.device == "cpu" and case.threads > 1
+
+
+def numbers(method: Mapping[str, int], column: str, own_threads: bool = False) -> dict[str, int]:
+    """The versions of the methods that a column (or `status`) depends on, by default 1.
+
+    `own_threads`: has_own_threads of the case.
+    """
     names = METRICS[column].methods if column in METRICS else ()
+    names += ("own_threads",) if own_threads and "latency" in names else ()
     return {name: method.get(name, 1) for name in names}
 
 
-def alike(method: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:
-    """Whether two methods measure a column in the same way."""
+def alike(
+    method: Mapping[str, int], other: Mapping[str, int], column: str, own_threads: bool = False
+) -> bool:
+    """Whether two methods measure a column in the same way.
+
+    `own_threads`: has_own_threads of the case.
+    """
     if method == other:  # nearly always, and asked millions of times
         return True
-    return numbers(method, column) == numbers(other, column)
+    return numbers(method, column, own_threads) == numbers(other, column, own_threads)
 
 
 def changes(old: Mapping[str, int], new: Mapping[str, int], column: str | None = None) -> list[str]:

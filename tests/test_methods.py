@@ -6,6 +6,7 @@ from pathlib import Path
 from perfdash import methods
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case, Result, Status, result_from_json, to_json
+from perfdash.worker import registry
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ONES = dict.fromkeys(methods.CURRENT, 1)
@@ -49,3 +50,19 @@ def test_changes_are_named():
     assert methods.changes({}, now) == ["latency 1 -> 2", "memory 1 -> 3"]
     assert methods.changes({}, now, "speedup") == ["latency 1 -> 2"]
     assert methods.changes({}, ONES) == []
+
+
+def test_only_cases_with_own_threads_are_measured_otherwise_by_that_method():
+    now = {**ONES, "own_threads": 2}
+    assert methods.alike({}, now, "backend_ms")
+    for column in ("eager_ms", "backend_ms", "speedup"):
+        assert not methods.alike({}, now, column, own_threads=True)
+    assert methods.alike({}, now, "compilation_s", own_threads=True)
+    assert methods.alike({}, now, "status", own_threads=True)
+    cases = [("openvino", 2), ("openvino", 1), ("inductor", 2)]
+    own = [methods.has_own_threads(Case("s", "m", backend=name, threads=threads)) for name, threads in cases]
+    assert own == [True, False, False]
+
+
+def test_the_back_ends_that_are_measured_otherwise_declare_own_threads():
+    assert all(registry.find("backends", name).OWN_THREADS for name in methods.OWN_THREADS)

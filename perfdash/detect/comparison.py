@@ -46,7 +46,7 @@ from perfdash.history.queries import (
     testbed_of,
 )
 from perfdash.history.results import Imported, Row
-from perfdash.methods import alike, changes
+from perfdash.methods import alike, changes, has_own_threads
 from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import PASSING, Case, Status
 from perfdash.stats.intervals import CONFIDENCE, Array
@@ -420,18 +420,17 @@ def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[R
     """The rows of each case, without numbers by another method."""
     rows_by_case: dict[Case, list[Row]] = {}
     for imported in side.runs:
-        is_alike = not changes(imported.run.method, method)
         for row in imported.rows:
-            comparable = row if is_alike else _of_method(row, imported.run.method, method)
-            rows_by_case.setdefault(row.case, []).append(comparable)
+            rows_by_case.setdefault(row.case, []).append(_of_method(row, imported.run.method, method))
     return rows_by_case
 
 
 def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int]) -> Row:
+    own = has_own_threads(row.case)
     values = {
         name: value
         for name, value in row.values.items()
-        if name in OF_ITS_NIGHT or alike(measured, method, name)
+        if name in OF_ITS_NIGHT or alike(measured, method, name, own)
     }
     return replace(row, values=values)
 

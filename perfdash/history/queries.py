@@ -20,7 +20,7 @@ from perfdash.history import generated_code, result_hosts, schema
 from perfdash.history.compression import unpack
 from perfdash.history.pass_rates_and_means import SETTING, remark
 from perfdash.history.results import Imported, Row, RunRow, case_digest
-from perfdash.methods import alike, numbers
+from perfdash.methods import OWN_THREADS, alike, has_own_threads, numbers
 from perfdash.metrics import NUMBERS, is_sampled
 from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case
 from perfdash.suggestions import did_you_mean, not_one_of
@@ -414,7 +414,7 @@ def series(
                 row.value,
                 row.torch,
                 row.torch_git_version,
-                numbers(row.method or {}, metric),
+                numbers(row.method or {}, metric, has_own_threads(case)),
                 row.excluded,
                 remark(result),
             )
@@ -478,7 +478,7 @@ def panel(
 ) -> Panel:
     """Read metrics of some runs, in their order; of all cases, or of `case_ids`.
 
-    What was sampled while other programs disturbed it is left out, as not measured.
+    What was sampled while other programs or threads disturbed it is left out, as not measured.
     """
     names = list(metrics)
     results = schema.results
@@ -504,8 +504,15 @@ def panel(
         for name, column in zip(names, columns[4:], strict=True):
             numbers_of_cases = np.array(column, dtype=float)  # None becomes NaN
             values[name][at] = np.where(disturbed & is_sampled(name), np.nan, numbers_of_cases)
+    cases = schema.cases.c
     for name in values.keys() & set(OF_ITS_NIGHT):  # eager compiles nothing: 0 does not mean a failed capture
-        values[name][np.isin(measured, _eager_cases(connection))[:, None] & (values[name] == 0)] = np.nan
+        eager = np.isin(measured, _cases(connection, cases.backend == "eager"))[:, None]
+        values[name][eager & (values[name] == 0)] = np.nan
+    spoilt = [run.origin == "perfdash" and run.method.get("own_threads", 1) == 1 for run in runs]
+    if any(spoilt):  # by method 1 eager's threads disturbed the cases of methods.has_own_threads
+        own_threads = cases.backend.in_(OWN_THREADS), cases.device == "cpu", cases.threads > 1
+        own = np.isin(measured, _cases(connection, *own_threads))[:, None] & spoilt
+        values |= {name: np.where(own, np.nan, values[name]) for name in names if is_sampled(name)}
     return Panel(list(runs), measured, values, statuses, _hosts(connection, runs, place, statuses.shape))
 
 
@@ -525,10 +532,9 @@ def _hosts(
     return hosts
 
 
-def _eager_cases(connection: sa.Connection) -> Sequence[int]:
-    """The ids of all cases of the back end eager."""
-    cases = schema.cases
-    return connection.execute(sa.select(cases.c.id).where(cases.c.backend == "eager")).scalars().all()
+def _cases(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> Sequence[int]:
+    """The ids of the cases that all conditions select."""
+    return connection.execute(sa.select(schema.cases.c.id).where(*where)).scalars().all()
 
 
 # These counts decide whether a night's own numbers are valid; they are never compared between nights here.

@@ -410,7 +410,8 @@ def _not_judged(night: Panel) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     """Name the numbers that cannot be judged yet because their method is new."""
     since: dict[tuple[int, str], list[str]] = {}
-    for name in sorted({name for night in before for name in (*night.method, *run.method)}):
+    names = {name for night in before for name in (*night.method, *run.method)}
+    for name in sorted(names - {"own_threads"}):  # of a few cases only
         comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
         needed = 1 if name in _AT_ONCE else _FEWEST
         if len(comparable) < min(needed, len(before)):

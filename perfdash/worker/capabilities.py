@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import traceback
@@ -105,15 +106,25 @@ def open_device(job: Job) -> device.Cpu | device.Cuda:
 
 
 def prepare_backend(job: Job) -> None:
-    """Import the back end's packages, and let it test the vector instructions, before compiling is timed.
+    """Import the back end's modules, and let it test the vector instructions, before compiling is timed.
 
     Neither belongs to a case's compilation latency. Where a test that passed is shared
     (worker.compiler_caches) this takes no time; torch 2.13 leaves no mark of one, and tests in every process.
     """
     for name in getattr(registry.backend(job.backend), "PACKAGES", ()):
         importlib.import_module(name)
+    for name in getattr(registry.backend(job.backend), "MODULES", ()):
+        # Another version arranges its modules otherwise: they are imported when they are needed.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     if job.case.device == "cpu":
         vector_isa(job, find_out=True)
+
+
+def has_own_threads(job: Job) -> bool:
+    """Whether the back end computes the case in threads that eager does not use."""
+    several = job.case.device == "cpu" and job.case.threads > 1
+    return several and getattr(registry.backend(job.backend), "OWN_THREADS", False)
 
 
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:

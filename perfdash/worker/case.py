@@ -333,7 +333,7 @@ class CaseProcess:
         """Do the work; with until_oom, the message if it ran out of memory, else None."""
         try:
             work()
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             if not self.job.until_oom or not failures.is_out_of_memory(error):
                 raise
             shortage = str(error)[:200]
@@ -530,7 +530,7 @@ class CaseProcess:
         try:
             self.time_sides()
             return
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             # A replica's samples join those of the main process: of both sides, or not at all.
             is_alone = self.eager_lost or self.job.role == "replica"
             if not self.job.until_oom or is_alone or not failures.is_out_of_memory(error):
@@ -564,9 +564,9 @@ class CaseProcess:
                     self.compiled_step, self.device, self.job.sampling, cores
                 )
             else:
-                seed = self.job.seed + self.job.process
+                seed, own = self.job.seed + self.job.process, capabilities.has_own_threads(self.job)
                 figures = latency_sampling.sample_pairs(
-                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores
+                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores, own
                 )
         figures["probe_ms"] = [before, self.device.probe()]
         steps = {"backend": self.compiled_step} | ({} if self.eager_lost else {"eager": self.eager_step})

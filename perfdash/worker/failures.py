@@ -36,6 +36,7 @@ _OOM_TEXT = (
     "std::bad_alloc",
     "virtual memory exhausted",
     "cannot allocate memory",
+    "failed to allocate",  # ONNX Runtime, OpenVINO
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
 )
@@ -149,7 +150,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    if not isinstance(error, (RuntimeError, OSError)):
+    # Those of ONNX Runtime derive from Exception alone.
+    is_of_onnxruntime = type(error).__module__.partition(".")[0] == "onnxruntime"
+    if not isinstance(error, (RuntimeError, OSError)) and not is_of_onnxruntime:
         return False
     message = str(error).lower()
     if any(text in message for text in _OOM_TEXT):

@@ -21,6 +21,8 @@ _SHORTEST_SAMPLE_NS = 1_000_000
 _SLOW_CALL_NS = 300_000_000
 _CLEAN_EXCESS = 0.01  # of the wall time may pass without the thread running
 _FEWEST_CLEAN = 3  # pairs from which the steps of a part are known, as in stats.disturbance
+# How long threads spin after a call before they sleep: GNU's OpenMP for milliseconds, Intel's for 0.2 s.
+_LONGEST_SPIN_S = 0.3
 _GC_EVERY = 50  # pairs
 
 
@@ -75,10 +77,15 @@ def sample_pairs(
     sampling: Sampling,
     seed: int,
     cores: Optional[Iterable[int]] = None,
+    own_threads: bool = False,
 ) -> dict[str, Any]:
     """Sample pairs until the interval is narrow enough or the time budget is used.
 
     `cores`: those of all threads of the calls; None: this thread's, which are all unless it is pinned.
+    `own_threads`: each side computes in threads that the other does not use. Then each sample begins when all
+    threads sleep, with an uncounted call that wakes its own. Otherwise those of the other side would spin on
+    the cores.
+
     Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where the
     device has none), clean (both samples of the pair), and the disturbances meanwhile. eager_steps_ns and
     backend_steps_ns have one entry for each step of the last part, from the clean pairs.
@@ -100,15 +107,25 @@ def sample_pairs(
     times_s: list[float] = []  # at which pairs ended, by the machine's monotonic clock
     cores = os.sched_getaffinity(0) if cores is None else set(cores)
     stolen, waited = linux.stolen_ticks(cores), linux.waited_s()
+    waits, busy_s = dict.fromkeys(waited, 0.0), 0.0  # of own threads, by thread: during the calls alone
     try:
         sampling_start = time.monotonic()
         for pair in range(sampling.max_pairs):
             first = order.randrange(2)
             for side in (first, 1 - first):
                 marks = getattr(calls[side], "marks", None)
+                if own_threads:
+                    linux.await_idle_threads(_LONGEST_SPIN_S)
+                    waited, begin = linux.waited_s(), time.monotonic()
+                    if best[side] <= _SLOW_CALL_NS:  # in a longer call the time to wake threads is nothing
+                        calls[side]()
                 if marks:
                     marks.clear()
                 samples[side].append(device.time(calls[side], repeats[side]))
+                if own_threads:
+                    busy_s += time.monotonic() - begin
+                    for thread, seconds in _grown(waited, linux.waited_s()).items():
+                        waits[thread] = waits.get(thread, 0.0) + seconds
                 if marks:
                     parts[side].append(mean_parts(marks, device))
             of_eager, of_backend = samples[0][-1], samples[1][-1]
@@ -134,8 +151,10 @@ def sample_pairs(
     wall = time.monotonic() - sampling_start
     names = list(getattr(eager, "parts", ()))
     stalled_after = linux.cpu_stall_s()
-    stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
-    waits = [seconds - waited[thread] for thread, seconds in waited_after.items() if thread in waited]
+    stolen_after = linux.stolen_ticks(cores)
+    if not own_threads:
+        waits, busy_s = _grown(waited, linux.waited_s()), wall
+    steal = _most_stolen(stolen, stolen_after)
     all_samples = [*samples[0], *samples[1]]
     clean = [is_clean(a) and is_clean(b) for a, b in zip(*samples)]
     return {
@@ -150,8 +169,8 @@ def sample_pairs(
         "waiting": _mean([float(s.voluntary > 0) for s in all_samples]),
         # Shares of the time: taken by the hypervisor from the worst core, waited for a core by the worst
         # thread. A call waits for its slowest thread. None where the kernel does not count it.
-        "steal": _most_stolen(stolen, stolen_after),
-        "no_core": round(max(waits) / wall, 4) if waits else None,
+        "steal": None if steal is None else round(min(1.0, steal * wall / busy_s), 4),
+        "no_core": round(max(waits.values()) / busy_s, 4) if waits else None,
         "involuntary_switches": sum(s.involuntary for s in all_samples),
         "minor_faults_per_call": {
             "eager": _mean([s.faults / repeats[0] for s in samples[0]]),
@@ -204,6 +223,11 @@ def of_last_part(rows: list[list[float]], clean: list[bool], parts: int) -> list
     return [statistics.median(column) for column in zip(*kept)]
 
 
+def _grown(before: dict[int, float], after: dict[int, float]) -> dict[int, float]:
+    """By how much the seconds of each thread have grown, of the threads that were there before."""
+    return {thread: seconds - before[thread] for thread, seconds in after.items() if thread in before}
+
+
 def _most_stolen(before: dict[int, Tuple[int, int]], after: dict[int, Tuple[int, int]]) -> Optional[float]:
     """The largest share of a core's ticks that the hypervisor took; None where none is known."""
     shares = [
@@ -211,7 +235,7 @@ def _most_stolen(before: dict[int, Tuple[int, int]], after: dict[int, Tuple[int,
         for core, (stolen, ticks) in after.items()
         if core in before and ticks > before[core][1]
     ]
-    return round(max(shares), 4) if shares else None
+    return max(shares) if shares else None
 
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:

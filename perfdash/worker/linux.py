@@ -9,6 +9,8 @@ import os
 import random
 import resource
 import signal
+import threading
+import time
 from typing import Iterable, List
 
 _PR_SET_PDEATHSIG = 1
@@ -238,6 +240,22 @@ def waited_s() -> dict[int, float]:
             if int(ran):
                 seconds[int(thread)] = int(waited) / 1e9
     return seconds
+
+
+def await_idle_threads(longest_s: float) -> None:
+    """Sleep until no other thread of this process runs or wants a core, at most `longest_s`."""
+    end = time.monotonic() + longest_s
+    while any(_is_running(thread) for thread in os.listdir("/proc/self/task")) and time.monotonic() < end:
+        time.sleep(0.0005)
+
+
+def _is_running(thread: str) -> bool:
+    """Whether another thread of this process is in state R (proc_pid_stat(5))."""
+    if int(thread) == threading.get_native_id():
+        return False
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()[0] == b"R"
+    return False
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -46,6 +46,20 @@ def test_only_what_both_measured_alike_is_compared(method, left):
     assert set(compared_runs.methods) == {f"{name} 1 -> 2" for name in method}
 
 
+@pytest.mark.parametrize(("backend", "threads", "is_compared"), [
+    ("openvino", 2, False), ("openvino", 1, True), ("inductor", 2, True),
+])  # fmt: skip
+def test_latencies_beside_own_threads_are_compared_by_one_method(backend, threads, is_compared):
+    nights = []
+    for one in (night(), night(["own_threads"], day=2, factor=1.5)):
+        (row,) = one.rows
+        nights.append(replace(one, rows=(replace(row, case=case("a", backend=backend, threads=threads)),)))
+    noise = {name: {nights[0].rows[0].case: PastNoise(0.001, 40.0, np.ones(10))} for name in VALUES}
+    (compared_case,) = compare(*(ComparedRuns("side", (one,)) for one in nights), noise).both
+    assert ("backend_ms" in compared_case.deltas) == is_compared
+    assert "backend_peak_bytes" in compared_case.deltas
+
+
 def test_nights_of_a_window_by_the_old_method_do_not_count():
     window = [night(day=1, factor=3.0), night(day=2, factor=3.0), night(["latency"], day=3)]
     (compared_case,) = compared(window, night(["latency"], day=4)).both

@@ -15,7 +15,7 @@ from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import list_runs, of_method, panel
+from perfdash.history.queries import case_numbers, cases_by_id, list_runs, of_method, panel, series
 from perfdash.methods import CURRENT
 from perfdash.metrics import JUDGED
 from tests.detect.simulated import farm, judge_nights, slower
@@ -74,6 +74,31 @@ def everything(factor, from_night, *metrics):
 )
 def test_a_change_of_method_raises_no_alert(store, models, change, method):
     assert judged(store, by(method, farm(16, models, change=change), 12)) == []
+
+
+def test_what_eagers_threads_disturbed_starts_anew_and_other_cases_go_on(store):
+    """The method of back ends with threads of their own: of their cases with several threads alone."""
+    runs = by({"own_threads": 2}, farm(16, 4, change=everything(0.6, 12, "backend_ms")), 12)
+    others = {"model00": ("openvino", 2), "model01": ("openvino", 1), "model02": ("inductor", 2)}
+
+    def renamed(row):
+        backend, threads = others.get(row.case.model, ("inductor", 1))
+        return replace(row, case=replace(row.case, backend=backend, threads=threads))
+
+    runs = [replace(run, rows=tuple(map(renamed, run.rows))) for run in runs]
+    judge_nights(store, runs, 11)
+    with store.read() as connection:
+        found = {alert.case_id for alert in kept.load(connection, states=kept.STATES)}
+        models = {case.model for case in cases_by_id(connection, found - {None}).values()}
+        (case_id,) = (
+            number for case, number in case_numbers(connection, 1).items() if case.model == "model00"
+        )
+        seen = panel(connection, list_runs(connection), ["backend_ms", "backend_peak_bytes"], [case_id])
+        points = series(connection, case_id, "backend_ms")
+    assert models == {"model01", "model02", "model03"}
+    assert np.isnan(seen.values["backend_ms"][0]).tolist() == [True] * 12 + [False] * 4
+    assert not np.isnan(seen.values["backend_peak_bytes"]).any()
+    assert [point.method["own_threads"] for point in points] == [1] * 12 + [2] * 4
 
 
 def test_a_wavering_host_raises_no_alert_while_the_baseline_is_new(store):

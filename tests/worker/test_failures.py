@@ -15,6 +15,12 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
+class Fail(Exception):
+    """onnxruntime's exceptions are no RuntimeErrors."""
+
+    __module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
+
+
 def chained(outer, inner):
     try:
         try:
@@ -38,6 +44,19 @@ def chained(outer, inner):
         ("compile", RuntimeError("lowering failed"), Status.FAIL_TO_RUN),
         ("compile", chained(RuntimeError("backend failed"), OutOfMemoryError("CUDA")), Status.OOM),
         ("memory", RuntimeError("DefaultCPUAllocator: can't allocate memory"), Status.OOM),
+        (
+            "compile",
+            Fail("[ONNXRuntimeError] : 1 : FAIL : Failed to allocate memory for requested buffer of size 9"),
+            Status.OOM,
+        ),
+        ("latency", Fail("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 2: out of memory"), Status.OOM),
+        ("latency", Fail("[ONNXRuntimeError] : 1 : FAIL : bad input"), Status.FAIL_TO_RUN),
+        (
+            "latency",
+            RuntimeError("Exception from src: Failed to allocate 288000000 bytes of memory"),
+            Status.OOM,
+        ),
+        ("latency", ValueError("out of memory is the model's own word"), Status.FAIL_TO_RUN),
         ("compile", OSError(errno.ENOSPC, "No space left on device"), Status.INFRA_ERROR),
         (
             "compile",

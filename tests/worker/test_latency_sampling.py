@@ -1,5 +1,6 @@
 """The sampling loop against a device that plays a script instead of a clock."""
 
+import hashlib
 import io
 import math
 import os
@@ -196,6 +197,72 @@ def test_who_else_was_at_work_is_recorded(monkeypatch):
     assert pairs["steal"] == 0.03
     assert pairs["no_core"] > 1, "the thread that waited longest, not one that was not there before"
     assert pairs["waiting"] == 0.0
+
+
+def test_a_sample_beside_own_threads_begins_on_idle_cores_with_an_uncounted_call(monkeypatch):
+    """OpenMP's threads spin after a call of eager, and would take the cores of the back end's own threads."""
+    order = []
+    monkeypatch.setattr(linux, "await_idle_threads", lambda longest_s: order.append("idle"))
+
+    class Clock(Script):
+        def time(self, call, repeats):
+            order.append("sample")
+            return super().time(call, repeats)
+
+    def side(name, call_ns):
+        def call():
+            order.append(name)
+            return call_ns
+
+        return call
+
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    sides = side("eager", 2e6), side("backend", 4e8)
+    pairs = latency.sample_pairs(*sides, Clock(), sampling, 0, own_threads=True)
+    begins = [place for place, word in enumerate(order) if word == "idle"]
+    samples = [tuple(order[start : start + 3]) for start in begins]
+    assert len(samples) == 12
+    assert set(samples) == {("idle", "eager", "sample"), ("idle", "sample", "backend")}, "a long call is slow"
+    assert set(pairs["eager_ns"]) == {2e6}
+    order.clear()
+    latency.sample_pairs(*sides, Clock(), sampling, 0)
+    assert "idle" not in order
+
+
+def test_beside_own_threads_only_waits_during_samples_count(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(latency.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(linux, "await_idle_threads", lambda longest_s: waits.append(100.0))
+    waits = []
+
+    def waited_s():
+        """Thread 1 waits 100 s before each sample, and 0.25 s within it."""
+        readings.append(0.25 * (len(readings) % 2))
+        return {1: sum(waits) + sum(readings)}
+
+    readings = [0.0]
+    monkeypatch.setattr(linux, "waited_s", waited_s)
+    monkeypatch.setattr(linux, "stolen_ticks", lambda cores: {})
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    sides = lambda: 2e6, lambda: 2e6
+    pairs = latency.sample_pairs(*sides, Script(), sampling, 0, own_threads=True)
+    assert pairs["no_core"] == 0.25, "each sample took a second"
+
+
+def test_the_wait_for_idle_threads_ends_when_they_sleep_or_its_time_is_over():
+    ended = threading.Event()
+
+    def work():
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)  # without the GIL
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    linux.await_idle_threads(0.0)
+    assert not ended.is_set()
+    linux.await_idle_threads(60.0)
+    assert ended.is_set()
+    thread.join()
 
 
 def test_steal_is_that_of_the_worst_core_also_where_this_thread_is_pinned_to_another(monkeypatch):

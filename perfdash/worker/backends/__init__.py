@@ -6,11 +6,14 @@ returned counts as compilation. Optional:
 
 - PACKAGES, EXTRA: what it imports beside torch, and the extra of perfdash that installs it; EXTRA_ON_GPU: the
   extra for a GPU, where it differs;
+- MODULES: modules that converting imports; they are imported before the clock starts, where they exist;
 - DTYPES, DEVICES: the supported ones, all by default; SCENARIOS: inference by default;
 - OPTIONS: which of compile_mode, dynamic and inductor_config it reads, all by default; a case that a
   configuration gives another one is skipped;
 - LOSSY = True: integers are intended, and the outputs are judged by their distance to eager's;
 - CAPTURES = False: it does not go through dynamo, so that graphs and breaks have no meaning;
+- OWN_THREADS = True: on the CPU it computes in threads of its own, not in torch's OpenMP threads, so each
+  sample waits until those of the other side sleep;
 - complaints(job): messages about the job's options that this torch does not support;
 - held_tensors(model): the tensors that the callable needs, where it does not need the module's (None where it
   does after all); reopen(model): a second callable just like it, where its weights are no tensors;

@@ -9,6 +9,11 @@ from perfdash.records import Job, Status
 from perfdash.worker.backends import inductor_freezing
 
 PACKAGES = ("torchao",)
+MODULES = (
+    "torch.export._trace",
+    "torchao.quantization.pt2e.quantize_pt2e",
+    "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer",
+)
 EXTRA = "torchao"
 DTYPES = ("float32",)
 DEVICES = ("cpu",)

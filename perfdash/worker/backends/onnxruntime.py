@@ -7,6 +7,14 @@ from typing import Any, Sequence
 from perfdash.records import Job, Status
 
 PACKAGES = ("onnxruntime", "onnx", "onnxscript")
+MODULES = (
+    "torch.export._trace",
+    "torch.export._patches",
+    "torch.onnx._internal.exporter._compat",
+    "torch.onnx._internal.exporter._torchlib.ops",
+    "onnxscript._framework_apis.torch_2_11",
+    "onnxscript.function_libs.torch_lib.ops",
+)
 EXTRA = "onnxruntime"
 EXTRA_ON_GPU = "onnxruntime-gpu"
 OPAQUE_ON_GPU = True
@@ -16,6 +24,7 @@ DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "float16")
 OPTIONS = ()
 CAPTURES = False
+OWN_THREADS = True
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:

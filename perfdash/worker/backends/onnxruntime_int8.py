@@ -12,12 +12,14 @@ from perfdash.records import Job, Status
 from perfdash.worker.backends import onnxruntime
 
 PACKAGES = onnxruntime.PACKAGES
+MODULES = (*onnxruntime.MODULES, "onnxruntime.quantization", "onnxruntime.quantization.shape_inference")
 EXTRA = onnxruntime.EXTRA
 DEVICES = ("cpu",)
 DTYPES = ("float32",)
 OPTIONS = ()
 LOSSY = True
 CAPTURES = False
+OWN_THREADS = True
 # The kernels of its CPU provider, as the optimised graph names them.
 _INTEGER = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat", "ConvInteger",

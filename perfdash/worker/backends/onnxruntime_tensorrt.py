@@ -9,6 +9,7 @@ from perfdash.records import Job
 from perfdash.worker.backends import onnxruntime
 
 PACKAGES = onnxruntime.PACKAGES
+MODULES = onnxruntime.MODULES
 EXTRA = "onnxruntime-gpu"
 DEVICES = ("cuda",)
 OPAQUE_ON_GPU = True

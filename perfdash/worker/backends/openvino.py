@@ -10,11 +10,19 @@ from typing import Any
 from perfdash.records import Job
 
 PACKAGES = ("openvino",)
+MODULES = (
+    "torch.export._trace",
+    "openvino.frontend.pytorch.torchdynamo.export_decompositions",
+    "openvino.frontend.pytorch.fx_decoder",
+    "openvino.tools.ovc.moc_frontend.offline_transformations",
+    "openvino._offline_transformations",
+)
 EXTRA = "openvino"
 DTYPES = ("float32", "bfloat16")
 OPTIONS = ()
 DEVICES = ("cpu",)
 CAPTURES = False
+OWN_THREADS = True
 
 # openvino sends usage figures over the network through this package, already when it is imported; without
 # the package it uses a stub. Set here, because the worker imports PACKAGES before it calls prepare. None in
@@ -82,7 +90,9 @@ class _Compiled:
         from perfdash.worker.model_export import shapes_of
 
         request = self._request(shapes_of(tensors))
-        request.infer({index: _shared(tensor) for index, tensor in enumerate(tensors)}, share_inputs=True)
+        shared = {index: _shared(tensor) for index, tensor in enumerate(tensors)}
+        # Without share_outputs it would copy all outputs into a result that nobody reads.
+        request.infer(shared, share_inputs=True, share_outputs=True)
         made = []
         for output in request.model_outputs:
             # Copied, for the next call writes into the same memory. bfloat16 comes as float16 bits.

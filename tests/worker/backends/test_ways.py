@@ -216,6 +216,25 @@ def test_bfloat16_stays_bfloat16(tmp_path):
     assert float((got - wanted).float().norm() / wanted.float().norm()) < 0.02
 
 
+def test_openvino_copies_each_output_once(tmp_path):
+    module, inputs = case("mlp")
+    model = prepared("openvino", module, inputs, tmp_path)
+    ((shapes, request),) = model.run._requests.items()
+    settings = []
+
+    class Spy:
+        def infer(self, *arguments, **keywords):
+            settings.append(keywords)
+            return request.infer(*arguments, **keywords)
+
+        def __getattr__(self, name):
+            return getattr(request, name)
+
+    model.run._requests[shapes] = Spy()
+    assert_like("openvino", call(model, inputs), call(module, inputs))
+    assert settings == [{"share_inputs": True, "share_outputs": True}]
+
+
 def test_float16_on_the_cpu_is_no_float16(tmp_path):
     assert "float32" in find("onnxruntime").complaints(job("onnxruntime", tmp_path, dtype="float16"))[0]
     assert find("onnxruntime").complaints(job("onnxruntime", tmp_path)) == []
