@@ -9,8 +9,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import hashlib
+import pickle
+import random
+import sys
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -24,6 +28,7 @@ _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
 _CPU_FLOPS = 2e9
 _MOST_ON_CPU_S = 120.0
 _NO_MEMORY = "no memory for it: "
+_ON_DEVICE = "torch on the GPU"  # a generator
 # The relative rmse to eager that outputs may have where no judge could be made, by the case's dtype.
 _UNJUDGED = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "amp": 0.05}
 
@@ -35,14 +40,15 @@ Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled sid
 class Reference:
     """What the compiled side is compared with: what eager returned, and the judge if it was made.
 
-    effects: what eager changed of its inputs and buffers. random_state: of the host's generator after it.
-    judge: outputs, where it ran if not beside eager, why there is none.
+    effects: what eager changed of its inputs and buffers. draws: the generators that it draws from; states:
+    those of all generators after it (_generator_states). judge: outputs, where it ran if not beside eager,
+    why there is none.
     """
 
     eager: Any
     effects: Dict[str, Any]
-    is_random: bool
-    random_state: torch.Tensor
+    draws: List[str]
+    states: Dict[str, str]
     judge: Optional[Tuple[Any, str, str]] = None
 
 
@@ -80,27 +86,42 @@ def _reference(comparison: BothSides) -> Reference:
     """
     device = comparison.device
     comparison.seed()
-    before = torch.get_rng_state(), device.random_state()
+    before = _generator_states(device)
     eager = comparison.observe_eager(observed)
-    random_state = torch.get_rng_state()
-    draws_on_host = not torch.equal(random_state, before[0])
-    draws_on_device = not torch.equal(device.random_state(), before[1])
+    states = _generator_states(device)
+    draws = [name for name, state in states.items() if state != before.get(name)]
     no_judge = (None, "", "CUDA draws other random numbers in float64")
     return Reference(
         eager,
         comparison.eager_side.changed(),
-        is_random=draws_on_host or draws_on_device,
-        random_state=random_state,
-        judge=no_judge if draws_on_device and device.kind == "cuda" else None,
+        draws=draws,
+        states=states,
+        judge=no_judge if _ON_DEVICE in draws else None,
     )
+
+
+def _generator_states(device: Any) -> Dict[str, str]:
+    """A digest of the state of each random generator that a model may draw from and `seed` sets, by name."""
+
+    def digest(state: bytes) -> str:
+        return hashlib.sha256(state).hexdigest()
+
+    states = {"torch": digest(bytes(torch.get_rng_state().tolist()))}
+    if device.kind != "cpu":
+        states[_ON_DEVICE] = digest(bytes(device.random_state().tolist()))
+    if "numpy" in sys.modules:
+        states["numpy"] = digest(pickle.dumps(sys.modules["numpy"].random.get_state(legacy=False)))
+    states["Python's random"] = digest(repr(random.getstate()).encode())
+    return states
 
 
 def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     """The verdict on the compiled side; the reference gets its judge, where that is needed and not made."""
     job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
-    eager, is_random = reference.eager, reference.is_random
+    eager = reference.eager
     seed()
     compiled = observed(comparison.compiled_step, follows=comparison.eager_step)
+    states = _generator_states(comparison.device)
     compiled_effects = comparison.compiled_side.changed()
     of_group = getattr(scenario, "OF_GROUP", 0.0)
     distance = output_comparison.distance(eager, compiled, of_group)
@@ -115,7 +136,7 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
         judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
         if reference.judge is None:
-            reference.judge = _float64_outputs(comparison, reference.random_state)
+            reference.judge = _float64_outputs(comparison, reference.states)
         float64_outputs, elsewhere, why_none = reference.judge
         if float64_outputs is not None and of_group:
             noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
@@ -131,7 +152,9 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
             unjudged=unjudged,
         )
     verdict = judge(eager, compiled)
-    if verdict["status"] == "fail" and is_random and hasattr(comparison.backend, "prepare_repeatable"):
+    torch_draws = [name for name in reference.draws if name in ("torch", _ON_DEVICE)]
+    is_repeatable = hasattr(comparison.backend, "prepare_repeatable")
+    if verdict["status"] == "fail" and torch_draws and is_repeatable:
         side = comparison.compiled_side
         example = getattr(scenario, "example", lambda inputs: inputs)
         uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
@@ -140,10 +163,20 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
             step = scenario.make_step(model, side, comparison.device)
             seed()
             compiled = observed(step, follows=comparison.eager_step)
+        states = _generator_states(comparison.device)
         verdict = judge(eager, compiled)
         distance = output_comparison.distance(eager, compiled, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
         compiled_effects = side.changed()
+    # A second artefact that draws other numbers from torch has lost some: a fault.
+    own = torch_draws if is_repeatable else []
+    others = [
+        name for name in reference.draws if name not in own and states.get(name) != reference.states[name]
+    ]
+    drew_others = bool(others) and _is_by_value(verdict)
+    if drew_others:
+        why = f"the model draws random numbers ({', '.join(others)}), which the back end cannot repeat"
+        verdict |= {"status": "skipped", "detail": f"{verdict['detail']}; not judged: {why}"}
     if verdict["status"] == "fail" and of_group:
         verdict = _judged_again(comparison, verdict, eager, compiled, float64_outputs, noise, judge)
     if (
@@ -158,6 +191,7 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if verdict["status"] != "fail" and not job.variant:
         # A back end that converts elsewhere (CAPTURES), or computes in other bits, may update differently.
         exact = getattr(comparison.backend, "CAPTURES", True) and job.distance_bound is None
+        exact = exact and not drew_others
         effects = output_comparison.other_effects(
             reference.effects, compiled_effects, exact, job.tolerance, unjudged
         )
@@ -177,6 +211,11 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     return {**verdict, "distance": distance}
 
 
+def _is_by_value(verdict: Verdict) -> bool:
+    """Whether outputs failed by their values alone, not by their structure, NaN or infinity."""
+    return verdict["status"] == "fail" and verdict["value"] is not None and verdict["metric"] != "not_finite"
+
+
 def observed(step: Any, follows: Any = None) -> Any:
     """Copies of everything that a step is judged by: its outputs, or what its `observe` returns.
 
@@ -193,13 +232,13 @@ def _model_outputs(comparison: BothSides, observation: Any) -> Any:
     return observation if name is None else observation[name]
 
 
-def _float64_outputs(comparison: BothSides, random_state: torch.Tensor) -> tuple[Any, str, str]:
+def _float64_outputs(comparison: BothSides, states: Dict[str, str]) -> tuple[Any, str, str]:
     """The outputs of a float64 copy of the model, where it ran if not beside eager, or why there are none.
 
     Where a GPU lacks the memory, the copy runs on the CPU, if that has time and memory for it.
-    random_state: of the host's generator after eager.
+    states: of the generators after eager.
     """
-    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison), random_state)
+    outputs, why = _tried(comparison, lambda: _judge_on_device(comparison), states)
     device = comparison.device
     if outputs is not None or device.kind == "cpu" or not why.startswith(_NO_MEMORY):
         return outputs, "", why
@@ -207,11 +246,11 @@ def _float64_outputs(comparison: BothSides, random_state: torch.Tensor) -> tuple
     refusal = _cpu_refuses(comparison)
     if refusal:
         return None, "", f"{why}; {refusal}"
-    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison), random_state)
+    outputs, why_not_there = _tried(comparison, lambda: _judge_on_cpu(comparison), states)
     return outputs, "the CPU", "" if outputs is not None else f"{why}; on the CPU: {why_not_there}"
 
 
-def _tried(comparison: BothSides, work: Callable[[], Any], random_state: torch.Tensor) -> tuple[Any, str]:
+def _tried(comparison: BothSides, work: Callable[[], Any], states: Dict[str, str]) -> tuple[Any, str]:
     """What `work` returns, from the start that eager had; else None and why it failed.
 
     A float64 number takes more of the generator than a float32 one (rand, randn; dropout's masks are the
@@ -223,7 +262,8 @@ def _tried(comparison: BothSides, work: Callable[[], Any], random_state: torch.T
     except Exception as error:
         is_shortage = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
-    if not torch.equal(torch.get_rng_state(), random_state):
+    after = _generator_states(comparison.device)
+    if any(after.get(name) != state for name, state in states.items() if name != _ON_DEVICE):
         return None, "in float64 the model draws other random numbers"
     return outputs, ""
 

@@ -169,12 +169,20 @@ def is_batched(tensors: Sequence[torch.Tensor], batch: int) -> list[bool]:
 def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tensors:
     """Resize the tensors' batch from `batch` to `wanted` samples.
 
-    Samples are cut, or repeated from the start.
+    Samples are cut, or repeated from the start. The tensors keep their strides, because AOTInductor compiles
+    for them: those whose batch stays are views of the same memory, and what is expanded stays expanded.
     """
     rows = torch.arange(wanted) % batch
+
+    def resized(tensor: torch.Tensor) -> torch.Tensor:
+        if wanted == batch:
+            return tensor.detach()
+        expanded = [dim > 0 and stride == 0 for dim, stride in enumerate(tensor.stride())]
+        part = tensor[tuple(slice(0, 1) if is_one else slice(None) for is_one in expanded)]
+        return part[rows.to(tensor.device)].expand(wanted, *tensor.shape[1:])
+
     return tuple(
-        tensor[rows.to(tensor.device)] if batched else tensor
-        for tensor, batched in zip(tensors, is_batched(tensors, batch))
+        resized(tensor) if batched else tensor for tensor, batched in zip(tensors, is_batched(tensors, batch))
     )
 
 
@@ -229,8 +237,8 @@ def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False)
     """
     batched = is_batched(tensors, batch)
     if any(batched):
-        # A copy, because torch.export marks dynamic tensors, and torch.compile would obey the mark. A batch
-        # of 1 is doubled, because torch.export treats a size of 1 as a constant.
+        # Views or copies, because torch.export marks dynamic tensors, and torch.compile would obey the mark.
+        # A batch of 1 is doubled, because torch.export treats a size of 1 as a constant.
         example = with_batch(tensors, batch, max(batch, 2))
         try:
             dynamic = {0: torch.export.Dim.DYNAMIC}  # new in torch 2.6

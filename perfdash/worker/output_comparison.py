@@ -20,6 +20,7 @@ _ONE_GATE = 1e-2  # a single ReLU gate of a late layer moves its gradients by th
 _JUDGEABLE = 0.5  # of a leaf's size: an error of the whole size would let a missing gradient pass
 _NO_DIGITS = 0.1  # of the least size of a leaf of a group
 _CHANCE = 1.5  # the next run may exceed the largest error of a few runs by this factor
+_FEW = 4  # of so few integers each may be a near tie
 
 
 def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
@@ -68,8 +69,8 @@ def compare(
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
     tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99 and relative rmse to
-    eager <= `unjudged` (with `cosine` at least 0.1). NaN equals NaN where both have it. The leaf furthest
-    beyond, or nearest to, its bound is the one reported.
+    eager <= `unjudged` (with `cosine` at least 0.1). NaN equals NaN where both have it. Integers: see
+    _compare_integers. The leaf furthest beyond, or nearest to, its bound is the one reported.
 
     `of_group`: a leaf counts as at least this share of the size of its group (everything under one key of
     the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
@@ -180,11 +181,14 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
     """The verdict where fewer bits or integers are intended: the relative rmse to eager is within `bound`.
 
     Containers, keys and shapes must agree, dtypes need not. Only floating leaves are compared: another
-    token is no fault. `of_group`: as in `compare`.
+    token is no fault. Without any, integers pass if they are equal, and fail if most of them differ; else
+    `skipped`. `of_group`: as in `compare`.
     """
     measured = distance(eager, compiled, of_group)
     if measured is None:
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
+    if not any(_is_inexact(leaf) and leaf.numel() for _, leaf in leaves(eager)):
+        return _only_integers(eager, compiled)
     value, cosine = measured["relative_rmse"], measured["cosine"]
     if value is None or cosine is None:
         return _verdict(
@@ -192,6 +196,24 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
         )
     detail = f"relative rmse to eager {value:.3g}, cosine similarity {cosine:.6f}"
     return _verdict(value <= bound, "relative_rmse", value, bound, detail)
+
+
+def _only_integers(eager: Any, compiled: Any) -> dict[str, Any]:
+    """The verdict of `within` on outputs of the same structure without floating values.
+
+    Where fewer bits are intended, near ties fall otherwise, and no bound says how many there are.
+    """
+    wrong, count = 0, 0
+    for (_, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+        if isinstance(left, torch.Tensor):
+            wrong, count = wrong + _differing(left, right), count + left.numel()
+        else:
+            wrong, count = wrong + (not _same_value(left, right)), count + 1
+    detail = f"{wrong} of {count} elements differ from eager's; there are no floating outputs"
+    if 0 < wrong <= max(count / 2, _FEW):
+        detail += "; not judged: a lower precision may give another label or order"
+        return {**_verdict(True, "elements_differ", wrong, 0, detail), "status": "skipped"}
+    return _verdict(wrong == 0, "elements_differ", wrong, 0, detail)
 
 
 def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, float]:
@@ -236,7 +258,7 @@ def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[
             continue
         if left.shape != right.shape:
             return None
-        if not (left.is_floating_point() or left.is_complex() or left.is_quantized) or left.numel() == 0:
+        if not _is_inexact(left) or left.numel() == 0:
             continue
         left, right = _plain(left), _plain(right)
         finite = left.isfinite()
@@ -269,10 +291,8 @@ def _compare_leaf(
     unjudged: float = 0.01,
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
-    if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
-        wrong = int((_dense(eager) != _dense(compiled)).sum().item())
-        verdict = _verdict(wrong == 0, "elements_differ", wrong, 0, f"{path}: {wrong} elements differ")
-        return verdict, math.inf if wrong else 0.0
+    if not _is_inexact(eager):
+        return _compare_integers(path, eager, compiled, judge, factor)
     left, right = _plain(eager), _plain(compiled)
     same_special = (left.isnan() == right.isnan()) & ((left.isinf() == right.isinf()) | left.isnan())
     same_special &= ~(left.isinf() & right.isinf()) | (left == right)
@@ -319,6 +339,41 @@ def _compare_leaf(
     if bound < value <= by_chance + slack:  # a gradient left out would be no further away
         verdict |= {"status": "skipped", "detail": f"{detail}; not judged: eager's are as far away"[:1000]}
     return verdict, value / bound if bound else math.inf
+
+
+def _compare_integers(
+    path: str, eager: torch.Tensor, compiled: torch.Tensor, judge: Optional[torch.Tensor], factor: float
+) -> tuple[dict[str, Any], float]:
+    """The verdict on labels, indices or masks, and value / bound (over 1: wrong).
+
+    They pass if they equal eager's, or differ from the judge's in as many places as eager's do, within
+    three standard deviations of such a count; up to `factor` times as many are `skipped`. A count ignores
+    how far away a value is, so this is stricter than for floating leaves.
+    """
+    wrong = _differing(eager, compiled)
+    if not wrong or judge is None or judge.dtype != eager.dtype:
+        verdict = _verdict(wrong == 0, "elements_differ", wrong, 0, f"{path}: {wrong} elements differ")
+        return verdict, math.inf if wrong else 0.0
+    count, of_eager, value = eager.numel(), _differing(judge, eager), _differing(judge, compiled)
+    # One value everywhere, or the right values in another order, differ in at least so many places.
+    at_random = count - int(_dense(judge).unique(return_counts=True)[1].max().item())
+    by_chance = of_eager + 3 * math.sqrt(of_eager)
+    bound = min(factor * of_eager, by_chance, at_random / 2)
+    # Of eager's right elements at least one in `factor`: else anything is possible where eager has few.
+    most = min(factor * of_eager, count - (count - of_eager) / factor, count - 1)
+    detail = (
+        f"{path}: {value} of {count} elements differ from the float64 judge's, {of_eager} of eager's; "
+        f"{wrong} differ between the two"
+    )
+    verdict = _verdict(value <= bound, "elements_differ", value, bound, detail)
+    if bound < value <= most:
+        verdict |= {"status": "skipped", "detail": f"{detail}; not judged: eager's are nearly as far away"}
+    return verdict, value / bound if bound else (math.inf if value else 0.0)
+
+
+def _differing(left: torch.Tensor, right: torch.Tensor) -> int:
+    """In how many elements two tensors differ."""
+    return int((_dense(left).cpu() != _dense(right).cpu()).sum().item())
 
 
 def _group(path: str) -> str:
@@ -374,6 +429,13 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.shape != right.shape or not left.is_floating_point():
         return False
     return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+def _is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is a tensor of floating, complex or quantised values, which rounding moves."""
+    return isinstance(leaf, torch.Tensor) and (
+        leaf.is_floating_point() or leaf.is_complex() or leaf.is_quantized
+    )
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

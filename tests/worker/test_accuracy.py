@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from perfdash.records import Case, Job
 from tests.lazy import lazy
 
+np = lazy("numpy")
 torch = lazy("torch")
 output_comparison = lazy("perfdash.worker.output_comparison")
 accuracy = lazy("perfdash.worker.accuracy")
@@ -41,7 +43,7 @@ def verdict(
         return (compiled or eager)(module, *arguments)
 
     def seed():
-        torch.manual_seed(0)
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
         eager_side.restore(), compiled_side.restore()
 
     comparison = eager_and_compiled.BothSides(
@@ -286,7 +288,8 @@ def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
     assert outcome["status"] == "pass"
     assert "checked on a second artefact" in outcome["detail"]
     assert ("no_judge" in outcome) == (draws_on == "the GPU")
-    assert verdict(noisy, other_noise, on=gpu)["status"] == "fail"
+    assert verdict(noisy, other_noise, on=gpu)["status"] == "skipped"
+    assert verdict(noisy, lambda module, x: noisy(module, x) + 0.1, on=gpu)["status"] == "fail"
 
 
 def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch):
@@ -315,11 +318,70 @@ def test_a_judge_that_drew_other_random_numbers_is_none():
 
     outcome = verdict(draws, lambda module, x: x + 0.5)
     assert outcome["no_judge"] == "in float64 the model draws other random numbers"
-    assert outcome["status"] == "fail"
+    assert outcome["status"] == "skipped"
+    assert verdict(draws, lambda module, x: draws(module, x) + 0.5)["status"] == "fail"
     repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
     assert verdict(draws, lambda module, x: x + 0.5, backend=repeatable)["status"] == "pass"
     dropout = verdict(lambda module, x: torch.nn.functional.dropout(x))
     assert (dropout["status"], "no_judge" in dropout) == ("pass", False)
+
+
+def from_torch(module, x):
+    return x + torch.rand(x.shape, dtype=torch.float32).to(x.dtype)
+
+
+def from_numpy(module, x):
+    return x + torch.from_numpy(np.random.rand(*x.shape)).to(x.dtype)
+
+
+def from_python(module, x):
+    return x + random.random()
+
+
+DRAWS = {"torch": from_torch, "numpy": from_numpy, "Python's random": from_python}
+
+
+@pytest.mark.parametrize("draws", [*DRAWS])
+@pytest.mark.parametrize("bound", [None, 0.2])
+def test_a_back_end_that_draws_other_random_numbers_cannot_be_judged(draws, bound):
+    """One that draws eager's can, and so can what has nothing to do with the numbers."""
+    eager = DRAWS[draws]
+
+    def judged(compiled, **more):
+        return verdict(eager, compiled, distance_bound=bound, **more)
+
+    assert judged(None)["status"] == "pass"
+    outcome = judged(lambda module, x: x + 0.5)
+    assert outcome["status"] == "skipped"
+    assert f"draws random numbers ({draws}), which the back end cannot repeat" in outcome["detail"]
+    assert judged(lambda module, x: eager(module, x) + 1.0)["status"] == "fail"
+    assert judged(lambda module, x: (x + 0.5)[1:])["status"] == "fail"
+    assert judged(lambda module, x: x + 0.5 + x * NAN)["status"] == "fail"
+
+
+@pytest.mark.parametrize("draws", [*DRAWS])
+def test_the_second_artefact_repeats_torchs_numbers_alone(draws):
+    """One that leaves torch's out, as where a dropout is lost, is wrong."""
+    backend = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: lambda x: x + 0.5)
+    outcome = verdict(DRAWS[draws], lambda module, x: x + 0.5, backend=backend)
+    assert outcome["status"] == ("fail" if draws == "torch" else "skipped")
+    assert ("checked on a second artefact" in outcome["detail"]) == (draws == "torch")
+
+
+def test_integers_drawn_at_random_are_not_judged_beside_other_ones():
+    def eager(module, x):
+        return torch.from_numpy(np.random.randint(0, 9, size=(len(x),)))
+
+    assert verdict(eager)["status"] == "pass"
+    assert verdict(eager, lambda module, x: torch.arange(len(x)))["status"] == "skipped"
+    assert verdict(eager, lambda module, x: eager(module, x) + 1)["status"] == "fail"
+
+
+def test_a_judge_that_drew_other_numbers_from_numpy_is_none():
+    def draws(module, x):
+        return x + np.random.rand() + (np.random.rand() if x.dtype == torch.float64 else 0.0)
+
+    assert verdict(draws)["no_judge"] == "in float64 the model draws other random numbers"
 
 
 def test_atomics_are_kept_out_of_eager_and_of_eager_alone():

@@ -74,7 +74,7 @@ def test_gates_that_rounding_opens_are_no_fault():
 def test_by_eagers_own_error_leaf_by_leaf_they_would_be():
     def alone(seed):
         both = compared(seed)
-        judge, *_ = accuracy._float64_outputs(both, accuracy._reference(both).random_state)
+        judge, *_ = accuracy._float64_outputs(both, accuracy._reference(both).states)
         both.seed()
         eager, other = accuracy.observed(both.eager_step), accuracy.observed(both.compiled_step)
         return comparison.compare(eager, other, judge, tolerance=1e-3, factor=2.0, of_group=training.OF_GROUP)
@@ -96,7 +96,7 @@ def test_a_wrong_gradient_is_found_among_them(by, place):
 
 def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
     both = compared(0)
-    judge, *_ = accuracy._float64_outputs(both, accuracy._reference(both).random_state)
+    judge, *_ = accuracy._float64_outputs(both, accuracy._reference(both).states)
     both.seed()
     before = pytree.detach(dict(both.eager_side.module.state_dict()))
     seen = [

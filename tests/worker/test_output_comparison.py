@@ -87,6 +87,59 @@ def test_integers_must_be_equal():
     x = torch.arange(5)
     assert comparison.compare(x, x.clone(), None, tolerance=1, factor=2)["status"] == "pass"
     assert comparison.compare(x, x + 1, None, tolerance=1, factor=2)["status"] == "fail"
+    assert comparison.compare(x, x + 1, x, tolerance=1, factor=2)["status"] == "fail"
+
+
+def labels(count=2048, classes=9):
+    return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(0))
+
+
+def moved(whole, places):
+    """The same with other classes in the places of a slice."""
+    other = whole.clone()
+    other[places] = (other[places] + 4) % 9
+    return other
+
+
+@pytest.mark.parametrize(("places", "status"), [
+    (slice(150, 350), "pass"),  # as many as eager's 200
+    (slice(0, 240), "pass"),  # within three standard deviations of a count of 200
+    (slice(0, 300), "skipped"), (slice(500, 880), "skipped"),  # within `factor`
+    (slice(500, 910), "fail"), (slice(0, 2048), "fail"),
+])  # fmt: skip
+def test_integers_may_be_as_far_from_the_judge_as_eagers(places, status):
+    judge = labels()
+    eager = moved(judge, slice(0, 200))
+    compared = comparison.compare(eager, moved(judge, places), judge, tolerance=1e-3, factor=2)
+    assert compared["status"] == status, compared
+    assert compared["metric"] == "elements_differ"
+    assert "200 of eager's" in compared["detail"]
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.7])
+@pytest.mark.parametrize("wrong", [
+    lambda right: right + 1, lambda right: (right + 1) % 9, lambda right: right.roll(1),
+    lambda right: right * 0, lambda right: torch.full_like(right, right.mode().values),
+])  # fmt: skip
+def test_wrong_integers_never_pass_however_far_eager_is(share, wrong):
+    judge = labels()
+    eager = moved(judge, slice(0, int(share * 2048)))
+    status = comparison.compare(eager, wrong(judge), judge, tolerance=1e-3, factor=3)["status"]
+    assert status == "fail" if share < 0.3 else status != "pass"
+    # Nearly all are of one class: the wrong ones among the right ones are few.
+    rare = torch.where(torch.arange(2048) % 40 == 0, judge, 8)
+    eager = moved(rare, slice(0, int(share * 2048)))
+    assert comparison.compare(eager, wrong(rare), rare, tolerance=1e-3, factor=3)["status"] != "pass"
+
+
+def test_a_judge_that_is_right_nowhere_or_of_another_dtype_judges_no_integers():
+    x = torch.arange(100)
+    assert comparison.compare(x, x + 1, x + 2, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert comparison.compare(x, x + 1, x + 1.0, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert comparison.compare(x, x.clone(), x + 2, tolerance=1e-3, factor=2)["status"] == "pass"
+    one = torch.tensor([3])
+    assert comparison.compare(one, one + 1, one + 1, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert comparison.compare(one, one + 1, one, tolerance=1e-3, factor=2)["status"] == "fail"
 
 
 def test_one_wrong_leaf_among_right_ones_fails():
@@ -214,12 +267,36 @@ def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
 
 
 def test_nothing_to_compare_is_not_within_a_bound():
-    assert comparison.within(torch.arange(3), torch.arange(3), 0.1)["status"] == "fail"
     assert comparison.within((torch.ones(2), None), (None, torch.ones(2)), 0.1)["status"] == "fail"
     nan = torch.full((2,), float("nan"))
     assert comparison.within(nan, torch.ones(2), 0.1)["status"] == "fail"
+    assert comparison.within((nan, torch.arange(2)), (nan + 1, torch.arange(2)), 0.1)["status"] == "fail"
     tokens = {"logits": torch.ones(2), "tokens": torch.arange(2)}
     assert comparison.within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"
+
+
+@pytest.mark.parametrize(("compiled", "status"), [
+    (lambda x: x.clone(), "pass"), (lambda x: moved(x, slice(0, 1)), "skipped"),
+    (lambda x: moved(x, slice(0, 1000)), "skipped"), (lambda x: moved(x, slice(0, 1100)), "fail"),
+    (lambda x: x + 1, "fail"), (lambda x: x.roll(1), "fail"), (lambda x: x * 0, "fail"),
+])  # fmt: skip
+def test_where_only_integers_are_returned_a_bound_says_nothing_of_them(compiled, status):
+    x = labels()
+    for eager, other in (
+        (x, compiled(x)),
+        ((x[:, None], x[:0].float()), (compiled(x)[:, None], x[:0].float())),
+    ):
+        verdict = comparison.within(eager, other, 0.2)
+        assert (verdict["status"], verdict["metric"]) == (status, "elements_differ"), verdict
+        assert ("not judged" in verdict["detail"]) == (status == "skipped")
+
+
+def test_few_integers_that_differ_are_too_few_to_judge():
+    one = torch.tensor([3])
+    assert comparison.within(one, one + 1, 0.2)["status"] == "skipped"
+    assert comparison.within((7, "a"), (7, "a"), 0.2)["status"] == "pass"
+    assert comparison.within((7, "a"), (8, "a"), 0.2)["status"] == "skipped"
+    assert comparison.within(torch.arange(8), torch.arange(8) + 1, 0.2)["status"] == "fail"
 
 
 def test_two_runs_of_what_is_zero_but_for_rounding():
