@@ -95,7 +95,7 @@ def test_only_what_may_be_the_machines_fault_was_tried_again(failures):
 def test_limits_are_reported(failures):
     assert failures.results["hangs"].error.limit["what"] == "time"
     for name in ("eager_eats_memory", "compiled_eats_memory"):
-        assert failures.results[name].error.limit["limit"] == 4 << 30
+        assert failures.results[name].error.limit["limit"] == 1 << 30
 
 
 def test_a_crash_tells_signal_phase_and_what_was_measured_before(failures):
