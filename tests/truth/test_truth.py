@@ -174,7 +174,7 @@ def test_null_and_spread_are_recorded(precise):
 
 
 @pytest.mark.parametrize(
-    ("name", "eager", "fused"), [("three_to_two", 3 * 64, 2 * 64), ("four_to_two", 4 * 64, 2 * 64)]
+    ("name", "eager", "fused"), [("three_to_two", 3 * 32, 2 * 32), ("four_to_two", 4 * 32, 2 * 32)]
 )
 def test_peak_memory_within_three_percent(memory, name, eager, fused):
     result = memory.results[name]
