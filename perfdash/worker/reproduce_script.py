@@ -35,6 +35,8 @@ def prepare(side, file):
     from torch._inductor.select_algorithm import extern_kernels
 
     torch.set_num_threads(THREADS)
+    if hasattr(config, "cpp_cache_precompile_headers"):
+        config.cpp_cache_precompile_headers = False  # that takes longer than it saves with a few kernels
     for key, value in side["config"].items():
         *path, last = key.split(".")
         owner = config

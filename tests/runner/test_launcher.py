@@ -246,7 +246,7 @@ def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_wor
     assert orphans.session_members(struck[0]) == []
 
 
-def test_a_compiler_that_escaped_is_found_by_its_mark():
+def test_a_compiler_that_escaped_is_found_by_its_mark(warm_workers):
     with ForkParent(LAUNCH) as parent:
         mark = f"{orphans.MARK}={parent._mark}"
         name, value = mark.split("=")

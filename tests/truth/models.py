@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-UNITS = 16 * 1024 * 1024  # floats: 64 MiB a buffer
+UNITS = 8 * 1024 * 1024  # floats: 32 MiB a buffer
 
 
 class Network(nn.Module):
@@ -153,7 +153,7 @@ class Unusual(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
-        self.kept = [torch.ones(UNITS // 4) for _ in range(4)]
+        self.kept = [torch.ones(UNITS // 2) for _ in range(4)]
 
     def forward(self, x):
         self.calls += 1

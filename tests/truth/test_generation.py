@@ -51,17 +51,17 @@ def test_prefill_and_decode_are_timed_apart(tmp_path):
 
 def test_batches_grow_until_memory_ends(results):
     sizes = {size: result for (model, size), result in results.items() if model == "grows"}
-    statuses = [str(sizes[size].status) for size in (2, 16, 2048, 4096)]
+    statuses = [str(sizes[size].status) for size in (2, 32, 4096, 8192)]
     assert statuses == ["pass", "eager_oom", "oom", "oom"]
     assert sizes[2].speedup is not None
-    alone = sizes[16]
-    assert alone.eager_ms is None, "eager needs 4 GiB, and there are 3"
+    alone = sizes[32]
+    assert alone.eager_ms is None, "eager needs 2 GiB, and there are 1.5"
     assert alone.speedup is None
     assert alone.backend_ms is not None, "the compiled one needs a sixty-fourth"
     assert set(alone.parts_ms) <= {"backend"}, "none where the few samples were all disturbed"
     assert "eager ran out of memory" in alone.accuracy["detail"]
-    assert sizes[2048].backend_ms is None
-    assert sizes[4096].error.message == "not run: batch size 2048 was out of memory"
+    assert sizes[4096].backend_ms is None
+    assert sizes[8192].error.message == "not run: batch size 4096 was out of memory"
 
 
 def test_what_cannot_generate_says_why(results):

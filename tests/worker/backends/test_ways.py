@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,19 @@ def prepared(backend: str, module: nn.Module, inputs: Any, folder: Path) -> Any:
         return find(backend).prepare(module, inputs, job(backend, folder, batch))
 
 
+@pytest.fixture(scope="module")
+def prepared_mlp(tmp_path_factory) -> Any:
+    """By back end: an MLP, its inputs, the folder that it was prepared in, and the model."""
+
+    @functools.cache
+    def prepare(backend: str) -> tuple[nn.Module, Any, Path, Any]:
+        folder = tmp_path_factory.mktemp(backend)
+        module, inputs = case("mlp")
+        return module, inputs, folder, prepared(backend, module, inputs, folder)
+
+    return prepare
+
+
 def assert_like(backend: str, got: Any, wanted: Any) -> None:
     assert pytree.structure(got) == pytree.structure(wanted)
     bound = 0.1 if getattr(find(backend), "LOSSY", False) else 1e-5
@@ -120,9 +134,8 @@ def test_a_batch_of_one_may_grow(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
-def test_reopened_is_just_like_it(backend, tmp_path):
-    module, inputs = case("mlp")
-    model = prepared(backend, module, inputs, tmp_path)
+def test_reopened_is_just_like_it(backend, prepared_mlp):
+    _, inputs, _, model = prepared_mlp(backend)
     again = find(backend).reopen(model)
     assert again is not model
     assert all(
@@ -134,12 +147,11 @@ def test_reopened_is_just_like_it(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
-def test_other_processes_of_the_case_read_the_same_file(backend, tmp_path):
-    module, inputs = case("mlp")
-    first = prepared(backend, module, inputs, tmp_path)
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    second = prepared(backend, module, inputs, tmp_path)
-    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+def test_other_processes_of_the_case_read_the_same_file(backend, prepared_mlp):
+    module, inputs, folder, first = prepared_mlp(backend)
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    second = prepared(backend, module, inputs, folder)
+    assert written == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert find(backend).notes(first) == find(backend).notes(second)
     assert second.uncounted_s == second.signature.seconds  # a trial of the first process took no time here
 
