@@ -83,9 +83,14 @@ done
 exec 8>"$folder/.lock"
 if [ "${1:-}" != --pin ]; then flock 8; fi # one builds, the others find it built
 
-# pip of ours, for another interpreter; from TORCH_INDEX where that is said.
+# pip of ours under another interpreter; from TORCH_INDEX where that is said. `pip --python` would start ours only to
+# start the other one with this file of pip's.
+runner="$("$ours" -c 'import importlib.util as u
+print(u.find_spec("pip").origin.replace("__init__.py", "__pip-runner__.py"))' 2>/dev/null || true)"
 pip() { # PYTHON WORDS...
-  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONPATH='' "$ours" -m pip --python "$1" "${@:2}" 8>&- >&2
+  local how=("$ours" -m pip --python "$1")
+  if [ -f "$runner" ]; then how=("$1" "$runner"); fi
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONPATH='' "${how[@]}" "${@:2}" 8>&- >&2
 }
 from_index=()
 case "$TORCH_INDEX" in

@@ -43,7 +43,7 @@ def main() -> None:
     """Serves cases until the control socket closes."""
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
-    fork_under_watchdog(control, orders["locks"])
+    fork_under_watchdog(control.fileno(), orders["locks"])
     linux.adopt_orphans()
     # Before torch is imported: it counts the cores to decide how many compilers to start.
     os.sched_setaffinity(0, orders["cores"])

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import random
 import resource
 import signal
 import threading
@@ -58,6 +57,8 @@ def shift_addresses() -> None:
     a program starts, and forks inherit them. So the heap grows by up to 2 MiB that stay untouched, and a
     mapping without pages pushes later mappings down.
     """
+    import random  # which a command of a build, under the same watchdog, need not wait for
+
     draw = random.SystemRandom()  # the generators that a model uses stay as they are
     _libc.malloc.restype = ctypes.c_void_p
     for _ in range(draw.randrange(20)):

@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 
 from perfdash.worker import linux
 
 
-def fork_under_watchdog(control: socket.socket, keep: list[int]) -> None:
+def fork_under_watchdog(control: int, keep: list[int]) -> None:
     """Fork and return in the child; the parent process stays as its watchdog and never returns.
 
-    `control` is the socket to the process that started us: its other end closes when that process ends.
-    `keep` are the descriptors (locks) that only the watchdog keeps open.
+    `control` is the descriptor of the socket to the process that started us: its other end closes when that
+    process ends. `keep` are the descriptors (locks) that only the watchdog keeps open.
     """
     linux.adopt_orphans()
     awake, wake = os.pipe()
@@ -38,9 +37,9 @@ def fork_under_watchdog(control: socket.socket, keep: list[int]) -> None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poller = select.poll()
-    poller.register(control.fileno(), 0)  # poll reports a hang-up without being asked
+    poller.register(control, 0)  # poll reports a hang-up without being asked
     poller.register(awake, select.POLLIN)
-    while not (_hung_up(poller.poll(), control.fileno(), awake) or _reap(child)):
+    while not (_hung_up(poller.poll(), control, awake) or _reap(child)):
         pass
     linux.end_children()
     os._exit(0)

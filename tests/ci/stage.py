@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +91,18 @@ class Stage:
         perfdash.chmod(0o755)
         stamp_environment(self.venv)
         self.env = variables(home, PERFDASH_VENV=str(self.venv), PATH=with_quick_tail(home))
+
+    def copied(self, home: Path) -> Stage:
+        """One with the nights of this one, as if they had been in this folder, which is not there yet."""
+        shutil.copytree(self.home, home, symlinks=True)
+        old, new = str(self.home), str(home)
+        for path in home.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                path.write_text(path.read_text().replace(old, new))
+        stage = copy.copy(self)
+        stage.home, stage.venv = home, home / "venv"
+        stage.env = {name: value.replace(old, new) for name, value in self.env.items()}
+        return stage
 
     def fails(self, name: str, code: int = 3) -> Path:
         """From now on this command does; take the file away to mend it."""

@@ -205,15 +205,20 @@ def test_a_library_on_top_of_it(builds, tmp_path):
     assert "what is not committed there is not measured" in done.stderr
 
 
-def test_the_last_good_one_outlives_the_limit(builds, tmp_path):
+def test_the_last_good_one_outlives_the_limit(builds):
     builds.torch("2.14.0")
-    library = Library(tmp_path)
-    base = {"TORCH": "2.14.0", "TORCH_INDEX": "wheels", "UNDER_TEST": "tinylib", "KEEP_NIGHTS": "1"}
+
+    def night(number, **more):
+        """With another version of the library, a wheel: nothing is built."""
+        make_wheel(builds.wheels, "mylib", f"{number}.0")
+        base = {"TORCH": "2.14.0", "TORCH_INDEX": "wheels", "KEEP_NIGHTS": "1"}
+        links = {"UNDER_TEST": f"mylib=={number}.0", "PIP_FIND_LINKS": str(builds.wheels)}
+        return builds.python(**base, **links, **more)
+
     assert builds.run("--last-good").stdout == ""
     nights = []
     for number in range(3):
-        library.commit(f"commit {number}")
-        nights.append(builds.python(**base))
+        nights.append(night(number))
         os.utime(nights[-1].parents[1] / "about", (1e9 + number, 1e9 + number))
         if number == 0:
             assert builds.run("--good", str(nights[0])).returncode == 0
@@ -223,11 +228,9 @@ def test_the_last_good_one_outlives_the_limit(builds, tmp_path):
     # Another nightly has a good one of its own, which stays as well.
     assert builds.run("--last-good", JOB="other").stdout == ""
     builds.run("--good", str(nights[2]), JOB="a second")
-    library.commit("more")
-    more = builds.python(**base, JOB="a third")
-    library.commit("and more")
+    more = night(3, JOB="a third")
     (builds.kept / "night-killed").mkdir()
-    builds.python(**base, JOB="a third")
+    night(4, JOB="a third")
     assert [path.exists() for path in [*nights, more]] == [True, False, True, False]
     assert not (builds.kept / "night-killed").exists(), "half made"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from perfdash.bisection.environments import BuildStopped
 from perfdash.bisection.sources.git_repository import without_credentials
@@ -48,37 +46,39 @@ class Commands:
 
     def run(self, *command: str | Path, cwd: Path, env: Mapping[str, str]) -> int:
         """The exit code of a command, negative for a signal. Raises TimedOut, BuildStopped, MachineError."""
-        words = [str(word) for word in command]
+        return self.run_all([command], cwd, env)
+
+    def run_all(self, commands: Sequence[Sequence[str | Path]], cwd: Path, env: Mapping[str, str]) -> int:
+        """Run commands up to the first that fails, under one interpreter; like run()."""
+        each = [[str(word) for word in command] for command in commands]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        orders = {
-            "control": theirs.fileno(),
-            "locks": list(self._locks),
-            "cores": list(self.cores),
-            "command": words,
-            "cwd": str(cwd),
-        }
-        with self.log.open("ab") as log:
-            log.write(f"$ {without_credentials(shlex.join(words))}\n".encode(errors="replace"))
-            log.flush()
-            with ours, theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-B", _WATCHED, json.dumps(orders)],
-                    env=dict(env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(theirs.fileno(), *self._locks),
-                    start_new_session=True,
-                )
-                theirs.close()
-                try:
-                    answer = self._wait(ours)
-                finally:
-                    ours.close()  # then the watchdog ends all its processes
-                    process.wait()
-        if "error" in answer:
-            raise MachineError(f"{words[0]} cannot be run: {answer['error']}")
-        return int(answer["code"])
+        orders = [
+            str(theirs.fileno()),
+            ",".join(map(str, self._locks)),
+            ",".join(map(str, self.cores)),
+            str(cwd),
+        ]
+        for words in each:
+            orders += [f"$ {without_credentials(shlex.join(words))}\n", str(len(words)), *words]
+        with self.log.open("ab") as log, ours, theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", _WATCHED, *orders],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(), *self._locks),
+                start_new_session=True,
+            )
+            theirs.close()
+            try:
+                answer = self._wait(ours)
+            finally:
+                ours.close()  # then the watchdog ends all its processes
+                process.wait()
+        if answer.startswith("error: "):
+            raise MachineError(f"{each[0][0]} cannot be run: {answer.removeprefix('error: ')}")
+        return int(answer)
 
     @contextlib.contextmanager
     def also_locked(self, fd: int) -> Iterator[None]:
@@ -109,7 +109,7 @@ class Commands:
         except OSError:
             pass
 
-    def _wait(self, control: socket.socket) -> dict[str, Any]:
+    def _wait(self, control: socket.socket) -> str:
         control.settimeout(_POLL_S)
         while True:
             try:
@@ -117,8 +117,7 @@ class Commands:
             except TimeoutError:
                 message = None
             if message:
-                answer: dict[str, Any] = json.loads(message)
-                return answer
+                return message.decode(errors="replace")
             if message == b"":
                 raise MachineError(f"the command's process was ended from outside; its log is {self.log}")
             if self.stop and self.stop.is_set():

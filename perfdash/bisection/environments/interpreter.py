@@ -18,19 +18,26 @@ from perfdash.errors import MachineError, UsageError
 
 _PIP = Version("22.3")  # knows --python, for another interpreter
 
-# Runs under any Python from 3.8 on, without packages.
+# Runs under any Python from 3.8 on, without packages. There are hundreds of packages, most with a long
+# description: it parses only the headers of their metadata, and these once.
 _PROBE = """
 import json, os, platform, sys, sysconfig
+from email.parser import HeaderParser
 from importlib import metadata
 packages, requires = {}, {}
 for found in metadata.distributions():
     try:
-        name, version = found.metadata["Name"], found.version
+        text = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
+        headers = HeaderParser().parsestr(text.partition("\\n\\n")[0])
+        name, version = headers["Name"], headers["Version"]
+        needs = headers.get_all("Requires-Dist")
+        if needs is None and found.read_text("requires.txt"):  # as setup.py once wrote it
+            needs = found.requires
     except Exception:  # half removed: it has no metadata
         continue
     if name and version and name not in packages:
         packages[name] = version
-        requires[name] = list(found.requires or [])
+        requires[name] = needs or []
 print(json.dumps({
     "version": sys.version, "abi": sysconfig.get_config_var("SOABI") or "",
     "platform": sysconfig.get_platform(),

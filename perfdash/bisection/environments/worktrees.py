@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfdash.bisection.environments import Unbuildable
@@ -55,8 +55,10 @@ class Worktree:
     def check_out(self, commit: str, submodules: bool, clean: bool = False) -> None:
         """Check out a commit; ignored files stay unless `clean`. Raises Unbuildable, MachineError."""
         clean = clean or self._half_built
-        self._git("checkout", "--quiet", "--force", "--detach", commit)
-        self._git("clean", "--quiet", "-ffdx" if clean else "-ffd")
+        self._git(
+            ("checkout", "--quiet", "--force", "--detach", commit),
+            ("clean", "--quiet", "-ffdx" if clean else "-ffd"),
+        )
         if submodules:
             self._fill(self.folder, common_folder(self.repo), clean, _DEPTH)
 
@@ -70,8 +72,11 @@ class Worktree:
             return
         if not (there / ".git").exists():
             raise Unbuildable(f"there is no submodule {place} to check out another commit in")
-        self._git("fetch", "--quiet", "--no-tags", str(repo), commit, folder=there)
-        self._git("checkout", "--quiet", "--force", "--detach", commit, folder=there)
+        self._git(
+            ("fetch", "--quiet", "--no-tags", str(repo), commit),
+            ("checkout", "--quiet", "--force", "--detach", commit),
+            folder=there,
+        )
         self._fill(there, None, False, _DEPTH)
 
     def _make(self) -> None:
@@ -100,25 +105,29 @@ class Worktree:
             if not (tree / path / ".git").exists() and not (tree / path).is_symlink():
                 remove(tree / path)  # left from another commit because of an ignored file in it
             local = common / "modules" / name if common else None
+            update = ("submodule", "--quiet", "update", "--init", "--force", "--checkout", "--", path)
             if local is None or not _has(local, commit):
                 local = None
-                self._git("submodule", "--quiet", "init", "--", path, folder=tree)
-                self._git("submodule", "--quiet", "sync", "--", path, folder=tree)
+                from_remote = [("submodule", "--quiet", word, "--", path) for word in ("init", "sync")]
+                self._git(*from_remote, update, folder=tree)
             else:
                 git("config", f"submodule.{name}.url", local, cwd=tree, env=self._env)
                 if (tree / path / ".git").exists():
                     git("config", "remote.origin.url", local, cwd=tree / path, env=self._env)
-            self._git(
-                "submodule", "--quiet", "update", "--init", "--force", "--checkout", "--", path, folder=tree
-            )
-            self._git("clean", "--quiet", "-ffdx" if clean else "-ffd", folder=tree / path)
+                self._git(update, folder=tree)
+            self._git(("clean", "--quiet", "-ffdx" if clean else "-ffd"), folder=tree / path)
             self._fill(tree / path, local, clean, depth - 1)
 
-    def _git(self, *words: str, folder: Path | None = None) -> None:
-        if self._commands.run("git", *words, cwd=folder or self.folder, env=self._env):
-            output = self._commands.text().rpartition("\n$ git ")[2].splitlines()[1:]
+    def _git(self, *commands: Sequence[str], folder: Path | None = None) -> None:
+        """Run git once for each of its arguments. Raises Unbuildable with what the failed one said."""
+        words = [("git", *command) for command in commands]
+        if self._commands.run_all(words, cwd=folder or self.folder, env=self._env):
+            command, *output = self._commands.text().rpartition("\n$ git ")[2].splitlines() or [""]
             errors = [text for text in output if text.startswith(("fatal: ", "error: "))] or output or [""]
-            raise Unbuildable(f"git {words[0]}: {errors[0].removeprefix('fatal: ').removeprefix('error: ')}")
+            raise Unbuildable(
+                f"git {command.removeprefix('$ git ').partition(' ')[0]}: "
+                + errors[0].removeprefix("fatal: ").removeprefix("error: ")
+            )
 
 
 def _environment(repo: Path) -> dict[str, str]:

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from perfdash.bisection.environments import Unbuildable, cached_builder, open_builder
+from perfdash.bisection.environments.interpreter import probe
 from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
 from tests.environments import ask, listed, own
+from tests.wheels import make_interpreter, site_of
 
 pytestmark = pytest.mark.slow
 
@@ -141,3 +143,13 @@ def test_the_base_is_asked_again_of_a_build_from_the_cache(pure, where, monkeypa
         pytest.raises(MachineError, match="imports lib from /editable"),
     ):
         builder.build(first)
+
+
+def test_what_a_package_of_setup_py_requires(tmp_path):
+    python = make_interpreter(tmp_path / "env", with_pip=False)
+    info = site_of(tmp_path / "env") / "old.egg-info"
+    info.mkdir()
+    (info / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old\nVersion: 1.0\n\nName: none\n")
+    (info / "requires.txt").write_text("numpy>1\n")
+    found = probe(python)
+    assert (found.packages["old"], found.requires["old"]) == ("1.0", ("numpy>1",))
