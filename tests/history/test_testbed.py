@@ -14,6 +14,7 @@ from perfdash.history.store import open_store
 from perfdash.records import RunInfo
 from tests.detect.simulated import farm, judge_nights
 from tests.history.made import case, row, run
+from tests.stores import as_revision_0012
 
 
 def slots(count: int, threads: int = 1, host: str = "farm") -> list[dict]:
@@ -119,12 +120,6 @@ def test_the_variable_that_selects_gpus_is_no_part_of_the_testbed():
 
 def with_gpus(night, *gpus):
     return replace(night, run=replace(night.run, setting={"gpus": list(gpus)}))
-
-
-def as_revision_0012(store):
-    """Nothing but the contents of the tables has changed since then."""
-    with store.write() as connection:
-        connection.execute(sa.text("update perfdash_version set version_num = '0012'"))
 
 
 def crashes(night, name):

@@ -29,12 +29,13 @@ _results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
 _cases = sa.table("cases", sa.column("id"), sa.column("device"))
 _alerts = sa.table(
     "alerts", sa.column("id"), sa.column("testbed_id"), sa.column("case_id"), sa.column("bad_run_id"),
-    sa.column("seen_run_id"), sa.column("good_run_id"),
+    sa.column("seen_run_id"), sa.column("good_run_id"), sa.column("former_testbed"),
 )  # fmt: skip
 _acts = sa.table("acts", sa.column("id"), sa.column("testbed_id"), sa.column("run_id"), sa.column("alert_id"))
 
 
 def upgrade() -> None:
+    op.add_column("alerts", sa.Column("former_testbed", sa.String(64)))
     connection = op.get_bind()
     for bed in connection.execute(sa.select(_testbeds)).all():
         setting, options = dict(bed.setting), set(bed.setting) & _OPTIONS_OF_CASES
@@ -62,9 +63,12 @@ def _move(connection: sa.Connection, bed: Any, setting: dict[str, Any], only_cpu
     digest = _digest([bed.host_class, setting])
     query = sa.select(_testbeds.c.id).where(_testbeds.c.digest == digest)
     target = connection.execute(query).scalar()
+    # The marker of an alert's issue has the digest of its testbed. Another would close it and open a new one.
+    former = {"former_testbed": sa.func.coalesce(_alerts.c.former_testbed, bed.digest)}
     if target is None and is_whole:
         of_bed = sa.update(_testbeds).where(_testbeds.c.id == bed.id)
         connection.execute(of_bed.values(digest=digest, setting=setting))
+        connection.execute(sa.update(_alerts).where(_alerts.c.testbed_id == bed.id).values(former))
         return
     if target is None:
         values = {"digest": digest, "host_class": bed.host_class, "setting": setting}
@@ -77,13 +81,13 @@ def _move(connection: sa.Connection, bed: Any, setting: dict[str, Any], only_cpu
     )
     in_target = sa.select(_alerts.c.id).where(_alerts.c.testbed_id == target)
     # An act on an alert may name its testbed, too: the alerts go first, and the runs last.
-    for table, moved in (
-        (_alerts, alerted),
-        (_acts, sa.or_(_acts.c.run_id.in_(on_cpu), _acts.c.alert_id.in_(in_target))),
-        (_runs, _runs.c.id.in_(on_cpu)),
+    for table, moved, values in (
+        (_alerts, alerted, former),
+        (_acts, sa.or_(_acts.c.run_id.in_(on_cpu), _acts.c.alert_id.in_(in_target)), {}),
+        (_runs, _runs.c.id.in_(on_cpu), {}),
     ):
-        of_bed = sa.update(table).where(table.c.testbed_id == bed.id)
-        connection.execute((of_bed if is_whole else of_bed.where(moved)).values(testbed_id=target))
+        of_bed = sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target, **values)
+        connection.execute(of_bed if is_whole else of_bed.where(moved))
     _move_marks(connection, bed.id, target)
     if is_whole:
         connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
