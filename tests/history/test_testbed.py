@@ -207,3 +207,27 @@ def test_runs_on_the_gpu_keep_their_testbed(address):
             assert sorted(acted) == [acts.ACKNOWLEDGE, acts.RENAME]
             assert replaced_since_judged(connection)[line.id] == [(own, line.started)]
         assert len(set(bed.values())) == 2
+
+
+def test_a_run_that_left_its_testbed_has_its_earlier_nights_judged_again(address):
+    """Its mark names the testbed whose alerts are to be undone, which is another one after the migration."""
+    nights = farm(10, 4, statuses=crashes)
+    with open_store(address) as store:
+        judge_nights(store, [*nights[:1], *(with_gpus(night, "H100") for night in nights[1:8])], 6)
+        settled = replace(nights[6], run=replace(nights[6].run, setting={"side_by_side": 2}))
+        take_in(store, [replace(settled, run=replace(settled.run, ended="2026-01-07T06:00:00Z"))])
+        with store.read() as connection:
+            ((_, marks),) = replaced_since_judged(connection).items()
+            beds = {line.id: line.testbed_id for line in list_runs(connection)}
+        assert {bed for bed, _ in marks} == {beds[2]}
+        as_revision_0012(store)
+    with open_store(address) as store:
+        with store.read() as connection:
+            ((_, marks),) = replaced_since_judged(connection).items()
+            beds = {line.id: line.testbed_id for line in list_runs(connection)}
+        assert {bed for bed, _ in marks} == {beds[2]} == {beds[1]}
+        judge_new(store)
+        with store.read() as connection:
+            (alert,) = alert_store.load(connection)
+            (first,) = list_runs(connection, ids=[alert.bad_run_id])
+    assert first.started == nights[7].run.started

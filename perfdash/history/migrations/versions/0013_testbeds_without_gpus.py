@@ -88,7 +88,7 @@ def _move(connection: sa.Connection, bed: Any, setting: dict[str, Any], only_cpu
     ):
         of_bed = sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target, **values)
         connection.execute(of_bed if is_whole else of_bed.where(moved))
-    _move_marks(connection, bed.id, target)
+    _move_marks(connection, bed.id, target, None if is_whole else _runs.c.id.in_(on_cpu))
     if is_whole:
         connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
 
@@ -100,10 +100,16 @@ def _runs_of(of_device: sa.ColumnElement[bool]) -> sa.Select[Any]:
     )  # fmt: skip
 
 
-def _move_marks(connection: sa.Connection, old: int, new: int) -> None:
-    """A run that was replaced after it was judged names the testbed whose alerts are to be judged again."""
-    query = sa.select(_runs.c.id, _runs.c.imported).where(_runs.c.testbed_id == new)
+def _move_marks(
+    connection: sa.Connection, old: int, new: int, of_runs: sa.ColumnElement[bool] | None
+) -> None:
+    """A run that was replaced after it was judged names the testbed whose alerts are to be judged again.
+
+    It may be on a third testbed since then. `of_runs`: which runs; None: all.
+    """
+    query = sa.select(_runs.c.id, _runs.c.imported)
     marked = query.where(_runs.c.imported.cast(sa.Text).contains('"judged_as"'))
+    marked = marked if of_runs is None else marked.where(of_runs)
     for run_id, imported in connection.execute(marked).all():
         marks = [[new if bed == old else bed, started] for bed, started in imported.get("judged_as", [])]
         of_run = sa.update(_runs).where(_runs.c.id == run_id)
