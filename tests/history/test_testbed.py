@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from perfdash.detect import curation
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.history import acts, alert_store, results, schema
 from perfdash.history.ingest import replaced_since_judged, take_in
 from perfdash.history.queries import list_runs
@@ -207,6 +208,43 @@ def test_runs_on_the_gpu_keep_their_testbed(address):
             assert sorted(acted) == [acts.ACKNOWLEDGE, acts.RENAME]
             assert replaced_since_judged(connection)[line.id] == [(own, line.started)]
         assert len(set(bed.values())) == 2
+
+
+def mixed():
+    """Two runs of one testbed, as an earlier perfdash stored them: on the CPU, and on the GPU."""
+    return {
+        device: run(f"2026-11-0{day}", [row(of=case(device=device))], setting={"gpus": ["H100"]})
+        for day, device in ((1, "cpu"), (2, "cuda"))
+    }
+
+
+def test_a_level_that_a_person_accepted_holds_on_both_testbeds_of_a_host_with_gpus(address):
+    """Patterns select cases of both devices: those of the GPU must not get a false alert back."""
+    at = mixed()
+    of_gpu = case(device="cuda")
+    with open_store(address) as store:
+        take_in(store, list(at.values()))
+        with store.read() as connection:
+            lines = {line.started: line for line in list_runs(connection)}
+        on_cpu = lines[at["cpu"].run.started]
+        curation.accept_level(store, on_cpu.name, "known", curation.LevelSelection(model="resnet18"))
+        details = {"started": on_cpu.started, "metric": "speedup", "case": results.case_digest(of_gpu)}
+        with store.write() as connection:  # of a run that was pruned
+            acts.record(connection, acts.Act(acts.BASELINE, "gone", "y", on_cpu.testbed_id, details=details))
+        as_revision_0012(store)
+    with open_store(address) as store, store.read() as connection:
+        bed = {line.started: line.testbed_id for line in list_runs(connection)}
+        accepted = {
+            device: [
+                AcceptedLevel.of(act.details)
+                for act in acts.load(connection, act=acts.BASELINE, testbed_id=bed[night.run.started])
+            ]
+            for device, night in at.items()
+        }
+    assert len(set(bed.values())) == 2
+    assert [level.case for level in accepted["cpu"]] == [None]
+    assert sorted(str(level.case) for level in accepted["cuda"]) == sorted(["None", details["case"]])
+    assert all(level.rule.model == "resnet18" for level in accepted["cpu"])
 
 
 def test_a_run_that_left_its_testbed_has_its_earlier_nights_judged_again(address):

@@ -17,6 +17,7 @@ down_revision = "0012"
 branch_labels = None
 depends_on = None
 
+_LEVEL = "baseline"  # the act of accepting a level
 _SELECTS_GPUS = "CUDA_VISIBLE_DEVICES"
 _OPTIONS_OF_CASES = {
     "bind_memory", "compile_mode", "env", "inductor_config", "optimizer", "sizes", "sizes_of", "tf32",
@@ -26,12 +27,16 @@ _testbeds = sa.table(
 )
 _runs = sa.table("runs", sa.column("id"), sa.column("testbed_id"), sa.column("imported", sa.JSON))
 _results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
-_cases = sa.table("cases", sa.column("id"), sa.column("device"))
+_cases = sa.table("cases", sa.column("id"), sa.column("digest"), sa.column("device"))
 _alerts = sa.table(
     "alerts", sa.column("id"), sa.column("testbed_id"), sa.column("case_id"), sa.column("bad_run_id"),
     sa.column("seen_run_id"), sa.column("good_run_id"), sa.column("former_testbed"),
 )  # fmt: skip
-_acts = sa.table("acts", sa.column("id"), sa.column("testbed_id"), sa.column("run_id"), sa.column("alert_id"))
+_acts = sa.table(
+    "acts", sa.column("id"), sa.column("at"), sa.column("who"), sa.column("host"), sa.column("act"),
+    sa.column("subject"), sa.column("why"), sa.column("testbed_id"), sa.column("run_id"),
+    sa.column("alert_id"), sa.column("details", sa.JSON),
+)  # fmt: skip
 
 
 def upgrade() -> None:
@@ -79,11 +84,14 @@ def _move(connection: sa.Connection, bed: Any, setting: dict[str, Any], only_cpu
         _alerts.c.case_id.in_(sa.select(_cases.c.id).where(_cases.c.device == "cpu")),
         sa.and_(_alerts.c.case_id.is_(None), first_run.in_(on_cpu)),  # of the host
     )
+    if not is_whole:
+        _share_levels(connection, bed.id, target)
     in_target = sa.select(_alerts.c.id).where(_alerts.c.testbed_id == target)
+    acted = sa.or_(_acts.c.run_id.in_(on_cpu), _acts.c.alert_id.in_(in_target))
     # An act on an alert may name its testbed, too: the alerts go first, and the runs last.
     for table, moved, values in (
         (_alerts, alerted, former),
-        (_acts, sa.or_(_acts.c.run_id.in_(on_cpu), _acts.c.alert_id.in_(in_target)), {}),
+        (_acts, sa.and_(_acts.c.act != _LEVEL, acted), {}),
         (_runs, _runs.c.id.in_(on_cpu), {}),
     ):
         of_bed = sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target, **values)
@@ -98,6 +106,22 @@ def _runs_of(of_device: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(_results.c.run_id).join_from(_results, _cases, _results.c.case_id == _cases.c.id).where(
         of_device
     )  # fmt: skip
+
+
+def _share_levels(connection: sa.Connection, old: int, new: int) -> None:
+    """A level that a person accepted for one case goes with it; by patterns it holds for the CPU and the GPU.
+
+    So the testbed without GPUs gets a copy of the latter.
+    """
+    levels = sa.select(_acts).where(_acts.c.testbed_id == old, _acts.c.act == _LEVEL).order_by(_acts.c.id)
+    for act in connection.execute(levels).all():
+        if "case" not in act.details:
+            copy = {name: value for name, value in act._mapping.items() if name != "id"}
+            connection.execute(sa.insert(_acts).values({**copy, "testbed_id": new}))
+            continue
+        device = sa.select(_cases.c.device).where(_cases.c.digest == act.details["case"])
+        if connection.execute(device).scalar() == "cpu":
+            connection.execute(sa.update(_acts).where(_acts.c.id == act.id).values(testbed_id=new))
 
 
 def _move_marks(
