@@ -146,12 +146,16 @@ def test_alerts_of_the_cpu_go_on_where_an_earlier_perfdash_recorded_the_gpus(add
     assert (alert.state, alert.testbed_id) == (alert_store.OPEN, 1)
 
 
-@pytest.mark.parametrize("other", [{}, {"env": {"A": "1"}}], ids=["alone", "beside another variable"])
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"env": {"A": "1"}}, {"tf32": True}, {"compile_mode": "max-autotune", "env": {"A": "1"}}],
+    ids=["alone", "beside another variable", "beside another option", "beside both"],
+)
 def test_alerts_go_on_where_an_earlier_perfdash_recorded_the_variable_that_selects_gpus(address, other):
     nights = farm(10, 4, statuses=crashes)
     for day, night in enumerate(nights):
         env = {"CUDA_VISIBLE_DEVICES": str(day // 4), **other.get("env", {})} if day < 8 else None
-        setting = {"env": env} if env else other
+        setting = {**other, "env": env} if env else other
         nights[day] = replace(night, run=replace(night.run, setting=setting))
     with open_store(address) as store:
         judge_nights(store, nights[:8], 7)

@@ -22,6 +22,11 @@ _SELECTS_GPUS = "CUDA_VISIBLE_DEVICES"
 _OPTIONS_OF_CASES = {
     "bind_memory", "compile_mode", "env", "inductor_config", "optimizer", "sizes", "sizes_of", "tf32",
 }  # fmt: skip
+# What the shipped configurations set beside the fields of a case when this migration was written.
+_CONFIGURATIONS = (
+    {"inductor_config": {"cpp_wrapper": True}}, {"inductor_config": {"freezing": True}},
+    {"inductor_config": {"triton.cudagraphs": True}}, {"sizes_of": "batch"},
+)  # fmt: skip
 _testbeds = sa.table(
     "testbeds", sa.column("id"), sa.column("digest"), sa.column("host_class"), sa.column("setting", sa.JSON)
 )
@@ -43,11 +48,14 @@ def upgrade() -> None:
     op.add_column("alerts", sa.Column("former_testbed", sa.String(64)))
     connection = op.get_bind()
     for bed in connection.execute(sa.select(_testbeds)).all():
-        setting, options = dict(bed.setting), set(bed.setting) & _OPTIONS_OF_CASES
-        # Beside other options of a case the run may now equal a configuration: such testbeds stay.
-        if options == {"env"} and _SELECTS_GPUS in setting["env"]:
-            env = {name: value for name, value in setting.pop("env").items() if name != _SELECTS_GPUS}
-            _move(connection, bed, {**setting, "env": env} if env else setting, only_cpu=False)
+        setting = dict(bed.setting)
+        if _SELECTS_GPUS not in setting.get("env", {}):
+            continue
+        env = {name: value for name, value in setting.pop("env").items() if name != _SELECTS_GPUS}
+        setting |= {"env": env} if env else {}
+        # Runs whose other options equal a configuration have other cases now: such testbeds stay.
+        if {name: setting[name] for name in setting.keys() & _OPTIONS_OF_CASES} not in _CONFIGURATIONS:
+            _move(connection, bed, setting, only_cpu=False)
     for bed in connection.execute(sa.select(_testbeds)).all():
         if "gpus" in bed.setting:
             setting = {name: value for name, value in bed.setting.items() if name != "gpus"}
