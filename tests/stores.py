@@ -56,8 +56,16 @@ def migrated(address: str, revision: str = "head") -> sa.Engine:
     return engine
 
 
+def as_revision_0012(store: Store) -> None:
+    """Take the column that came since then; migration 0013 changes contents beside it."""
+    with store.write() as connection:
+        connection.execute(sa.text("alter table alerts drop column former_testbed"))
+        connection.execute(sa.text("update perfdash_version set version_num = '0012'"))
+
+
 def as_revision_0010(store: Store) -> None:
     """Take the tables that came since then from a store, so that it is migrated when it is opened again."""
+    as_revision_0012(store)
     with store.write() as connection:
         connection.execute(sa.text("drop table result_hosts"))
         connection.execute(sa.text("update perfdash_version set version_num = '0010'"))

@@ -210,6 +210,8 @@ alerts = Table(
     Column("change", Double),  # log ratio after / before
     Column("p", Double),
     Column("details", JSON, nullable=False),
+    # The digest of its testbed before migration 0013 moved it: its issue names that. NULL: it was not moved.
+    Column("former_testbed", String(64)),
     Index(None, "testbed_id", "state"),
 )
 alert_events = Table(

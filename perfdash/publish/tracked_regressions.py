@@ -90,6 +90,9 @@ class _IssueWriter:
         self._digests = {
             row.id: row.digest for row in connection.execute(sa.select(table.c.id, table.c.digest))
         }
+        of = schema.alerts.c
+        moved = sa.select(of.id, of.former_testbed).where(of.former_testbed.is_not(None))
+        self._former_digests = {row.id: row.former_testbed for row in connection.execute(moved)}
         self._machines = machines_of_testbeds(connection)
 
     def issues(self) -> list[WantedIssue]:
@@ -165,7 +168,7 @@ class _IssueWriter:
         alert, case = evidence.alert, evidence.case
         events = alert_store.events(self.connection, alert.id or 0)
         born = (events[0].run if events else None) or ""
-        bed = self._digests[alert.testbed_id]
+        bed = self._former_digests.get(alert.id or 0) or self._digests[alert.testbed_id]
         series = digest([bed, case_digest(case) if case else None, alert.kind, alert.metric])
         # A run that was renamed is known to its issue by the name that it had first.
         return series[:20], self.first_names.get(born, born), alert.opened

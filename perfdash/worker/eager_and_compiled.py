@@ -15,7 +15,7 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import held_memory, output_comparison, pytree, structure
-from perfdash.worker.device import Cpu, Cuda
+from perfdash.worker.device import Cpu, Cuda, use_tf32
 from perfdash.worker.failures import Unmeasurable
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -204,6 +204,8 @@ def variant_side(eager: ModelSide, module: Any, job: Job, where: torch.device) -
 
     Raises RuntimeError where the weights do not fit: then it is another model and no variant.
     """
+    if job.case.device == "cuda":  # making the module has called the model's function, which may set TF32
+        use_tf32(job.tf32)
     module.load_state_dict(eager.module.state_dict())
     side = _side(module, _fresh_inputs(eager), job, where)
     if job.variant.get("channels_last"):

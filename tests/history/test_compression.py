@@ -135,6 +135,7 @@ def _as_it_was_before(connection, of_sqlite):
         "insert into artifacts select digest, data from texts",
         "insert into result_artifacts select result_id, name, digest from result_texts "
         "join texts on texts.id = text_id",
+        "alter table alerts drop column former_testbed",
         "drop table result_hosts",
         "drop table result_texts",
         "drop table texts",

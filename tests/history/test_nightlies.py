@@ -243,6 +243,7 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         instructions = ("eager_instructions", "backend_instructions")
         for name in (*PARTS, "warm_compilation_s", "recompiles", *instructions):
             connection.execute(f"alter table results drop column {name}")
+        connection.execute("alter table alerts drop column former_testbed")
         connection.execute("drop table result_hosts")
         connection.execute("drop table result_texts")
         connection.execute("drop table texts")

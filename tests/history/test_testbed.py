@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from perfdash.detect import curation
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.history import acts, alert_store, results, schema
 from perfdash.history.ingest import replaced_since_judged, take_in
 from perfdash.history.queries import list_runs
@@ -14,6 +15,7 @@ from perfdash.history.store import open_store
 from perfdash.records import RunInfo
 from tests.detect.simulated import farm, judge_nights
 from tests.history.made import case, row, run
+from tests.stores import as_revision_0012
 
 
 def slots(count: int, threads: int = 1, host: str = "farm") -> list[dict]:
@@ -121,12 +123,6 @@ def with_gpus(night, *gpus):
     return replace(night, run=replace(night.run, setting={"gpus": list(gpus)}))
 
 
-def as_revision_0012(store):
-    """Nothing but the contents of the tables has changed since then."""
-    with store.write() as connection:
-        connection.execute(sa.text("update perfdash_version set version_num = '0012'"))
-
-
 def crashes(night, name):
     return "crash" if name == "model01" and night >= 6 else "pass"
 
@@ -150,12 +146,16 @@ def test_alerts_of_the_cpu_go_on_where_an_earlier_perfdash_recorded_the_gpus(add
     assert (alert.state, alert.testbed_id) == (alert_store.OPEN, 1)
 
 
-@pytest.mark.parametrize("other", [{}, {"env": {"A": "1"}}], ids=["alone", "beside another variable"])
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"env": {"A": "1"}}, {"tf32": True}, {"compile_mode": "max-autotune", "env": {"A": "1"}}],
+    ids=["alone", "beside another variable", "beside another option", "beside both"],
+)
 def test_alerts_go_on_where_an_earlier_perfdash_recorded_the_variable_that_selects_gpus(address, other):
     nights = farm(10, 4, statuses=crashes)
     for day, night in enumerate(nights):
         env = {"CUDA_VISIBLE_DEVICES": str(day // 4), **other.get("env", {})} if day < 8 else None
-        setting = {"env": env} if env else other
+        setting = {**other, "env": env} if env else other
         nights[day] = replace(night, run=replace(night.run, setting=setting))
     with open_store(address) as store:
         judge_nights(store, nights[:8], 7)
@@ -212,3 +212,64 @@ def test_runs_on_the_gpu_keep_their_testbed(address):
             assert sorted(acted) == [acts.ACKNOWLEDGE, acts.RENAME]
             assert replaced_since_judged(connection)[line.id] == [(own, line.started)]
         assert len(set(bed.values())) == 2
+
+
+def mixed():
+    """Two runs of one testbed, as an earlier perfdash stored them: on the CPU, and on the GPU."""
+    return {
+        device: run(f"2026-11-0{day}", [row(of=case(device=device))], setting={"gpus": ["H100"]})
+        for day, device in ((1, "cpu"), (2, "cuda"))
+    }
+
+
+def test_a_level_that_a_person_accepted_holds_on_both_testbeds_of_a_host_with_gpus(address):
+    """Patterns select cases of both devices: those of the GPU must not get a false alert back."""
+    at = mixed()
+    of_gpu = case(device="cuda")
+    with open_store(address) as store:
+        take_in(store, list(at.values()))
+        with store.read() as connection:
+            lines = {line.started: line for line in list_runs(connection)}
+        on_cpu = lines[at["cpu"].run.started]
+        curation.accept_level(store, on_cpu.name, "known", curation.LevelSelection(model="resnet18"))
+        details = {"started": on_cpu.started, "metric": "speedup", "case": results.case_digest(of_gpu)}
+        with store.write() as connection:  # of a run that was pruned
+            acts.record(connection, acts.Act(acts.BASELINE, "gone", "y", on_cpu.testbed_id, details=details))
+        as_revision_0012(store)
+    with open_store(address) as store, store.read() as connection:
+        bed = {line.started: line.testbed_id for line in list_runs(connection)}
+        accepted = {
+            device: [
+                AcceptedLevel.of(act.details)
+                for act in acts.load(connection, act=acts.BASELINE, testbed_id=bed[night.run.started])
+            ]
+            for device, night in at.items()
+        }
+    assert len(set(bed.values())) == 2
+    assert [level.case for level in accepted["cpu"]] == [None]
+    assert sorted(str(level.case) for level in accepted["cuda"]) == sorted(["None", details["case"]])
+    assert all(level.rule.model == "resnet18" for level in accepted["cpu"])
+
+
+def test_a_run_that_left_its_testbed_has_its_earlier_nights_judged_again(address):
+    """Its mark names the testbed whose alerts are to be undone, which is another one after the migration."""
+    nights = farm(10, 4, statuses=crashes)
+    with open_store(address) as store:
+        judge_nights(store, [*nights[:1], *(with_gpus(night, "H100") for night in nights[1:8])], 6)
+        settled = replace(nights[6], run=replace(nights[6].run, setting={"side_by_side": 2}))
+        take_in(store, [replace(settled, run=replace(settled.run, ended="2026-01-07T06:00:00Z"))])
+        with store.read() as connection:
+            ((_, marks),) = replaced_since_judged(connection).items()
+            beds = {line.id: line.testbed_id for line in list_runs(connection)}
+        assert {bed for bed, _ in marks} == {beds[2]}
+        as_revision_0012(store)
+    with open_store(address) as store:
+        with store.read() as connection:
+            ((_, marks),) = replaced_since_judged(connection).items()
+            beds = {line.id: line.testbed_id for line in list_runs(connection)}
+        assert {bed for bed, _ in marks} == {beds[2]} == {beds[1]}
+        judge_new(store)
+        with store.read() as connection:
+            (alert,) = alert_store.load(connection)
+            (first,) = list_runs(connection, ids=[alert.bad_run_id])
+    assert first.started == nights[7].run.started

@@ -10,9 +10,11 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.owners import read_owners
+from perfdash.publish.issues import ExistingIssue, planned_steps
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
 from tests.detect.simulated import begin, farm, slower, with_reason
+from tests.stores import as_revision_0012
 
 
 def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
@@ -111,3 +113,22 @@ def test_fixed_ones_of_a_cause_are_apart_and_have_no_issue_of_their_own(tmp_path
         (True, 2, "open"),
         (False, 1, "fixed"),
     ]
+
+
+def test_a_regression_keeps_its_issue_where_its_testbed_loses_the_gpus(tmp_path):
+    """The marker of an issue names the testbed: another name would close it and open a second issue."""
+
+    def statuses(night, name):
+        return "crash" if name in ("model02", "model03") and night >= 4 else "pass"
+
+    nights = farm(9, 6, statuses=statuses)
+    with_gpus = [replace(one, run=replace(one.run, setting={"gpus": ["H100"]})) for one in nights]
+    (before,) = tracked(tmp_path, with_gpus[:8])
+    with open_store(str(tmp_path / "history.db")) as store:
+        as_revision_0012(store)
+    (after,) = tracked(tmp_path, [nights[8]])
+    assert after.open
+    assert after.alerts == before.alerts
+    existing = ExistingIssue(1, True, f"{before.marker_line('open')}\n")
+    names = [one.run.name for one in nights]
+    assert planned_steps([existing], [after], names) == []

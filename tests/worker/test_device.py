@@ -20,6 +20,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 capabilities = lazy("perfdash.worker.capabilities")
 device = lazy("perfdash.worker.device")
+eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 failures = lazy("perfdash.worker.failures")
 latency_sampling = lazy("perfdash.worker.latency_sampling")
 onnxruntime = lazy("perfdash.worker.backends.onnxruntime")
@@ -77,6 +78,17 @@ for allowed in (False, True):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tf32_setting_holds_where_the_model_of_a_variant_sets_the_switches_again(precision):
+    """The function of a model is called once more for the variant, after the device was opened."""
+    job, where, inputs = replace(JOB, variant={"width": 2}), torch.device("cpu"), (torch.zeros(1, 2),)
+    device.use_tf32(False)
+    eager = eager_and_compiled.eager_side(torch.nn.Linear(2, 2), inputs, job, where)
+    torch.set_float32_matmul_precision("high")
+    eager_and_compiled.variant_side(eager, torch.nn.Linear(2, 2), job, where)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cuda.matmul.allow_tf32 is False
 
 
 def test_a_variable_that_overrides_tf32_in_some_libraries_is_refused(precision, monkeypatch):
