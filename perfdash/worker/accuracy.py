@@ -24,6 +24,7 @@ from perfdash.worker.eager_and_compiled import BothSides, ModelSide, as_leaves
 from perfdash.worker.shared_eager import SharedEager
 
 _PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
+_REDRAWN_RUNS = 4  # of each side, with other random numbers
 # Of a float64 copy on the CPU, where a GPU has no room for it: operations a second of a core, and how long.
 _CPU_FLOPS = 2e9
 _MOST_ON_CPU_S = 120.0
@@ -33,7 +34,7 @@ _ON_DEVICE = "torch on the GPU"  # a generator
 _UNJUDGED = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "amp": 0.05}
 
 Verdict = dict[str, Any]
-Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled side's
+Judge = Callable[..., Verdict]  # of eager's outputs, the compiled side's, and paths of leaves to leave out
 
 
 @dataclass
@@ -120,7 +121,8 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
     eager = reference.eager
     seed()
-    compiled = observed(comparison.compiled_step, follows=comparison.eager_step)
+    step = comparison.compiled_step
+    compiled = observed(step, follows=comparison.eager_step)
     states = _generator_states(comparison.device)
     compiled_effects = comparison.compiled_side.changed()
     of_group = getattr(scenario, "OF_GROUP", 0.0)
@@ -157,8 +159,7 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     if verdict["status"] == "fail" and torch_draws and is_repeatable:
         side = comparison.compiled_side
         example = getattr(scenario, "example", lambda inputs: inputs)
-        uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
-        with compilation.on_cores(job.compile_cores), uncounted:
+        with _compiling_uncounted(comparison):
             model = comparison.backend.prepare_repeatable(side.module, example(side.inputs), job)
             step = scenario.make_step(model, side, comparison.device)
             seed()
@@ -173,10 +174,10 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     others = [
         name for name in reference.draws if name not in own and states.get(name) != reference.states[name]
     ]
-    drew_others = bool(others) and _is_by_value(verdict)
-    if drew_others:
-        why = f"the model draws random numbers ({', '.join(others)}), which the back end cannot repeat"
-        verdict |= {"status": "skipped", "detail": f"{verdict['detail']}; not judged: {why}"}
+    drew_others = False
+    if others and verdict["status"] == "fail" and verdict["value"] is not None:  # None: of another structure
+        verdict = _beside_other_numbers(comparison, step, eager, compiled, judge, verdict, ", ".join(others))
+        drew_others = verdict["status"] == "skipped"
     if verdict["status"] == "fail" and of_group:
         verdict = _judged_again(comparison, verdict, eager, compiled, float64_outputs, noise, judge)
     if (
@@ -211,9 +212,57 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     return {**verdict, "distance": distance}
 
 
-def _is_by_value(verdict: Verdict) -> bool:
-    """Whether outputs failed by their values alone, not by their structure, NaN or infinity."""
-    return verdict["status"] == "fail" and verdict["value"] is not None and verdict["metric"] != "not_finite"
+@contextlib.contextmanager
+def _compiling_uncounted(comparison: BothSides) -> Iterator[None]:
+    """What is compiled within is compiled on the cores for that, and is no part of the case's counts."""
+    uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
+    with compilation.on_cores(comparison.job.compile_cores), uncounted:
+        yield
+
+
+def _beside_other_numbers(
+    comparison: BothSides,
+    step: Any,
+    eager: Any,
+    compiled: Any,
+    judge: Judge,
+    verdict: Verdict,
+    generators: str,
+) -> Verdict:
+    """`skipped` where other random numbers explain why the compiled side's `step` failed, else `fail`.
+
+    Both sides run again with other numbers, which shows how far these move each leaf. Leaves that they move
+    as far are left out; the others are judged. If the runs are out of memory, nothing is judged.
+    """
+
+    def redrawn(run: Callable[[], Any]) -> Iterator[Any]:
+        for more in range(1, _REDRAWN_RUNS + 1):
+            comparison.seed()
+            number = comparison.job.seed + more
+            random.seed(number)
+            torch.manual_seed(number)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(number)
+            yield run()
+
+    of_eager = redrawn(lambda: comparison.observe_eager(observed))
+    of_compiled = redrawn(lambda: observed(step, follows=comparison.eager_step))
+    why = f"the model draws random numbers ({generators}), which the back end cannot repeat"
+    skipped = {**verdict, "status": "skipped", "detail": f"{verdict['detail']}; not judged: {why}"}
+    try:
+        with _compiling_uncounted(comparison):  # another number may lead to another branch
+            random_leaves = output_comparison.random_leaves(eager, compiled, of_eager, of_compiled)
+        others = judge(eager, compiled, without=random_leaves)
+    except (RuntimeError, MemoryError) as error:
+        if not failures.is_out_of_memory(error):
+            raise
+        return skipped
+    finally:
+        comparison.seed()
+    if others["status"] != "fail":
+        return skipped
+    why += ", but these do not explain it: other ones move eager less, or the back end returns the same"
+    return {**others, "detail": f"{others['detail']}; {why}"}
 
 
 def observed(step: Any, follows: Any = None) -> Any:

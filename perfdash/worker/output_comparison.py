@@ -7,7 +7,7 @@ tolerances shrink with outputs below one: else any output of 1e-6 would pass.
 from __future__ import annotations
 
 import math
-from typing import Any, Collection, Iterator, Mapping, Optional
+from typing import Any, Collection, Iterable, Iterator, Mapping, Optional
 
 import torch
 
@@ -21,6 +21,9 @@ _JUDGEABLE = 0.5  # of a leaf's size: an error of the whole size would let a mis
 _NO_DIGITS = 0.1  # of the least size of a leaf of a group
 _CHANCE = 1.5  # the next run may exceed the largest error of a few runs by this factor
 _FEW = 4  # of so few integers each may be a near tie
+_REDRAWN = 3.0  # the next random numbers may move a leaf by this many times as far as a few others did
+_STILL = 1e-5  # relative; what moves less has the same random numbers
+_NEAR = 0.01  # relative; of a leaf that other numbers move on the compiled side alone, in few runs
 
 
 def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
@@ -64,6 +67,7 @@ def compare(
     noise: Optional[Mapping[str, float]] = None,
     gated: Collection[str] = (),
     unjudged: float = 0.01,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
     """The verdict on compiled outputs: {status: pass | fail | skipped, metric, value, tolerance, detail}.
 
@@ -77,7 +81,7 @@ def compare(
     `noise`: for each group the error of eager's leaves to the judge (relative_errors); no leaf must be
     nearer than that, even where eager's own leaf is; where that is too far for a verdict: `skipped`.
     `gated`: groups in which rounding may open or shut a ReLU's gate: there the whole tolerance counts, and
-    at least 1 %.
+    at least 1 %. `without`: paths of leaves that are not compared.
     """
     if structure(eager) != structure(compiled):
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
@@ -85,6 +89,8 @@ def compare(
     sizes = _group_sizes(eager) if of_group else {}
     worst, worst_ratio = _verdict(True, "equality", None, None, "the model returns nothing"), -1.0
     for (path, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+        if path in without:
+            continue
         if isinstance(left, torch.Tensor):
             reference = judged.get(path)
             if reference is not None and reference.shape != left.shape:
@@ -177,18 +183,20 @@ def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]
     return errors
 
 
-def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> dict[str, Any]:
+def within(
+    eager: Any, compiled: Any, bound: float, of_group: float = 0.0, without: Collection[str] = ()
+) -> dict[str, Any]:
     """The verdict where fewer bits or integers are intended: the relative rmse to eager is within `bound`.
 
     Containers, keys and shapes must agree, dtypes need not. Only floating leaves are compared: another
     token is no fault. Without any, integers pass if they are equal, and fail if most of them differ; else
-    `skipped`. `of_group`: as in `compare`.
+    `skipped`. `of_group`, `without`: as in `compare`.
     """
-    measured = distance(eager, compiled, of_group)
+    measured = distance(eager, compiled, of_group, without)
     if measured is None:
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
-    if not any(_is_inexact(leaf) and leaf.numel() for _, leaf in leaves(eager)):
-        return _only_integers(eager, compiled)
+    if not any(_is_inexact(leaf) and leaf.numel() for path, leaf in leaves(eager) if path not in without):
+        return _only_integers(eager, compiled, without)
     value, cosine = measured["relative_rmse"], measured["cosine"]
     if value is None or cosine is None:
         return _verdict(
@@ -198,13 +206,15 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
     return _verdict(value <= bound, "relative_rmse", value, bound, detail)
 
 
-def _only_integers(eager: Any, compiled: Any) -> dict[str, Any]:
+def _only_integers(eager: Any, compiled: Any, without: Collection[str]) -> dict[str, Any]:
     """The verdict of `within` on outputs of the same structure without floating values.
 
     Where fewer bits are intended, near ties fall otherwise, and no bound says how many there are.
     """
     wrong, count = 0, 0
-    for (_, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+    for (path, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+        if path in without:
+            continue
         if isinstance(left, torch.Tensor):
             wrong, count = wrong + _differing(left, right), count + left.numel()
         else:
@@ -227,6 +237,71 @@ def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, flo
     return relative
 
 
+def random_leaves(eager: Any, compiled: Any, of_eager: Iterable[Any], of_compiled: Iterable[Any]) -> set[str]:
+    """The paths of the leaves whose distance to eager's is explained by other random numbers.
+
+    of_eager, of_compiled: what both sides return with other numbers. In one run at least the compiled side
+    must be about as near to eager as eager is to itself (a rare branch may be taken in the first run alone).
+    Where eager differs in every run, the compiled side must differ, too: else it has lost the numbers.
+    """
+    first, made = dict(leaves(eager)), dict(leaves(compiled))
+    furthest = dict.fromkeys(first, 0.0)
+    always = set(first)  # leaves that differ in every run of eager
+    previous: dict[str, Any] = {}
+    for other in of_eager:
+        now = dict(leaves(other))
+        for path, leaf in first.items():
+            moved = _apart(leaf, now.get(path))
+            furthest[path] = max(furthest[path], moved)
+            if path in always and path in previous:
+                moved = _apart(previous[path], now.get(path))
+            if moved <= _STILL:
+                always.discard(path)
+        previous = now
+    explained = {
+        path for path, leaf in first.items() if _apart(leaf, made[path]) <= _REDRAWN * furthest[path]
+    }
+    lost = always
+    for other in of_compiled:
+        if not lost and len(explained) == len(first):
+            break
+        now = dict(leaves(other))
+        moving = {
+            path
+            for path in first
+            if (path in lost or path not in explained) and _apart(made[path], now.get(path)) > _STILL
+        }
+        lost = lost - moving
+        for path in moving - explained:
+            if _apart(first[path], now.get(path)) <= max(_REDRAWN * furthest[path], _NEAR):
+                explained.add(path)
+    return explained - lost
+
+
+def _apart(left: Any, right: Any) -> float:
+    """How far two leaves are apart: rmse relative to the size of the first, or the share that differs.
+
+    Infinite for other shapes, and where NaN or infinity is in other places.
+    """
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        is_same = (
+            not isinstance(left, torch.Tensor) and type(left) is type(right) and _same_value(left, right)
+        )
+        return 0.0 if is_same else math.inf
+    if left.shape != right.shape:
+        return math.inf
+    if not _is_inexact(left):
+        return _differing(left, right) / max(1, left.numel())
+    left, right = _plain(left), _plain(right)
+    if not (bool(left.isfinite().all()) and bool(right.isfinite().all())):
+        if not bool(_same_special(left, right).all()):
+            return math.inf
+        finite = left.isfinite()
+        left, right = left[finite], right[finite]
+    error, size = _rms(left - right), _rms(left)
+    return error / size if size else float(error > 0)
+
+
 def _floating_pairs(first: Any, second: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """The floating leaves that both have in the same shape, by path."""
     by_path = dict(leaves(second))
@@ -238,12 +313,14 @@ def _floating_pairs(first: Any, second: Any) -> Iterator[tuple[str, torch.Tensor
             yield path, _plain(left), _plain(right)
 
 
-def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[str, Optional[float]]]:
+def distance(
+    eager: Any, compiled: Any, of_group: float = 0.0, without: Collection[str] = ()
+) -> Optional[dict[str, Optional[float]]]:
     """How far the outputs are from eager's: {relative_rmse, cosine}, each of its worst floating leaf.
 
     relative_rmse is rms(compiled - eager) / rms(eager), over the values that are finite in eager. Both are
     None where the compiled values are not finite there, or no finite floating value was returned. None
-    where containers, shapes or kinds of leaves differ. `of_group`: as in `compare`.
+    where containers, shapes or kinds of leaves differ. `of_group`, `without`: as in `compare`.
     """
     sizes = _group_sizes(eager) if of_group else {}
     compared = False
@@ -258,7 +335,7 @@ def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[
             continue
         if left.shape != right.shape:
             return None
-        if not _is_inexact(left) or left.numel() == 0:
+        if not _is_inexact(left) or left.numel() == 0 or path in without:
             continue
         left, right = _plain(left), _plain(right)
         finite = left.isfinite()
@@ -294,8 +371,7 @@ def _compare_leaf(
     if not _is_inexact(eager):
         return _compare_integers(path, eager, compiled, judge, factor)
     left, right = _plain(eager), _plain(compiled)
-    same_special = (left.isnan() == right.isnan()) & ((left.isinf() == right.isinf()) | left.isnan())
-    same_special &= ~(left.isinf() & right.isinf()) | (left == right)
+    same_special = _same_special(left, right)
     if not bool(same_special.all()):
         count = int((~same_special).sum().item())
         return _verdict(
@@ -339,6 +415,12 @@ def _compare_leaf(
     if bound < value <= by_chance + slack:  # a gradient left out would be no further away
         verdict |= {"status": "skipped", "detail": f"{detail}; not judged: eager's are as far away"[:1000]}
     return verdict, value / bound if bound else math.inf
+
+
+def _same_special(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Where two tensors are NaN both or neither, and the same infinity or none."""
+    same_special = (left.isnan() == right.isnan()) & ((left.isinf() == right.isinf()) | left.isnan())
+    return same_special & (~(left.isinf() & right.isinf()) | (left == right))
 
 
 def _compare_integers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -273,8 +274,10 @@ def noisy(module, x):
     return x + torch.rand(x.shape, dtype=torch.float32).to(x.dtype)
 
 
-def other_noise(module, x):
-    return x + torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+def own_noise():
+    """A compiled side with a generator of its own, which nobody sets back."""
+    generator = torch.Generator().manual_seed(1)
+    return lambda module, x: x + torch.rand(x.shape, generator=generator)
 
 
 @pytest.mark.parametrize("draws_on", ["the host", "the GPU"])
@@ -284,11 +287,11 @@ def test_a_model_on_a_gpu_may_draw_its_random_numbers_on_the_host(draws_on):
     if draws_on == "the host":
         gpu.random_state = lambda: torch.zeros(16, dtype=torch.uint8)
     repeatable = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: module)
-    outcome = verdict(noisy, other_noise, on=gpu, backend=repeatable)
+    outcome = verdict(noisy, own_noise(), on=gpu, backend=repeatable)
     assert outcome["status"] == "pass"
     assert "checked on a second artefact" in outcome["detail"]
     assert ("no_judge" in outcome) == (draws_on == "the GPU")
-    assert verdict(noisy, other_noise, on=gpu)["status"] == "skipped"
+    assert verdict(noisy, own_noise(), on=gpu)["status"] == "skipped"
     assert verdict(noisy, lambda module, x: noisy(module, x) + 0.1, on=gpu)["status"] == "fail"
 
 
@@ -306,7 +309,7 @@ def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch)
 
     monkeypatch.setattr(accuracy.compilation, "on_cores", on_cores)
     backend = SimpleNamespace(prepare_repeatable=prepare_repeatable)
-    assert verdict(noisy, other_noise, backend=backend, compile_cores=(4, 5))["status"] == "pass"
+    assert verdict(noisy, own_noise(), backend=backend, compile_cores=(4, 5))["status"] == "pass"
     assert (seen, cores) == ([[(4, 5)]], [])
 
 
@@ -316,7 +319,7 @@ def test_a_judge_that_drew_other_random_numbers_is_none():
     def draws(module, x):
         return x + torch.rand_like(x)
 
-    outcome = verdict(draws, lambda module, x: x + 0.5)
+    outcome = verdict(draws, own_noise())
     assert outcome["no_judge"] == "in float64 the model draws other random numbers"
     assert outcome["status"] == "skipped"
     assert verdict(draws, lambda module, x: draws(module, x) + 0.5)["status"] == "fail"
@@ -338,6 +341,12 @@ def from_python(module, x):
     return x + random.random()
 
 
+def own_numbers(draws):
+    """The same with a generator that nobody sets back."""
+    torch_noise, python = own_noise(), random.Random(1)
+    return (lambda module, x: x + python.random()) if draws == "Python's random" else torch_noise
+
+
 DRAWS = {"torch": from_torch, "numpy": from_numpy, "Python's random": from_python}
 
 
@@ -351,19 +360,68 @@ def test_a_back_end_that_draws_other_random_numbers_cannot_be_judged(draws, boun
         return verdict(eager, compiled, distance_bound=bound, **more)
 
     assert judged(None)["status"] == "pass"
-    outcome = judged(lambda module, x: x + 0.5)
+    outcome = judged(own_numbers(draws))
     assert outcome["status"] == "skipped"
     assert f"draws random numbers ({draws}), which the back end cannot repeat" in outcome["detail"]
     assert judged(lambda module, x: eager(module, x) + 1.0)["status"] == "fail"
-    assert judged(lambda module, x: (x + 0.5)[1:])["status"] == "fail"
-    assert judged(lambda module, x: x + 0.5 + x * NAN)["status"] == "fail"
+    for wrong in (lambda y: y[1:], lambda y: y * NAN, lambda y: y + 10, lambda y: y.roll(1, 0) * 20):
+        own = own_numbers(draws)
+        assert judged(lambda module, x, own=own, wrong=wrong: wrong(own(module, x)))["status"] == "fail"
+
+
+@pytest.mark.parametrize("draws", [*DRAWS])
+@pytest.mark.parametrize("bound", [None, 0.2])
+def test_a_back_end_that_loses_the_random_numbers_is_wrong(draws, bound):
+    """As where one leaves dropout out, or makes a constant of numbers that it drew when it compiled."""
+    outcome = verdict(DRAWS[draws], lambda module, x: x + 0.5, distance_bound=bound)
+    assert outcome["status"] == "fail"
+    assert "the back end returns the same" in outcome["detail"]
+
+
+@pytest.mark.parametrize("bound", [None, 0.2])
+@pytest.mark.parametrize("draws", [*DRAWS])
+def test_random_numbers_excuse_only_the_outputs_that_depend_on_them(draws, bound):
+    """Some models draw a number for each layer that training may leave out, also in evaluation."""
+
+    def beside(noise):
+        return lambda module, x: {"noise": noise(module, x), "y": x.sin(), "labels": x.argmax(1)}
+
+    def alone(module, x):
+        DRAWS[draws](module, x)
+        return x.sin()
+
+    own = own_numbers(draws)
+    assert verdict(beside(DRAWS[draws]), beside(own), distance_bound=bound)["status"] == "skipped"
+    wrong = verdict(alone, lambda module, x: x.cos(), distance_bound=bound)
+    assert wrong["status"] == "fail"
+    for part in ({"y": torch.ones(32, 8)}, {"y": torch.full((32, 8), NAN)}):
+        other = verdict(
+            beside(DRAWS[draws]),
+            lambda module, x, part=part: beside(own)(module, x) | part,
+            distance_bound=bound,
+        )
+        assert other["status"] == "fail"
+    labels = verdict(beside(DRAWS[draws]), lambda module, x: beside(own)(module, x) | {"labels": x.argmin(1)})
+    assert labels["status"] == "fail"
+
+
+def test_nan_beside_random_integers_is_wrong():
+    def eager(module, x):
+        return torch.from_numpy(np.random.randint(0, 9, size=(len(x),))), x.sin()
+
+    def compiled(module, x):
+        return torch.randint(9, (len(x),)), x * NAN
+
+    assert verdict(eager, compiled)["status"] == "fail"
 
 
 @pytest.mark.parametrize("draws", [*DRAWS])
 def test_the_second_artefact_repeats_torchs_numbers_alone(draws):
     """One that leaves torch's out, as where a dropout is lost, is wrong."""
-    backend = SimpleNamespace(prepare_repeatable=lambda module, inputs, job: lambda x: x + 0.5)
-    outcome = verdict(DRAWS[draws], lambda module, x: x + 0.5, backend=backend)
+    backend = SimpleNamespace(
+        prepare_repeatable=lambda module, inputs, job: functools.partial(own_numbers(draws), module)
+    )
+    outcome = verdict(DRAWS[draws], own_numbers(draws), backend=backend)
     assert outcome["status"] == ("fail" if draws == "torch" else "skipped")
     assert ("checked on a second artefact" in outcome["detail"]) == (draws == "torch")
 
@@ -373,7 +431,8 @@ def test_integers_drawn_at_random_are_not_judged_beside_other_ones():
         return torch.from_numpy(np.random.randint(0, 9, size=(len(x),)))
 
     assert verdict(eager)["status"] == "pass"
-    assert verdict(eager, lambda module, x: torch.arange(len(x)))["status"] == "skipped"
+    assert verdict(eager, lambda module, x: torch.randint(9, (len(x),)))["status"] == "skipped"
+    assert verdict(eager, lambda module, x: torch.arange(len(x)))["status"] == "fail"
     assert verdict(eager, lambda module, x: eager(module, x) + 1)["status"] == "fail"
 
 

@@ -25,5 +25,5 @@ returned counts as compilation. Optional:
 - compile_sample(job): compiles a small model for the CPU, where torch.compile makes other precompiled headers
   than this back end (worker/compiler_caches.py);
 - prepare_repeatable: like prepare, for the accuracy check of a model that draws random numbers, where
-  compiling changes them. Without it such a model that fails is not judged, unless the same were drawn.
+  compiling changes them. Without it such a model that fails is not judged where other numbers explain it.
 """

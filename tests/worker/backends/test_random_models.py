@@ -86,3 +86,15 @@ def test_random_numbers_that_a_back_end_cannot_repeat(tmp_path, monkeypatch, bac
     expected = "pass" if draws == "Python's random" else "skipped"
     assert events["accuracy"]["status"] == expected, events["accuracy"]
     assert expected == "pass" or f"({draws})" in events["accuracy"]["detail"]
+
+
+@pytest.mark.parametrize(("backend", "forward", "status"), [
+    ("openvino", lambda module, x: nn.functional.dropout(x), "fail"),  # it leaves dropout out
+    ("onnxruntime", lambda module, x: nn.functional.dropout(x), "skipped"),
+    ("onnxruntime", lambda module, x: (torch.rand([]), x.sin())[1], "pass"),
+])  # fmt: skip
+def test_a_back_end_that_leaves_dropout_out_is_wrong(tmp_path, monkeypatch, backend, forward, status):
+    pytest.importorskip(backend)
+    inputs = (torch.randn(16, 32),)
+    events = measured(tmp_path, monkeypatch, modules.Calls(forward), inputs, backend, "inference")
+    assert events["accuracy"]["status"] == status, events["accuracy"]
