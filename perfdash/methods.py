@@ -83,8 +83,13 @@ def alike(
     return numbers(method, column, own_threads) == numbers(other, column, own_threads)
 
 
-def changes(old: Mapping[str, int], new: Mapping[str, int], column: str | None = None) -> list[str]:
-    """The versions that differ, as `latency 1 -> 2`, of one column or of all."""
-    names = dict.fromkeys([*CURRENT, *old, *new]) if column is None else numbers(old, column)
+def changes(
+    old: Mapping[str, int], new: Mapping[str, int], column: str | None = None, own_threads: bool = False
+) -> list[str]:
+    """The versions that differ, as `latency 1 -> 2`, of one column or of all.
+
+    `own_threads`: has_own_threads of the case.
+    """
+    names = dict.fromkeys([*CURRENT, *old, *new]) if column is None else numbers(old, column, own_threads)
     pairs = [(name, old.get(name, 1), new.get(name, 1)) for name in names]
     return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]

@@ -144,7 +144,7 @@ def advance(
         if alert.seen_run_id == tonight.id:  # this night was judged before
             matched.update(of_series)
             continue
-        if method_changes := other_method(alert, tonight):
+        if method_changes := other_method(alert, panel):
             changed += _by_another_method(alert, panel, method_changes, at)
             continue
         if alert.state == FIXED:
@@ -304,9 +304,10 @@ def _suspect_after(
     ), None
 
 
-def other_method(alert: Alert, run: RunLine) -> list[str]:
-    """The methods that differ between an alert's runs and this one: `latency 1 -> 2`."""
-    return changes(alert.details.get("method", {}), run.method, alert.metric or "")
+def other_method(alert: Alert, panel: Panel) -> list[str]:
+    """The methods that differ between an alert's runs and a panel's last one: `latency 1 -> 2`."""
+    own_threads = alert.case_id in panel.own_threads
+    return changes(alert.details.get("method", {}), panel.runs[-1].method, alert.metric or "", own_threads)
 
 
 def _by_another_method(
@@ -461,8 +462,9 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
         details["level_night"] = (bad if good is None or finding.kind == "drift" else good).started
     if finding.sd is not None:
         details["sd"] = finding.sd
-    if changes({}, panel.runs[-1].method, finding.metric or ""):
-        details["method"] = numbers(panel.runs[-1].method, finding.metric or "")
+    column, own_threads = finding.metric or "", finding.case_id in panel.own_threads
+    if changes({}, method := panel.runs[-1].method, column, own_threads):
+        details["method"] = numbers(method, column, own_threads)
     if good is not None:
         details["changed"] = environment_changes(good, bad)
         if finding.kind == "status":

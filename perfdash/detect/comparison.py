@@ -335,7 +335,8 @@ def compare(
             )
         )
     counted = [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)]
-    runs = [imported.run for side in (old, new) for imported in side.runs]
+    texts = [text for side in (old, new) for one in side.runs for text in changes(one.run.method, method)]
+    has_own = any(map(has_own_threads, both))
     return Comparison(
         old,
         new,
@@ -343,7 +344,7 @@ def compare(
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
         [means for name, pair in logs.items() if (means := _means(name, pair, np.array(counted, bool)))],
-        list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
+        list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
     )
 
 

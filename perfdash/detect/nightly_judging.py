@@ -291,7 +291,7 @@ def _prepared(
 ) -> tuple[Panel, dict[Key, int], SeriesSelection, list[Alert]]:
     """The numbers that count, the first night of each series, the rules, and the alerts of this method."""
     stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*SHOWN, FIXED))
-    alerts = [alert for alert in stored if not alert_states.other_method(alert, run)]
+    alerts = [alert for alert in stored if not alert_states.other_method(alert, night)]
     night = alert_states.without_fixed(night, alerts)
     selection = _selection(connection, night, run, rules)
     night = selection.masked(night)

@@ -16,7 +16,7 @@ from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import setting_of_case
 from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
 from perfdash.history.results import RunRow, without_machine
-from perfdash.methods import CURRENT, alike
+from perfdash.methods import CURRENT, alike, has_own_threads
 from perfdash.records import DISTURBED, NOT_MEASURED, Case, Status
 
 if TYPE_CHECKING:
@@ -111,9 +111,12 @@ def earlier_processes(
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(nights)
     )
-    numbers = [
-        number for number, method in connection.execute(latest) if alike(method or {}, CURRENT, "speedup")
-    ]
+    methods: dict[int, Mapping[str, int]] = {
+        number: method or {}
+        for number, method in connection.execute(latest)
+        if alike(method or {}, CURRENT, "speedup")
+    }
+    numbers = list(methods)
     query = (
         sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
         .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
@@ -125,7 +128,7 @@ def earlier_processes(
     for number, result_details, *values in connection.execute(query):
         case = Case(*values)
         processes = _processes(result_details) if case in cases else None
-        if processes:
+        if processes and alike(methods[number], CURRENT, "speedup", has_own_threads(case)):
             by_case.setdefault(case, []).append((numbers.index(number), processes))
     return {
         case: [processes for _, processes in sorted(nights_of_case, key=lambda item: item[0])]

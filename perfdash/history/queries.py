@@ -447,7 +447,7 @@ class Panel:
     """Many series over the same nights, as arrays of the shape (cases, runs).
 
     A case that a run did not measure has NaN in `values` and "" in `statuses`. `hosts`: the machine of each
-    result; None if no run has several.
+    result; None if no run has several. `own_threads`: the cases of methods.has_own_threads.
     """
 
     runs: list[RunLine]
@@ -455,6 +455,7 @@ class Panel:
     values: dict[str, NDArray[np.float64]]
     statuses: NDArray[np.object_]
     hosts: NDArray[np.object_] | None = None
+    own_threads: Sequence[int] = ()
 
     @property
     def machines(self) -> NDArray[np.object_]:
@@ -485,9 +486,7 @@ def panel(
     night = {run.id: place for place, run in enumerate(runs)}
     values_of_cases: list[Any] = []
     for chunk in in_chunks(list(night)):
-        query = sa.select(
-            *results.c["run_id", "case_id", "status", "verdict"], *(results.c[name] for name in names)
-        )
+        query = sa.select(*results.c[("run_id", "case_id", "status", "verdict", *names)])
         query = query.where(results.c.run_id.in_(chunk))
         if case_ids is not None:
             query = query.where(results.c.case_id.in_(case_ids))
@@ -508,12 +507,13 @@ def panel(
     for name in values.keys() & set(OF_ITS_NIGHT):  # eager compiles nothing: 0 does not mean a failed capture
         eager = np.isin(measured, _cases(connection, cases.backend == "eager"))[:, None]
         values[name][eager & (values[name] == 0)] = np.nan
+    own = _cases(connection, cases.backend.in_(OWN_THREADS), cases.device == "cpu", cases.threads > 1)
     spoilt = [run.origin == "perfdash" and run.method.get("own_threads", 1) == 1 for run in runs]
-    if any(spoilt):  # by method 1 eager's threads disturbed the cases of methods.has_own_threads
-        own_threads = cases.backend.in_(OWN_THREADS), cases.device == "cpu", cases.threads > 1
-        own = np.isin(measured, _cases(connection, *own_threads))[:, None] & spoilt
-        values |= {name: np.where(own, np.nan, values[name]) for name in names if is_sampled(name)}
-    return Panel(list(runs), measured, values, statuses, _hosts(connection, runs, place, statuses.shape))
+    if own and any(spoilt):  # by method 1 eager's threads disturbed them
+        for name in filter(is_sampled, names):
+            values[name][np.isin(measured, own)[:, None] & spoilt] = np.nan
+    hosts = _hosts(connection, runs, place, statuses.shape)
+    return Panel(list(runs), measured, values, statuses, hosts, own)
 
 
 def _hosts(

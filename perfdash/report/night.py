@@ -64,6 +64,8 @@ _FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
 _NOT_MEASURED = {str(status) for status in NOT_MEASURED}
 _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
+# Methods whose names do not say which numbers they measure.
+_NAMED = {"own_threads": "latency beside threads of a back end's own"}
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     cautions = [
         _judged_late(connection, run),
         _with_few_nights(connection, earlier, shortly),
-        _by_new_method(alike, run),
+        _by_new_method(alike, shortly),
     ]
     found = reported(
         is_open,
@@ -407,16 +409,19 @@ def _not_judged(night: Panel) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return few, passed[:, -1] & ~few & np.isnan(levels.offset[:, -1])
 
 
-def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
-    """Name the numbers that cannot be judged yet because their method is new."""
+def _by_new_method(before: Sequence[RunLine], shortly: Panel) -> str | None:
+    """Name the numbers that cannot be judged yet because their method is new. `shortly`: up to the night."""
     since: dict[tuple[int, str], list[str]] = {}
+    run, measured = shortly.runs[-1], np.flatnonzero(shortly.statuses[:, -1] != "")
     names = {name for night in before for name in (*night.method, *run.method)}
-    for name in sorted(names - {"own_threads"}):  # of a few cases only
+    if not {shortly.case_ids[row] for row in measured}.intersection(shortly.own_threads):
+        names.discard("own_threads")
+    for name in sorted(names):
         comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
         needed = 1 if name in _AT_ONCE else _FEWEST
         if len(comparable) < min(needed, len(before)):
             first = comparable[0] if comparable else run
-            since.setdefault((needed, first.started[:10]), []).append(name)
+            since.setdefault((needed, first.started[:10]), []).append(_NAMED.get(name, name))
     if not since:
         return None
     return "; ".join(

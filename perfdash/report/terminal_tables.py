@@ -287,7 +287,7 @@ def _by_another_method(metrics: Sequence[str], points: Sequence[Sequence[Point]]
         f"{metric}: another method from {after.run} on ({', '.join(other)}), not comparable with before"
         for metric, nights in zip(metrics, points, strict=True)
         for before, after in pairwise(nights)
-        if (other := changes(before.method, after.method, metric))
+        if (other := changes(before.method, after.method))  # they are those of this metric and case
     ]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from perfdash.history.pass_rates_and_means import is_compiled, is_counted
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
-from perfdash.methods import alike
+from perfdash.methods import alike, has_own_threads
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report.dashboard_tables import compilers
 from perfdash.report.site_links import configurations_page, model_page
@@ -258,7 +258,8 @@ def _compared(one: MeasuredRow, baseline: MeasuredRow) -> str:
 
 def _alike(one: MeasuredRow, baseline: MeasuredRow, column: str) -> bool:
     """Whether one method measured a column of both."""
-    return alike(one.run.method, baseline.run.method, column)
+    own_threads = has_own_threads(one.row.case) or has_own_threads(baseline.row.case)
+    return alike(one.run.method, baseline.run.method, column, own_threads)
 
 
 def _badge(one: MeasuredRow, baseline: MeasuredRow) -> str:

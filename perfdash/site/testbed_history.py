@@ -27,7 +27,7 @@ from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import numbers_of_machines
 
-FORMAT = 9  # of what is kept: another number makes all of it anew
+FORMAT = 10  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.

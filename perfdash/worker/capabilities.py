@@ -114,8 +114,8 @@ def prepare_backend(job: Job) -> None:
     for name in getattr(registry.backend(job.backend), "PACKAGES", ()):
         importlib.import_module(name)
     for name in getattr(registry.backend(job.backend), "MODULES", ()):
-        # Another version arranges its modules otherwise: they are imported when they are needed.
-        with contextlib.suppress(ImportError):
+        # Another version has other modules, or cannot import one: converting imports what it needs.
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     if job.case.device == "cpu":
         vector_isa(job, find_out=True)

@@ -55,7 +55,9 @@ def test_latencies_beside_own_threads_are_compared_by_one_method(backend, thread
         (row,) = one.rows
         nights.append(replace(one, rows=(replace(row, case=case("a", backend=backend, threads=threads)),)))
     noise = {name: {nights[0].rows[0].case: PastNoise(0.001, 40.0, np.ones(10))} for name in VALUES}
-    (compared_case,) = compare(*(ComparedRuns("side", (one,)) for one in nights), noise).both
+    sides = compare(*(ComparedRuns("side", (one,)) for one in nights), noise)
+    (compared_case,) = sides.both
+    assert sides.methods == ([] if is_compared else ["own_threads 1 -> 2"])
     assert ("backend_ms" in compared_case.deltas) == is_compared
     assert "backend_peak_bytes" in compared_case.deltas
 

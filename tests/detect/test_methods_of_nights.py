@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfdash import methods
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.comparison import noise_before
@@ -14,6 +15,7 @@ from perfdash.detect.confirmation import of_this_method
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
+from perfdash.history import queries
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, cases_by_id, list_runs, of_method, panel, series
 from perfdash.methods import CURRENT
@@ -99,6 +101,40 @@ def test_what_eagers_threads_disturbed_starts_anew_and_other_cases_go_on(store):
     assert np.isnan(seen.values["backend_ms"][0]).tolist() == [True] * 12 + [False] * 4
     assert not np.isnan(seen.values["backend_peak_bytes"]).any()
     assert [point.method["own_threads"] for point in points] == [1] * 12 + [2] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [0.6, 1.0])
+def test_an_alert_about_what_eagers_threads_disturbed_is_superseded_and_not_fixed(store, monkeypatch, factor):
+    def change(night, name, values):
+        values["backend_ms"] *= 1.3 if night >= 12 and name in ("model00", "model01") else 1.0
+        values["backend_ms"] *= factor if night >= 16 and name == "model00" else 1.0
+        values["backend_ms"] *= 1.5 if night >= 24 and name == "model00" else 1.0
+        return values
+
+    def renamed(row):
+        threads = 2 if row.case.model == "model00" else 1
+        return replace(row, case=replace(row.case, backend="openvino", threads=threads))
+
+    runs = by({"own_threads": 2}, farm(28, 6, change=change), 16)
+    runs = [replace(run, rows=tuple(map(renamed, run.rows))) for run in runs]
+    with monkeypatch.context() as earlier:  # perfdash before the method
+        for module in (methods, queries):
+            earlier.setattr(module, "OWN_THREADS", ())
+        judge_nights(store, runs[:16], 11)
+    for night in runs[16:]:
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        states, found = {}, kept.load(connection, states=kept.STATES)
+        cases = cases_by_id(connection, {alert.case_id for alert in found})
+        for alert in found:
+            states.setdefault(cases[alert.case_id].model, []).append(
+                [event.state for event in kept.events(connection, alert.id)]
+            )
+    raised = ["suspected", "new", "confirmed", "open"]
+    assert states["model01"] == [raised]
+    assert sorted(states["model00"]) == [raised[:4], [*raised, "superseded"]], "the new one is not superseded"
 
 
 def test_a_wavering_host_raises_no_alert_while_the_baseline_is_new(store):

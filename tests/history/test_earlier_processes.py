@@ -81,5 +81,18 @@ def test_nights_by_another_method_of_speedup_are_left_out(store):
     assert only.ratios == pytest.approx([math.log(1.5), math.log(1.7)])
 
 
+def test_nights_on_which_eagers_threads_disturbed_openvino_are_left_out(store):
+    own = replace(CASE, backend="openvino", threads=2)
+    nights = [
+        night(number, 1.5, 1.6, case=case, method={**CURRENT, "own_threads": version})
+        for number, (case, version) in enumerate([(CASE, 1), (own, 1), (own, 2)], 1)
+    ]
+    take_in(store, [imported for _, imported in nights])
+    with store.read() as connection:
+        run = from_run(night(4, 1.0, 1.0)[0], [], "").run
+        earlier = earlier_processes(connection, run, {CASE, own})
+    assert {case: len(spreads) for case, spreads in earlier.items()} == {CASE: 1, own: 1}
+
+
 def test_no_nights(store):
     assert spreads_of(store, night(1, 1.0, 1.0)[0]) == {}

@@ -371,6 +371,31 @@ def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
     assert headline(shown[1]) == "No change was found in what could be compared"
 
 
+@pytest.mark.parametrize(("threads", "is_named"), [(2, True), (1, False)])
+def test_a_night_says_that_back_ends_with_own_threads_are_not_judged_yet(tmp_path, threads, is_named):
+    nights = [
+        replace(
+            night,
+            run=replace(night.run, method={"own_threads": 2} if place >= 5 else {}),
+            rows=tuple(
+                replace(row, case=replace(row.case, backend="openvino", threads=threads))
+                for row in night.rows
+            ),
+        )
+        for place, night in enumerate(farm(9, models=2))
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            cautions = [of_history(connection, night).caution for night in nights[4:]]
+    message = (
+        "changes of latency beside threads of a back end's own (measured by a new method since 2026-01-06), "
+        "which need 3 nights before"
+    )
+    assert cautions == ([None, message, message, message, None] if is_named else [None] * 5)
+
+
 def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
     nights = farm(7, models=4)
     method = {"accuracy": 2, "memory": 2}

@@ -299,6 +299,19 @@ def test_a_trend_is_parted_where_the_method_changes():
     assert note in picture.figure.get_suptitle()
 
 
+def test_a_trend_of_own_threads_is_parted_where_their_method_changes():
+    method = {"own_threads": 2}
+    nights = [
+        night(f"2026-11-0{day}", method=method if day > 3 else {}, threads=2, backend=backend)
+        for backend in ("openvino", "inductor")
+        for day in range(1, 7)
+    ]
+    with look():
+        (picture,) = trend(nights)
+    lines = [line for line in picture.figure.axes[0].lines if line.get_marker() not in ("None", "", "x")]
+    assert sorted(len(line.get_xdata()) for line in lines) == [3, 3, 6]
+
+
 def test_an_edited_configuration_has_a_trend_of_its_own():
     """It keeps its name, so the settings separate the two."""
     edited = [

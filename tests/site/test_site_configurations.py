@@ -170,6 +170,14 @@ def test_numbers_of_different_methods_are_not_compared(tmp_path):
     assert tables(page_of(tmp_path, old, new)) == []
 
 
+@pytest.mark.parametrize(("version", "is_compared"), [(1, False), (CURRENT["own_threads"], True)])
+def test_what_eagers_threads_disturbed_is_not_compared_with_another_night(tmp_path, version, is_compared):
+    method = {**CURRENT, "own_threads": version}
+    old = run(str(FIRST), [measured(4.0, backend="openvino", threads=2)], method=method)
+    new = run(str(FIRST + timedelta(days=60)), [measured(10.0, threads=2)], method=dict(CURRENT))
+    assert bool(tables(page_of(tmp_path, old, new))) == is_compared
+
+
 def test_a_configuration_that_was_dynamic_before_keeps_its_own_suite_page(tmp_path):
     """Its last night must not be on the page of the nights that are measured today."""
     runs = [

@@ -191,3 +191,8 @@ def test_a_series_says_where_another_method_begins(store):
         "not comparable with before"
     )
     assert np.isfinite([point.value for point in points[1]]).all()
+    own = [
+        [replace(point, method={**point.method, "own_threads": version})]
+        for point, version in zip(points[0][:2], (1, 2), strict=True)
+    ]
+    assert "(own_threads 1 -> 2)" in series_table(CASE, names[:1], [[*own[0], *own[1]]])

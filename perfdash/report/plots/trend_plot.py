@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from perfdash.methods import alike, changes
+from perfdash.methods import alike, changes, has_own_threads
 from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number, shown
 from perfdash.report.plots.layout import PlotSetting, colour_of, marker_of
 
@@ -123,9 +124,10 @@ def _line(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, mark
 def _by_method(name: str, nights: Sequence[TrendPoint]) -> list[list[TrendPoint]]:
     """Split nights into stretches measured by one method."""
     column = "status" if name == "pass_rate" else name
+    own_threads = any(has_own_threads(SimpleNamespace(**night)) for night in nights[:1])
     stretches: list[list[TrendPoint]] = []
     for night in nights:
-        if stretches and alike(stretches[-1][-1]["method"], night["method"], column):
+        if stretches and alike(stretches[-1][-1]["method"], night["method"], column, own_threads):
             stretches[-1].append(night)
         else:
             stretches.append([night])

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from perfdash.records import Case, Job
+from perfdash.worker import capabilities
+
 SCRIPT = """
 import sys
 import torch
@@ -22,6 +25,19 @@ with torch.no_grad():
 libraries = ("openvino.", "torch.onnx.", "torch.export.", "onnxruntime.", "onnxscript.", "torchao.")
 print(sorted(module for module in set(sys.modules) - before if module.startswith(libraries)))
 """
+
+
+def test_a_module_that_another_version_cannot_import_does_not_fail_the_case(tmp_path, monkeypatch):
+    """Converting may do without it; if not, converting says so."""
+    (tmp_path / "broken_module.py").write_text("import torch\ntorch.was_renamed\n")
+    backend = tmp_path / "mine.py"
+    backend.write_text(
+        "MODULES = ('no_such_module', 'broken_module')\ndef prepare(module, inputs, job): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    capabilities.prepare_backend(
+        Job(case=Case("s", "m", backend="mine"), loader="", target="", scratch="", backend_file=str(backend))
+    )
 
 
 @pytest.mark.slow
