@@ -240,7 +240,7 @@ def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]
     kinds = []
     first_hellos: dict[str, FirstHellos] = {"old": {}, "new": {}}  # the builds are the same for all kinds
     for settings, places in by_slots(comparison.settings, comparison.measured):
-        new, cores = options_of(settings), slots_of(settings)
+        new, cores = options_of(settings, of_build=True), slots_of(settings)
         old, wider = beside(new, comparison.base_python), compile_cores(cores, settings)
         slots = PairedSlots(
             cores,

@@ -38,6 +38,7 @@ class Slots:
     failed: ClassVar[dict[int, Failure]] = {}  # pairs of whose new side the machine made a failure
 
     def __init__(self, cores, old, new, folder, gpus, compile_cores, executed, first_hellos):
+        assert (old.of_build, new.of_build) == (True, True), "a model may hide no package of either build"
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
         self.executed = executed
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
