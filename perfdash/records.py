@@ -280,6 +280,8 @@ class ProcessOptions:
     bind_memory: bool = False  # to the nodes of the cores, and each thread to a core of its own
     # The cores of each process that runs the case at once with the others; () for none (worker/instances).
     instance_cores: tuple[tuple[int, ...], ...] = ()
+    # Whether the packages of the interpreter are what is measured: a model file must hide none of them.
+    of_build: bool = False
     sampling: Sampling = field(default_factory=Sampling)
 
 

@@ -162,6 +162,12 @@ def test_a_new_option_is_one_line(tmp_path):
     assert first["refused"] == "--sparsity: -1.0 must be at least 0"
 
 
+def test_an_interpreter_that_is_given_is_the_build_that_is_measured():
+    own, other = RunSettings(), RunSettings(python="/other/bin/python")
+    assert [options_of(settings).of_build for settings in (own, other)] == [False, True]
+    assert options_of(own, of_build=True).of_build
+
+
 def test_options_of_the_process_reach_the_worker_by_their_names():
     by_name = {"allocator": "default", "bind_memory": True}
     options = options_of(RunSettings(**by_name))

@@ -83,7 +83,7 @@ class Setup:
             )
         gpus = gpus_of(settings)
         gpu = gpus[0] if gpus else None
-        processes, options = settings.processes or 1, options_of(settings)
+        processes, options = settings.processes or 1, options_of(settings, of_build=True)
         builds = AlternatingBuilds(self.cores, options, processes, gpu, self.cores_to_compile)
         return CaseMeasurer(builds, self.planned, self.metric)
 

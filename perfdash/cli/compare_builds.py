@@ -60,7 +60,12 @@ def compare_builds(
     build_comparison.measure(comparison, minutes, _note)
     folder = comparison.folder
     if not comparison.pairs:
-        _note("Interrupted before the first pair: nothing is kept" if comparison.interrupted else "No pair")
+        if folder.exists():  # of an earlier session, whose pairs failed because of the machine
+            _note(f"No pair was measured. To continue: perfdash compare-builds --resume {folder}")
+        else:
+            _note(
+                "Interrupted before the first pair: nothing is kept" if comparison.interrupted else "No pair"
+            )
         raise typer.Exit(130 if comparison.interrupted else 3)
     sides = lookup(None, folder.parent).comparison(str(folder / "base"), str(folder))
     state = comparison.infos["new"].state

@@ -91,8 +91,8 @@ def of_builds(sides: Comparison) -> list[str]:
     differing = build_changes(old, new)
     if not differing:
         return [
-            "Both sides have the same torch and packages, by versions and commits: unless files of a package "
-            "were edited, a build is compared with itself."
+            "Both sides have the same torch and packages, by versions and commits: a build is compared with "
+            "itself, unless a package is installed from a folder, whose commit is not known, or was edited."
         ]
     more = f"; and {len(differing) - _PACKAGES} more" if len(differing) > _PACKAGES else ""
     return [f"Builds (old | new): {'; '.join(differing[:_PACKAGES])}{more}."]

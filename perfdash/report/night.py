@@ -230,7 +230,7 @@ def against(imported: Imported, comparison: Comparison) -> Night:
 def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Imported:
     """The run with the levels of a side over all quiet pairs, instead of the numbers of one pair.
 
-    Without the intervals of these numbers, which are of one process.
+    Without the intervals of these numbers and the verdict, which are of one process.
     """
     levels = {
         case.case: {name: getattr(delta, side) for name, delta in case.deltas.items() if delta.pairs}
@@ -241,7 +241,8 @@ def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Impor
         of_case = levels.get(row.case, {})
         dropped = {f"{name}_{part}" for name in of_case for part in ("low", "high", "sd")}
         kept = {name: value for name, value in row.values.items() if name not in dropped}
-        rows.append(replace(row, values={**kept, **of_case}))
+        verdict = None if "speedup" in of_case else row.verdict
+        rows.append(replace(row, values={**kept, **of_case}, verdict=verdict))
     return replace(imported, rows=tuple(rows))
 
 

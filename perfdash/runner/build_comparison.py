@@ -240,7 +240,7 @@ def _kinds(comparison: BuildComparison) -> list[tuple[PairedSlots, list[Planned]
     kinds = []
     first_hellos: dict[str, FirstHellos] = {"old": {}, "new": {}}  # the builds are the same for all kinds
     for settings, places in by_slots(comparison.settings, comparison.measured):
-        new, cores = options_of(settings), slots_of(settings)
+        new, cores = options_of(settings, of_build=True), slots_of(settings)
         old, wider = beside(new, comparison.base_python), compile_cores(cores, settings)
         slots = PairedSlots(
             cores,
@@ -312,12 +312,12 @@ def _measure_rounds(
         minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"
         notify(f"{minutes}: {len(left)} cases are not decided")
     spoilt = comparison.spoilt
-    failed = [case for case in spoilt if _failed_by_machine(comparison.pairs[case.case])]
+    edited = [case for case in spoilt if any(pair.edited for pair in comparison.pairs[case.case])]
     comparison.incomplete = comparison.incomplete or bool(spoilt)
-    if edited := [case for case in spoilt if case not in failed]:
+    if edited:
         names = ", ".join(dict.fromkeys(planned.case.model for planned in edited))
         notify(f"{names}: not decided, its file was edited. Put the file back and use --resume")
-    if failed:
+    if failed := [case for case in spoilt if case not in edited]:
         names = ", ".join(dict.fromkeys(planned.case.model for planned in failed))
         notify(f"{names}: not decided, as the machine failed. --resume measures it again")
 
@@ -347,17 +347,21 @@ def _latencies(pair: BuildPair) -> str:
 
 
 def _finish(comparison: BuildComparison, state: str) -> None:
-    """Write what a run folder holds; a folder without any pair is removed."""
+    """Write what a run folder holds; a new folder without any pair is removed.
+
+    A resumed one may have had failures of the machine alone, which count as no pairs.
+    """
     try:
-        if not comparison.pairs:
+        if not comparison.pairs and len(comparison.infos["new"].sessions) < 2:
             comparison.journals["old"].close()
             comparison.journals["new"].discard()
             return
         for side, journal in comparison.journals.items():
-            info, results = comparison.infos[side], _results(comparison, side)
-            set_speedups(results, margin=margin_of(info))
-            journal.rewrite(results)
-            journal.write_csv(results, comparison.dynamo_names)
+            info = comparison.infos[side]
+            if results := _results(comparison, side):
+                set_speedups(results, margin=margin_of(info))
+                journal.rewrite(results)
+                journal.write_csv(results, comparison.dynamo_names)
             info.state, info.ended = state, now()
             info.sessions[-1].update(state=state, ended=info.ended)
             journal.write_info(info)

@@ -6,6 +6,7 @@ A slot is a set of cores that measures one case at a time, in this process or on
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,19 @@ class Options(ProcessOptions):
     device: str = "cpu"
 
 
-def options_of(settings: RunSettings) -> Options:
-    """How every case of a run is measured, from its settings. Raises UsageError."""
+def options_of(settings: RunSettings, of_build: bool = False) -> Options:
+    """How every case of a run is measured, from its settings. Raises UsageError.
+
+    `of_build`: builds are compared. An interpreter other than perfdash's own is the build in any case.
+    """
     names = {option.name for option in fields(Options)} & set(RunSettings.model_fields)
     given = {name: getattr(settings, name) for name in names}
-    return Options(**{**given, "weights": weights_of(settings), "instance_cores": instance_cores(settings)})
+    made = {
+        "weights": weights_of(settings),
+        "instance_cores": instance_cores(settings),
+        "of_build": of_build or settings.python != sys.executable,
+    }
+    return Options(**{**given, **made})
 
 
 def instance_cores(settings: RunSettings) -> tuple[tuple[int, ...], ...]:

@@ -165,7 +165,7 @@ def remeasure(
     Raises UsageError if an interpreter has another build than the one that the history expects;
     NotTheGoodBuild if it is the last good one.
     """
-    new = options_of(settings)
+    new = options_of(settings, of_build=True)
     old, cores = beside(new, good_python), slots_of(settings)
     limit = most_pairs or confirmation.PAIRS
     confirmed = seen = 0

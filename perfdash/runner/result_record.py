@@ -238,6 +238,7 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
     if loaded:
         result.weights_bytes = loaded["weights_bytes"]
         result.memory = {"held_bytes": loaded["held_bytes"], "parameters": loaded["parameters"]}
+        result.notes += loaded.get("notes", [])
     if loaded and eager:
         result.eager_peak_bytes = _peak(loaded, eager["memory"])
         result.memory["eager"] = eager["memory"]

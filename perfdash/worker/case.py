@@ -264,6 +264,7 @@ class CaseProcess:
             held_bytes=sum(self.eager_side.held().values()),
             parameters=sum(p.numel() for p in module.parameters()),
             own_files=loaded_files.of_user(loader, job),
+            notes=loader.notes(job) if hasattr(loader, "notes") else [],
         )
 
     def make_compiled_side(self) -> ModelSide:

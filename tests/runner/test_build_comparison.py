@@ -20,7 +20,7 @@ from perfdash.runner.alternating_builds import FILE, Budget, BuildPair, PairedSl
 from perfdash.runner.build_comparison import BuildComparison
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.plan import cut
-from perfdash.runner.run_journal import RunJournal, append_line, read_results
+from perfdash.runner.run_journal import RunJournal, append_line, read_info, read_results
 from perfdash.settings import RunSettings
 from perfdash.worker import own_files
 from tests.report.results import good
@@ -38,6 +38,7 @@ class Slots:
     failed: ClassVar[dict[int, Failure]] = {}  # pairs of whose new side the machine made a failure
 
     def __init__(self, cores, old, new, folder, gpus, compile_cores, executed, first_hellos):
+        assert (old.of_build, new.of_build) == (True, True), "a model may hide no package of either build"
         self.cores, self.gpus, self.compile_cores = cores, gpus, compile_cores
         self.executed = executed
         self.threads, self.binds = {len(own) for own in cores}, (old.bind_memory, new.bind_memory)
@@ -272,6 +273,47 @@ def test_a_machine_that_stays_broken_leaves_its_cases_to_resume(comparison, monk
     assert compared.infos["new"].state == "incomplete"
     assert messages[-1] == "m: not decided, as the machine failed. --resume measures it again"
     assert messages.count("2 cases failed because of the machine: measured again in 30 s") == 2
+
+
+def test_a_failure_of_the_machine_in_an_early_pair_is_not_called_an_edit(comparison, monkeypatch):
+    compared, *_ = comparison
+    compared.most_pairs = 3
+    messages = []
+    monkeypatch.setattr(build_comparison.time, "sleep", lambda pause: None)
+    monkeypatch.setattr(Slots, "failed", {1: Failure("SIGKILL", "killed")})
+    build_comparison.measure(compared, None, messages.append)
+    assert compared.incomplete
+    assert messages[-1] == "m: not decided, as the machine failed. --resume measures it again"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MachineError])
+def test_a_resumed_comparison_that_ends_before_its_first_pair_keeps_its_folder(
+    comparison, monkeypatch, error
+):
+    """All earlier pairs failed because of the machine, so none was read again, and the folder was removed."""
+    compared, *_ = comparison
+    monkeypatch.setattr(build_comparison.time, "sleep", lambda pause: None)
+    monkeypatch.setattr(
+        Slots, "failed", {number: Failure("MachineError", "no space left") for number in (1, 2, 3, 4)}
+    )
+    build_comparison.measure(compared, None, lambda text: None)
+    before = {side: list(read_results(journal.folder)) for side, journal in compared.journals.items()}
+    again = replace(
+        compared,
+        pairs={},
+        journals={side: RunJournal.reopen(journal.folder) for side, journal in compared.journals.items()},
+    )
+
+    def fail(*_):
+        raise error("the disk is still full")
+
+    monkeypatch.setattr(Slots, "measure", fail)
+    with nullcontext() if error is KeyboardInterrupt else pytest.raises(error):
+        build_comparison.measure(again, None, lambda text: None)
+    for side, info in again.infos.items():
+        assert list(read_results(again.journals[side].folder)) == before[side]
+        state = "interrupted" if error is KeyboardInterrupt else "failed"
+        assert read_info(again.journals[side].folder).state == info.state == state
 
 
 @pytest.fixture

@@ -57,6 +57,14 @@ def test_a_note_of_the_slot_is_in_the_record():
     assert assemble(PLANNED, answer, "steady", "m.log").notes == ["no header"]
 
 
+def test_a_note_on_what_a_model_imported_is_kept_also_where_the_back_end_fails():
+    script = events()
+    place = next(index for index, event in enumerate(script) if event["event"] == "loaded")
+    script[place]["notes"] = ["utils is imported from beside net.py"]
+    for part in (script, script[: place + 1]):
+        assert "utils is imported from beside net.py" in run(ProcessOutcome(part, status=0))[0].notes
+
+
 def test_numbers_of_two_models_are_not_kept():
     """A model file that is saved between the two processes of its case."""
 

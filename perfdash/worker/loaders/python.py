@@ -24,8 +24,8 @@ _modules: Dict[Path, Any] = {}  # those of the files that this process has execu
 def load(job: Job) -> tuple[Any, Any]:
     """Call the user's function and check its result.
 
-    Raises LookupError where the path is not a Python file, has no such function or hides an installed
-    package, TypeError for any other result; the message says how to correct it.
+    Raises LookupError where the path is not a Python file or has no such function, or hides a package of
+    the build that is measured, TypeError for any other result; the message says how to correct it.
     """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
@@ -38,7 +38,11 @@ def load(job: Job) -> tuple[Any, Any]:
         hint = f" (did you mean {', '.join(near)}?)" if near else ""
         raise LookupError(f"{path} has no function {function!r}{hint}")
     result = call(getattr(module, function), job.case.batch_size, f"{path}:{function}")
-    _refuse_hidden_packages(path)
+    if job.of_build and (hidden := notes(job)):  # two builds would both be measured as the checkout
+        raise LookupError(
+            f"{'; '.join(hidden)}: move {path.name} out of that folder, or install that folder in the "
+            "environment (pip install -e); rename what lies beside it if it is another package"
+        )
     return result
 
 
@@ -72,15 +76,23 @@ def _folder(job: Job) -> Path:
     return Path(job.target.rpartition(":")[0]).absolute().parent
 
 
-def _refuse_hidden_packages(file: Path) -> None:
-    """Raise LookupError if what was imported from beside a file is also installed, from another place.
+def notes(job: Job) -> list[str]:
+    """A note for each installed package in place of which a loaded model imported one beside its file."""
+    file = Path(job.target.rpartition(":")[0])
+    return [
+        f"{name} is imported from {origin}, beside {file.name}, and not as it is installed in the measured "
+        f"environment ({installed})"
+        for name, (origin, installed) in _hidden_packages(file).items()
+    ]
 
-    Two builds of a library would both be measured as the checkout that the file lies in.
-    """
+
+def _hidden_packages(file: Path) -> dict[str, tuple[str, Path]]:
+    """What was imported from beside a file and is also installed: name -> (its file, the installed one)."""
     folder = file.absolute().parent
     path = list(sys.path)
     if str(file.parent) in path:  # of add_folder; a second one is the user's own, who means the checkout
         path.remove(str(file.parent))
+    hidden = {}
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)
         if "." in name or not isinstance(origin, str) or folder.name not in origin:
@@ -91,18 +103,16 @@ def _refuse_hidden_packages(file: Path) -> None:
             continue
         installed = _installed(name, path, folder, is_package)
         if installed and not installed.samefile(origin):
-            raise LookupError(
-                f"{name} is imported from {origin}, beside {file.name}, and not as it is installed in the "
-                f"measured environment ({installed}): move {file.name} out of that folder, or install that "
-                f"folder in the environment (pip install -e); rename {origin} if it is another {name}"
-            )
+            hidden[name] = origin, installed
+    return hidden
 
 
 def _installed(name: str, path: Sequence[str], folder: Path, is_package: bool) -> Path | None:
     """The file of a package, or of a module, that is found on a path; None where there is none."""
     for finder in sys.meta_path:  # an editable install may have a finder of its own
         on_path = finder is PathFinder
-        spec = finder.find_spec(name, path if on_path else None)
+        find = getattr(finder, "find_spec", None)  # which finders of before Python 3.4 lack
+        spec = find(name, path if on_path else None) if find else None
         if spec is None or not spec.has_location or not os.path.isfile(str(spec.origin)):
             continue
         found = Path(str(spec.origin))

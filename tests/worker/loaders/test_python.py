@@ -22,8 +22,9 @@ print(python.load(job(sys.argv[1]))[0])
 """
 
 
-def job(file, scratch=""):
-    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1), scratch=str(scratch))
+def job(file, scratch="", of_build=True):
+    case = SimpleNamespace(batch_size=1)
+    return SimpleNamespace(target=f"{file}:make", case=case, scratch=str(scratch), of_build=of_build)
 
 
 @pytest.fixture
@@ -66,9 +67,9 @@ def installed(tmp_path, monkeypatch, imports):
     model = tmp_path / "checkout" / "net.py"
     model.write_text("def make(batch_size):\n    import flatlib\n\n    return flatlib.name, ()\n")
 
-    def load(environment):
+    def load(environment, of_build=True):
         sys.path.append(str(tmp_path / environment))
-        return python.load(job(model))
+        return python.load(job(model, of_build=of_build))
 
     return load
 
@@ -79,6 +80,14 @@ def test_a_checkout_that_hides_the_installed_build_is_refused_with_both_places(i
         installed("environment")
     for folder in ("checkout", "environment"):
         assert str(tmp_path / folder / "flatlib" / "__init__.py") in str(error.value)
+
+
+def test_a_package_of_a_project_that_happens_to_be_installed_too_is_measured_with_a_note(installed, tmp_path):
+    """Where no build is meant: many packages install a `utils` or `tests` of their own."""
+    assert installed("environment", of_build=False) == ("checkout", ())
+    (note,) = python.notes(job(tmp_path / "checkout" / "net.py"))
+    for folder in ("checkout", "environment"):
+        assert str(tmp_path / folder / "flatlib" / "__init__.py") in note
 
 
 def test_an_editable_install_with_a_finder_of_its_own_is_an_installed_build(installed, tmp_path, monkeypatch):
