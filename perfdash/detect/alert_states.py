@@ -501,21 +501,25 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
 
 
 def without_invalid(
-    runs: Sequence[RunLine], findings: Sequence[Finding], invalid: Sequence[Alert]
+    runs: Sequence[RunLine],
+    findings: Sequence[Finding],
+    invalid: Sequence[Alert],
+    later: Sequence[RunLine] = (),
 ) -> list[Finding]:
     """The findings without those that repeat an alert that a person called invalid.
 
-    `runs`: those of the findings' panel, and the nights after it, with which an alert may begin where the
-    nights before it are judged again.
+    `runs`: those of the findings' panel. `later`: the nights after it, with which an alert may begin where
+    the nights before it are judged again.
     """
-    places = {run.id: place for place, run in enumerate(runs)}
-    return [finding for finding in findings if not any(_repeats(finding, alert, places) for alert in invalid)]
+    places = {run.id: place for place, run in enumerate([*runs, *later])}
+    last = len(runs) - 1
+    return [each for each in findings if not any(_repeats(each, alert, places, last) for alert in invalid)]
 
 
-def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int]) -> bool:
+def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int], last: int) -> bool:
     """Whether a finding is of the series and size of an alert, and of about the same night.
 
-    `places`: of the runs, by id, as `finding.bad` counts them.
+    `places`: of the runs, by id, as `finding.bad` counts them. `last`: that of the judged run.
     """
     if (
         finding.kind,
@@ -528,10 +532,14 @@ def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int]) -> bool:
     bad = places.get(alert.bad_run_id or -1)
     if bad is None:
         return False
-    if alert.kind in ("metric", "host"):
-        return abs(finding.bad - bad) <= WINDOWS and _is_same_change(alert, finding)
-    good = places.get(alert.good_run_id or -1, bad - 1)  # a night between them may count again
-    return good < finding.bad <= bad
+    good = places.get(alert.good_run_id or -1, bad - 1)
+    is_between = good < finding.bad <= bad  # a night between them may count again
+    if alert.kind not in ("metric", "host"):
+        return is_between
+    # What later nights raised may be a further step, of the same size, of a series that had changed before.
+    born = places.get(alert.details.get("born_run_id") or -1, bad)
+    is_near = abs(finding.bad - bad) <= WINDOWS and (is_between or min(born, bad) <= last)
+    return is_near and _is_same_change(alert, finding)
 
 
 def _is_same_change(fixed: Alert, finding: Finding) -> bool:

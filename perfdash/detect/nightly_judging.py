@@ -225,8 +225,8 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     if is_first:
         findings += drifts(night, start, machines)
     invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
-    runs = [*night.runs, *(_runs_after(connection, run) if findings and invalid else ())]
-    findings = alert_states.without_invalid(runs, selection.kept(night, findings), invalid)
+    later = _runs_after(connection, run) if findings and invalid else []
+    findings = alert_states.without_invalid(night.runs, selection.kept(night, findings), invalid, later)
     return Judged(run, night, findings, selection=selection, machines=machines)
 
 

@@ -278,7 +278,8 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     earlier = runs_before(connection, run, settings=settings_of_run(connection, run.id))
     earlier = earlier or runs_before(connection, run)
     if not earlier:
-        if later := later_judged_first(connection, run):
+        later = later_judged_first(connection, run)
+        if later and not were_beside(run, later):
             return Night(imported, untold=_BEFORE_ALL.format(run.started[:10], later[-1].name))
         return Night(imported, untold="first run of this kind, nothing to compare it with")
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])

@@ -180,14 +180,17 @@ def remeasure(
     def save(planned: Planned, pairs: Sequence[BuildPair]) -> None:
         nonlocal confirmed, seen
         seen += 1
+        decisions = []
         with store.write() as connection:
             alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id, states=alert_rows.SHOWN)
             for finding, word, numbers in judgements(planned.case, pairs):
                 alert = confirmation.alert_after(finding, word, numbers, alerts, judged.panel, now())
                 if alert:
                     alert_rows.save(connection, *alert)
-                confirmed += word == confirmation.STANDS and finding.direction > 0
-                decided(Decision(planned.case, finding, word, numbers, len(pairs)))
+                decisions.append(Decision(planned.case, finding, word, numbers, len(pairs)))
+        for decision in decisions:  # after the transaction: a stopped terminal must not hold others up
+            confirmed += decision.word == confirmation.STANDS and decision.finding.direction > 0
+            decided(decision)
 
     slots = PairedSlots(cores, old, new, folder, gpus_of(settings), compile_cores(cores, settings))
     with away_from(cores), ExitStack() as stack:

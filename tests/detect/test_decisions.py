@@ -98,6 +98,25 @@ def test_an_invalid_alert_is_not_raised_again_by_nights_that_are_judged_again(qu
         assert [state for *_, state in alerts(quick)] == ["invalid", "invalid"]
 
 
+@pytest.mark.slow
+def test_an_invalid_further_step_hides_no_earlier_one_that_is_judged_again(quick):
+    def two_steps(night, model, values):
+        values["backend_ms"] *= 1.2 ** ((night >= 30) + (night >= 36)) if model == "model03" else 1
+        return values
+
+    runs = farm(40, models=8, change=two_steps)
+    judge_nights(quick, runs)
+    assert alerts(quick) == [(1, "metric", "open"), (2, "metric", "open")]
+    curation.invalidate(quick, 2, "the clock was off")
+    for night in (runs[30], runs[27]):
+        curation.exclude(quick, night.run.name, "a wrong run")
+        judge_new(quick)
+        assert alerts(quick) == [(1, "metric", "open"), (2, "metric", "invalid")]
+        curation.restore(quick, night.run.name)
+        judge_new(quick)
+        assert alerts(quick) == [(1, "metric", "open"), (2, "metric", "invalid")]
+
+
 @in_sqlite
 def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
     judge_nights(store, farm(31, statuses=fails))

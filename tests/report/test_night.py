@@ -164,6 +164,18 @@ def test_the_machine_that_ends_last_says_that_its_numbers_are_not_judged(tmp_pat
     assert passed.caution is None
 
 
+def test_the_first_night_of_two_machines_has_no_wrong_clock(tmp_path, monkeypatch):
+    (first,) = farm(1, 4)
+    with made_store(tmp_path / "h.db") as store:
+        for imported, hour in (on_second_machine(first), "04"), (first, "05"):
+            take_in(store, [imported])
+            monkeypatch.setattr(nightly_judging, "now", lambda at=f"2026-01-01T{hour}:00:00Z": at)
+            judge_new(store)
+        with store.read() as connection:
+            night = of_history(connection, first)
+    assert night.untold == "first run of this kind, nothing to compare it with"
+
+
 @pytest.mark.parametrize("kind", ["status", "count", "vanished"])
 def test_a_failure_of_one_of_two_machines_is_only_in_the_reports_of_that_machine(tmp_path, kind):
     def is_broken(night, model):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from perfdash import topology
+from perfdash.detect import confirmation
+from perfdash.detect.findings import Finding
 from perfdash.records import Case
+from perfdash.runner import remeasurement
 from perfdash.runner.cores import by_slots, slots_of
 from perfdash.runner.messages import options_of
 from perfdash.runner.remeasurement import settings_of_run
 from perfdash.topology import PhysicalCore
 from tests.runner.planned import case
+from tests.stores import made_store
 
 SOCKET = replace(case("m"), case=Case("s", "m", threads=4, settings='{"bind_memory":true}'))
 
@@ -53,3 +60,43 @@ def test_cases_of_a_configuration_are_measured_again_bound_to_their_socket(two_s
     own, bound = (group for group, _ in groups)
     assert own == settings
     assert (bound.threads, bound.bind_memory, bound.cores, bound.jobs) == (4, True, "1,3,5,7", 1)
+
+
+class _Slots:
+    """Measures each case with one pair."""
+
+    def __init__(self, *_):
+        pass
+
+    def introduce(self, planned):
+        return {side: {"worker": {}} for side in ("old", "new")}
+
+    def measure(self, left, is_enough, save, budget=None):
+        for each in left:
+            save(each, [])
+
+
+def test_others_may_write_while_a_decision_is_shown(tmp_path, monkeypatch):
+    """The terminal may be stopped, and PostgreSQL ends a transaction that waits for it."""
+    for name in ("options_of", "beside", "slots_of", "gpus_of", "compile_cores", "when_free"):
+        monkeypatch.setattr(remeasurement, name, lambda *_: None)
+    monkeypatch.setattr(remeasurement, "away_from", lambda _: nullcontext())
+    monkeypatch.setattr(remeasurement, "PairedSlots", _Slots)
+    monkeypatch.setattr(remeasurement, "_measured_before", lambda judged, findings, *_: findings)
+    monkeypatch.setattr(confirmation, "decide", lambda *_: (confirmation.STANDS, None))
+    monkeypatch.setattr(confirmation, "alert_after", lambda *_: None)
+    slower, measured, shown = Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1), case("m"), []
+    judged = SimpleNamespace(run=SimpleNamespace(testbed_id=1), panel=None)
+    settings = SimpleNamespace(wait=None, python="python")
+
+    def show(decision):
+        with closing(sqlite3.connect(tmp_path / "history.db", timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        shown.append(decision.word)
+
+    with made_store(tmp_path / "history.db") as store:
+        of_case = {measured.case: [slower]}
+        confirmed = remeasurement.remeasure(
+            store, judged, tmp_path, settings, "good", [measured], of_case, None, None, show, str
+        )
+    assert (confirmed, shown) == (1, [confirmation.STANDS])
