@@ -555,19 +555,18 @@ class CaseProcess:
 
     def time_sides(self) -> None:
         """Sample pairs under the job's allocator, or the back end alone, and emit them."""
+        job = self.job
         self.use_allocator()
         graphs = compilation.compiled_graphs()
         before = self.device.probe()
         load, cores = os.getloadavg()[0], sorted(os.sched_getaffinity(0))
         with self.pinned() as is_pinned:
             if self.eager_lost:
-                figures = latency_sampling.sample_alone(
-                    self.compiled_step, self.device, self.job.sampling, cores
-                )
+                figures = latency_sampling.sample_alone(self.compiled_step, self.device, job.sampling, cores)
             else:
-                seed, own = self.job.seed + self.job.process, capabilities.has_own_threads(self.job)
+                seed, own = job.seed + job.process, capabilities.has_own_threads(job)
                 figures = latency_sampling.sample_pairs(
-                    self.eager_step, self.compiled_step, self.device, self.job.sampling, seed, cores, own
+                    self.eager_step, self.compiled_step, self.device, job.sampling, seed, cores, own
                 )
         figures["probe_ms"] = [before, self.device.probe()]
         steps = {"backend": self.compiled_step} | ({} if self.eager_lost else {"eager": self.eager_step})
