@@ -79,7 +79,7 @@ class _Slots:
 def test_others_may_write_while_a_decision_is_shown(tmp_path, monkeypatch):
     """The terminal may be stopped, and PostgreSQL ends a transaction that waits for it."""
     for name in ("options_of", "beside", "slots_of", "gpus_of", "compile_cores", "when_free"):
-        monkeypatch.setattr(remeasurement, name, lambda *_: None)
+        monkeypatch.setattr(remeasurement, name, lambda *_, **__: None)
     monkeypatch.setattr(remeasurement, "away_from", lambda _: nullcontext())
     monkeypatch.setattr(remeasurement, "PairedSlots", _Slots)
     monkeypatch.setattr(remeasurement, "_measured_before", lambda judged, findings, *_: findings)

@@ -75,7 +75,9 @@ def test_operators_of_the_models_own_file_are_named(tmp_path, monkeypatch, lines
     file = tmp_path / "net_with_operators.py"
     file.write_text(f"import torch\n\n{lines}\n\ndef make(batch_size):\n    return torch.nn.ReLU(), ()\n")
     job, other = (
-        SimpleNamespace(target=f"{path}:make", scratch="/nowhere", case=SimpleNamespace(batch_size=1))
+        SimpleNamespace(
+            target=f"{path}:make", scratch="/nowhere", of_build=False, case=SimpleNamespace(batch_size=1)
+        )
         for path in (file, tmp_path / "other" / "net.py")
     )
     of_this, of_another = (profiling.RegisteredOperators(python, which) for which in (job, other))

@@ -112,7 +112,7 @@ def test_every_artefact_is_compiled_on_the_cores_for_compiling_and_timed_on_the_
     cores, seen = [], []
 
     @contextlib.contextmanager
-    def on_cores(more):
+    def on_cores(more, compilers=None):
         cores.append(more)
         yield len(more)
         cores.pop()

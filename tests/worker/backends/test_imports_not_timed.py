@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from perfdash.records import Case, Job
-from perfdash.worker import capabilities
+from tests.lazy import lazy
+
+capabilities = lazy("perfdash.worker.capabilities")
 
 SCRIPT = """
 import sys
