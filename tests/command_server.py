@@ -140,7 +140,7 @@ class CommandServer:
                 listening.bind(f"{self._folder.name}/socket")
                 listening.listen(64)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.command_server", str(listening.fileno())],
+                    [sys.executable, "-m", "tests.command_server", str(listening.fileno()), str(os.getpid())],
                     cwd=ROOT,
                     pass_fds=[listening.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -170,11 +170,11 @@ class CommandServer:
             self._folder.cleanup()
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket, starter: int) -> None:
     """Forks for every call, and ends with its starter; returns in a forked process only."""
     import perfdash
 
-    linux.die_with_parent(os.getppid())
+    linux.die_with_parent(starter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in LIBRARIES:
@@ -283,5 +283,5 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     _end(_run())

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_server import LIBRARIES, ROOT, SHARED, CommandServer
+from tests.faults.running import children
 
 NET = "import torch\ndef make(size):\n    return torch.nn.Linear(8, 8), (torch.randn(size, 8),)\n"
 
@@ -66,6 +67,13 @@ def test_a_script_has_a_process_of_its_own_and_fails_with_its_own_words(command_
         workers.run_script("1 / 0")
 
 
+def is_there(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_servers_for_several_parts_end_with_their_shell():
     shell = subprocess.Popen(
         ["bash", "-c", f"{sys.executable} -m tests.servers & echo $!; wait"],
@@ -74,12 +82,12 @@ def test_servers_for_several_parts_end_with_their_shell():
     )  # fmt: skip
     pid = int(shell.stdout.readline())
     assert ":" in shell.stdout.readline(), "the addresses of both"
+    pids = [pid, *children(pid)]
+    assert len(pids) == 3
     shell.kill()
     shell.wait()
     shell.stdout.close()
     deadline = time.monotonic() + 60
-    while (
-        Path("/proc", str(pid)).exists() and "Z" not in Path("/proc", str(pid), "stat").read_text().split()[2]
-    ):
+    while any(map(is_there, pids)):
         assert time.monotonic() < deadline, "they are still there"
         time.sleep(0.05)

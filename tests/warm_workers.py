@@ -61,7 +61,7 @@ class WarmWorkers:
                 listening.bind(self._path)
                 listening.listen(64)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.warm_workers", str(listening.fileno())],
+                    [sys.executable, "-m", "tests.warm_workers", str(listening.fileno()), str(os.getpid())],
                     cwd=ROOT,
                     pass_fds=[listening.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -172,12 +172,12 @@ def use_warm_workers(address: str) -> None:
     launcher.subprocess = WarmSubprocess(address)
 
 
-def serve(listening: socket.socket) -> None:
-    """Forks a worker for every connection; ends with its starter."""
+def serve(listening: socket.socket, starter: int) -> None:
+    """Forks a worker for every connection; ends with its starter, also one that ended before this began."""
     from perfdash.worker import linux, registry
     from perfdash.worker.__main__ import _COMPILER_MODULES, main
 
-    linux.die_with_parent(os.getppid())
+    linux.die_with_parent(starter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in ("torch", *_COMPILER_MODULES, "perfdash.worker.case"):
@@ -316,4 +316,4 @@ def _become(call: dict[str, Any], log: int, control: int, *locks: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
