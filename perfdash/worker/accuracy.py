@@ -10,6 +10,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import os
 import pickle
 import random
 import sys
@@ -216,7 +217,8 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
 def _compiling_uncounted(comparison: BothSides) -> Iterator[None]:
     """What is compiled within is compiled on the cores for that, and is no part of the case's counts."""
     uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
-    with compilation.on_cores(comparison.job.compile_cores), uncounted:
+    compilers = comparison.job.inductor_config.get("compile_threads")
+    with compilation.on_cores(comparison.job.compile_cores, compilers), uncounted:
         yield
 
 
@@ -341,7 +343,8 @@ def _judge_on_cpu(comparison: BothSides) -> Any:
     module = copy.deepcopy(eager.module, replaced)
     inputs = pytree.map_tensors(eager.inputs, to_host)
     try:
-        with compilation.on_cores(comparison.job.compile_cores) as cores:
+        with compilation.on_cores(comparison.job.compile_cores):
+            cores = len(comparison.job.compile_cores or os.sched_getaffinity(0))
             torch.set_num_threads(cores)
             return _judge(comparison, module, inputs, Cpu(cores))
     finally:

@@ -240,9 +240,10 @@ def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, flo
 def random_leaves(eager: Any, compiled: Any, of_eager: Iterable[Any], of_compiled: Iterable[Any]) -> set[str]:
     """The paths of the leaves whose distance to eager's is explained by other random numbers.
 
-    of_eager, of_compiled: what both sides return with other numbers. In one run at least the compiled side
-    must be about as near to eager as eager is to itself (a rare branch may be taken in the first run alone).
-    Where eager differs in every run, the compiled side must differ, too: else it has lost the numbers.
+    of_eager, of_compiled: what both sides return with other numbers. A leaf is explained if, in
+    one run at least, the compiled side is about as near to eager as two runs of eager are to each other. One
+    run is enough, because a model may take a rare branch in the first run alone. Where eager differs in every
+    run, the compiled side must differ, too: else it has lost the numbers.
     """
     first, made = dict(leaves(eager)), dict(leaves(compiled))
     furthest = dict.fromkeys(first, 0.0)

@@ -168,7 +168,7 @@ def test_detail_of_a_wrong_result(failures):
 def test_null_and_spread_are_recorded(precise):
     noise = precise.info.noise
     assert len(noise["null"]["start"]) == len(noise["null"]["end"]) == 2
-    assert noise["null"]["worst"] < 0.2
+    assert 0 <= noise["null"]["worst"] < 1  # how far off is the machine's
     assert noise["between_processes"]["cases"] == 2
     assert {result.speedup.basis for result in precise.results.values()} == {"processes"}
 

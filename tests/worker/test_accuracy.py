@@ -299,7 +299,7 @@ def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch)
     cores, seen = [], []
 
     @contextlib.contextmanager
-    def on_cores(more):
+    def on_cores(more, compilers=None):
         cores.append(more)
         yield len(more)
         cores.pop()
@@ -311,6 +311,17 @@ def test_the_second_artefact_is_compiled_on_the_cores_for_compiling(monkeypatch)
     backend = SimpleNamespace(prepare_repeatable=prepare_repeatable)
     assert verdict(noisy, own_noise(), backend=backend, compile_cores=(4, 5))["status"] == "pass"
     assert (seen, cores) == ([[(4, 5)]], [])
+
+
+def test_the_judge_on_the_host_has_all_cores_for_compiling_whatever_the_number_of_compilers(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setattr(accuracy.compilation.linux, "bind_threads", lambda cores: None)
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(accuracy, "_judge", lambda *_: torch.get_num_threads())
+    side = SimpleNamespace(module=torch.nn.Linear(2, 2), inputs=(torch.ones(1, 2),))
+    job = SimpleNamespace(compile_cores=(4, 5, 6), inductor_config={})
+    assert accuracy._judge_on_cpu(SimpleNamespace(eager_side=side, job=job)) == 3
+    assert torch.get_num_threads() == threads
 
 
 def test_a_judge_that_drew_other_random_numbers_is_none():

@@ -212,7 +212,8 @@ def _beside_static(comparison: BothSides, step: SizedStep) -> Dict[str, Any]:
     steps, first_s = {}, {}
     # The dynamic artefact's code may be that of one of these: its caches would hide what compiling costs.
     caches = _empty_caches(os.path.join(comparison.job.scratch, "static"))
-    with compilation.on_cores(comparison.job.compile_cores), caches:
+    compilers = comparison.job.inductor_config.get("compile_threads")
+    with compilation.on_cores(comparison.job.compile_cores, compilers), caches:
         for name, one in _unmarked(comparison.compiled_side.inputs).items():
             scratch = os.path.join(comparison.job.scratch, name.replace(" ", "-"))
             graphs, start = compilation.compiled_graphs(), time.perf_counter()
@@ -242,7 +243,8 @@ def _automatic(comparison: BothSides) -> Dict[str, Any]:
     module = _with_own_code(comparison.compiled_side.module, "automatic")
     first: Dict[str, Any] = {}
     caches = _empty_caches(os.path.join(comparison.job.scratch, "automatic"))
-    with compilation.on_cores(comparison.job.compile_cores), caches:
+    compilers = comparison.job.inductor_config.get("compile_threads")
+    with compilation.on_cores(comparison.job.compile_cores, compilers), caches:
         job = replace(comparison.job, case=replace(comparison.job.case, dynamic=False))
         model = comparison.backend.prepare(module, every[names[0]], job)
         for name in names:
