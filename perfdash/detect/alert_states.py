@@ -508,24 +508,36 @@ def without_invalid(
 ) -> list[Finding]:
     """The findings without those that repeat an alert that a person called invalid.
 
-    `runs`: those of the findings' panel. `later`: the nights after it, with which an alert may begin where
-    the nights before it are judged again.
+    One of the same series, direction and size on other nights carries the alert's number: the level that was
+    called invalid may have stayed, and look like a later change or a drift. `runs`: those of the findings'
+    panel. `later`: the nights after it, with which an alert may begin where the nights before it are judged
+    again.
     """
     places = {run.id: place for place, run in enumerate([*runs, *later])}
     last = len(runs) - 1
-    return [each for each in findings if not any(_repeats(each, alert, places, last) for alert in invalid)]
+    kept = []
+    for finding in findings:
+        alike = [alert for alert in invalid if alert.direction == finding.direction]
+        if not any(_repeats(finding, alert, places, last) for alert in alike):
+            numbers = [alert.id for alert in alike if _is_its_level(alert, finding)]
+            like = {"like_invalid": numbers[-1]} if numbers else {}
+            kept.append(replace(finding, details={**finding.details, **like}))
+    return kept
+
+
+def _is_its_level(alert: Alert, finding: Finding) -> bool:
+    """Whether a finding may be of the level of an alert that was called invalid: its series and size."""
+    of_numbers = {alert.kind, finding.kind} <= {"metric", "drift"}
+    is_series = (alert.case_id, alert.metric) == (finding.case_id, finding.metric)
+    return of_numbers and is_series and _is_same_change(alert, finding)
 
 
 def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int], last: int) -> bool:
-    """Whether a finding is of the series and size of an alert, and of about the same night.
+    """Whether a finding of an alert's direction is of its series, size, and of about the same night.
 
     `places`: of the runs, by id, as `finding.bad` counts them. `last`: that of the judged run.
     """
-    if (
-        finding.kind,
-        finding.case_id,
-        finding.metric,
-    ) != alert.series or finding.direction != alert.direction:
+    if (finding.kind, finding.case_id, finding.metric) != alert.series:
         return False
     if alert.kind == "drift":
         return _is_same_change(alert, finding)

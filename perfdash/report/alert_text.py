@@ -119,6 +119,11 @@ def consequences(evidence: AlertEvidence) -> list[str]:
         lines.append(f"measured again: {both[0]} -> {both[1]}")
     if decided := decision(alert):
         lines.append(decided)
+    if like := alert.details.get("like_invalid"):
+        lines.append(
+            f"the same change as alert {like}, which was called invalid: if its level never went back, accept "
+            f"it with `perfdash regressions {alert.id} --baseline-from RUN`"
+        )
     return [*lines, *culprits(alert)]
 
 

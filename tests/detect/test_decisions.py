@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.detect import curation
+from perfdash.detect.alert_evidence import gather
 from perfdash.detect.curation import LevelSelection
 from perfdash.detect.nightly_judging import judge_new, judge_run, noisiest
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -17,6 +18,7 @@ from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
+from perfdash.report.alert_text import alert_list
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
 from tests.detect.simulated import begin, farm, judge_nights, slower
 from tests.history.made import case
@@ -115,6 +117,24 @@ def test_an_invalid_further_step_hides_no_earlier_one_that_is_judged_again(quick
         curation.restore(quick, night.run.name)
         judge_new(quick)
         assert alerts(quick) == [(1, "metric", "open"), (2, "metric", "invalid")]
+
+
+@pytest.mark.slow
+def test_alerts_of_a_level_that_was_called_invalid_and_stayed_name_that_one(quick):
+    """Fourteen nights after it, the step looks like one of a later date, and like a drift."""
+    runs = farm(46, models=4, change=slower("model03", 30, 1.2))
+    judge_nights(quick, runs[:32])
+    ((first, _, _),) = alerts(quick)
+    curation.invalidate(quick, first, "the clock was off")
+    for night in runs[32:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    assert [kind for _, kind, _ in alerts(quick)] == ["metric", "metric", "drift"]
+    for number, *_ in alerts(quick)[1:]:
+        with quick.read() as connection:
+            text = alert_list(gather(connection, [alert_store.find(connection, number)]))
+        assert f"{number}: the same change as alert {first}, which was called invalid" in text
+        assert f"`perfdash regressions {number} --baseline-from RUN`" in text
 
 
 @in_sqlite
