@@ -2,7 +2,7 @@
 # Every check and test.
 #
 #   ci/test.sh                 lint, types and the tests' own servers at once, and only if these work the tests:
-#                              quick ones, slow ones, those that need all cores
+#                              quick ones, slow ones, those that need all cores beside those that measure nothing
 #   ci/test.sh --quick         lint, types and the quick tests: minutes
 #   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
 #   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
@@ -95,12 +95,14 @@ tests() { # PART [WORDS...]
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
       mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "slow and not machine and not cuda" -n auto --own-core --dist loadfile \
-        --no-loadscope-reorder "${files[@]}"
+      "$bin/python" -m pytest -m "slow and not machine and not unmeasured and not cuda" -n auto --own-core \
+        --dist loadfile --no-loadscope-reorder "${files[@]}"
       ;;
+    # Those that need all cores in one process: they mostly wait. In the others those that measure nothing.
     machine)
-      mapfile -t files < <(marked machine)
-      "$bin/python" -m pytest -m "machine and not cuda" "${files[@]}"
+      mapfile -t files < <(marked slow)
+      "$bin/python" -m pytest -m "(machine or slow and unmeasured) and not cuda" -n 2 --dist loadfile \
+        --no-loadscope-reorder "${files[@]}"
       ;;
     chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;
   esac

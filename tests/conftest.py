@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from perfdash.records import Result, RunInfo
 from perfdash.runner import cpu_quota
 from perfdash.runner.cores import available_cores, sibling_groups
 from perfdash.runner.run_journal import read_info, read_results
+from tests.command_client import MEASURING
 from tests.command_server import CommandServer
 from tests.lazy import note_imports
 from tests.stores import address, postgres, postgres_address, postgres_made, store  # noqa: F401 (fixtures)
@@ -81,9 +83,27 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return min(2, len(physical_cores())) if config.getoption("--own-core") else None
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`: a file to a process, and all files with tests that need all cores to one of them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class MachineApart(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "machine" if "mark.machine" in (HERE.parent / file).read_text() else file
+
+    return MachineApart(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 # Tests that start many processes come after those of pure functions, so that most faults show at once.
 LATE = tuple(
     f"tests/{name}/" for name in ("bisection/environments", "ci", "cli", "jenkins", "runner", "serve")
+)
+# Folders of tests that measure nothing: their slow ones run beside those that need all cores, which wait for
+# half of their time.
+UNMEASURED = tuple(
+    f"tests/{name}/"
+    for name in ("charts", "detect", "history", "publish", "report", "serve", "site", "stats", "suites")
 )
 # Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
@@ -96,7 +116,13 @@ LONGEST = (
 )  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Adds the mark `unmeasured`, sorts, and sees to it that a file says which marks it has."""
+    for item in items:
+        if item.nodeid.startswith(UNMEASURED):
+            item.add_marker("unmeasured")
+
     def order(item: pytest.Item) -> tuple[int, bool]:
         places = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
         place = next(places, len(LONGEST))
@@ -122,6 +148,7 @@ def pytest_collection_finish() -> None:
 
 
 _begun: Path | None = None
+_measures_nothing = False
 _freeze, _unfreeze = gc.freeze, gc.unfreeze
 
 
@@ -130,7 +157,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     The worker collects garbage before each measurement, which takes half a second where torch is imported.
     """
-    global _begun
+    global _begun, _measures_nothing
+    _measures_nothing = {"slow", "unmeasured"} <= {mark.name for mark in item.iter_markers()}
     if item.path != _begun:
         _begun = item.path
         gc.collect()
@@ -208,6 +236,8 @@ def perfdash(
     warm: it measures in a worker that is warm (tests/warm_workers.py), where how one starts is not the point.
     quickly: there, too, and it samples a few times only.
     """
+    if _measures_nothing and arguments[:1] in MEASURING:
+        raise RuntimeError("A slow test of this folder measures beside others: see UNMEASURED")
     # The shared compiler cache is that of the tests, not the user's: pytest_configure() makes it.
     variables = {
         key: value

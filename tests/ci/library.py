@@ -71,7 +71,7 @@ class Mixer(torch.nn.Module):
 
 @torch.compiler.disable
 def wait(steps):
-    time.sleep(steps * 0.002)
+    time.sleep(steps * 0.001)
 """
 _MODELS = """
 import torch

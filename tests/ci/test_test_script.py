@@ -72,9 +72,10 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     servers, quick, slow, machine = calls
     assert servers.endswith(SERVERS)
     assert f"not cuda and not slow --ignore {SERVERS}" in quick
-    assert "slow and not machine and not cuda -n auto --own-core" in slow
+    assert "slow and not machine and not unmeasured and not cuda -n auto --own-core" in slow
     assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
-    assert machine.endswith("machine and not cuda tests/test_c.py")
+    assert "(machine or slow and unmeasured) and not cuda -n 2" in machine
+    assert machine.endswith("tests/test_b.py tests/test_c.py")
 
 
 def test_quick_and_words_run_once(script):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 MODELS = Path(__file__).with_name("confirmed.py")
 # Far apart: three pairs must tell them apart on a machine that is busy with other tests too.
-FAST_MS, SLOW_MS = 5.0, 15.0
+FAST_MS, SLOW_MS = 3.0, 9.0
 
 
 def interpreter(folder: Path, milliseconds: float) -> str:
