@@ -121,8 +121,8 @@ def consequences(evidence: AlertEvidence) -> list[str]:
         lines.append(decided)
     if like := alert.details.get("like_invalid"):
         lines.append(
-            f"the same change as alert {like}, which was called invalid: if its level never went back, accept "
-            f"it with `perfdash regressions {alert.id} --baseline-from RUN`"
+            f"the same change as alert {like}, which was called invalid: if its level never went back, "
+            f"accept it with `perfdash regressions {alert.id} --baseline-from RUN`"
         )
     return [*lines, *culprits(alert)]
 

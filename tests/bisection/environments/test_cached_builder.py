@@ -165,7 +165,7 @@ def test_no_file_of_a_failed_build_holds_a_password(tmp_path, repo, monkeypatch,
     monkeypatch.setenv("PIP_INDEX_URL", "https://ann:s3cretpw@index.example/simple")
     (tmp_path / "fails.toml").write_text(
         f'name = "fails"\nkind = "commits"\n[build]\ncommand = \'echo "$PIP_INDEX_URL"; {fails}\'\n'
-        "time_limit_s = 5\n"
+        "time_limit_s = 2\n"
     )
     recipe = load_recipe(str(tmp_path / "fails.toml"))
     where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
