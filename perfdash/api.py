@@ -400,7 +400,7 @@ class History:
 
         with open_store(self.address, create=False) as store:
             judge_new(store, rules=judging_rules(), warn=_warn)
-            alerts = open_alerts(store, everything=everything, worse=worse, run=None)
+            alerts = open_alerts(store, everything=everything, worse=worse)
         frame = pd.json_normalize([to_plain(alert) for alert in alerts])
         return frame.reindex(columns=list(dict.fromkeys([*ALERT_COLUMNS, *frame.columns])))
 

@@ -143,7 +143,12 @@ def regressions(
             return
         from perfdash.report.alert_text import alert_list, open_alerts, to_plain
 
-        alerts = open_alerts(store, everything=all_, worse=worse, run=run)
+        of_run = None
+        if run is not None:
+            from perfdash.report.gates import alerts_in_run
+
+            of_run = alerts_in_run(store, run, warn if fail_on else lambda text: None)
+        alerts = open_alerts(store, everything=all_, worse=worse, of_run=of_run)
     typer.echo(dumps([to_plain(item) for item in alerts], indent=1) if as_json else alert_list(alerts))
     if junit:
         from perfdash.report.junit import write_alerts

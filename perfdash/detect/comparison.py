@@ -120,7 +120,7 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """One case on both sides, with the statuses of each side's last run of it, or of its pairs.
+    """One case on both sides, with the status of the last run of each side that has one, or of its pairs.
 
     checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
     method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
@@ -323,17 +323,15 @@ def compare(
     for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
         if real and abs(deltas[name].change) >= least_change(name):
             deltas[name] = deltas[name]._replace(significant=True)
-    before, after = _checked_by(old), _checked_by(new)
+    before, after = _statuses(old), _statuses(new)
     compared = []
     for case, was, now, deltas in zip(both, *rows, raw, strict=True):
-        status = (statuses or {}).get(case) or PairedStatus(_word(was[-1]), _word(now[-1]))
-        is_alike = alike(before[case], after[case], "status") or stops_running(*status[:2])
+        (old_word, old_method), (new_word, new_method) = before[case], after[case]
+        status = (statuses or {}).get(case) or PairedStatus(old_word, new_word)
+        can_compare = alike(old_method, new_method, "status") or stops_running(*status[:2])
+        is_alike = can_compare and status.comparable
         disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
-        compared.append(
-            ComparedCase(
-                case, *status[:2], deltas, is_alike and status.comparable, disturbed, status.unsteady
-            )
-        )
+        compared.append(ComparedCase(case, *status[:2], deltas, is_alike, disturbed, status.unsteady))
     counted = [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)]
     texts = [text for side in (old, new) for one in side.runs for text in changes(one.run.method, method)]
     has_own = any(map(has_own_threads, both))
@@ -436,9 +434,11 @@ def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int])
     return replace(row, values=values)
 
 
-def _checked_by(side: ComparedRuns) -> dict[Case, Mapping[str, int]]:
-    """The method of the last run of each case."""
-    return {row.case: imported.run.method for imported in side.runs for row in imported.rows}
+def _statuses(side: ComparedRuns) -> dict[Case, tuple[str, Mapping[str, int]]]:
+    """The last status of each case that describes it, else its last one, with the method of that run."""
+    rows = [(row, imported.run.method) for imported in side.runs for row in imported.rows]
+    rows.sort(key=lambda item: item[0].status not in NO_STATUS)  # stable: runs stay in their order
+    return {row.case: (_word(row), method) for row, method in rows}
 
 
 def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:

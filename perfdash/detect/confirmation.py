@@ -186,21 +186,39 @@ def alert_after(
         if alert.series == (finding.kind, finding.case_id, finding.metric)
         and alert.direction == finding.direction
         and alert.state in SHOWN
+        and _may_be_of(alert, finding, panel)
     ]
     if decision == STANDS:
-        alert = confirmed(same[0], at) if same else new_alert(finding, panel, at, CONFIRMED)
+        alert = confirmed(same[-1], at) if same else new_alert(finding, panel, at, CONFIRMED)
         return replace(
             alert, details={**alert.details, **_remeasured(numbers)}
         ), "confirmed by a re-measurement"
-    if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
-        alert, tonight = dismissed(same[0], at), panel.runs[-1]
-        first = {same[0].bad_run_id, panel.runs[finding.bad].id}
+    if decision == DISMISSED and same and same[-1].state in (SUSPECTED, NEW):
+        alert, tonight = dismissed(same[-1], at), panel.runs[-1]
+        first = {same[-1].bad_run_id, panel.runs[finding.bad].id}
         since = min(run.started for run in panel.runs if run.id in first)
         details = {**alert.details, "refuted": {"since": since, "night": tonight.started}}
         if alert.state != FIXED:  # otherwise it is as it was before its change seemed to return
             details |= _remeasured(numbers)
         return replace(alert, details=details), "dismissed by a re-measurement"
     return None
+
+
+def _may_be_of(alert: Alert, finding: Finding, panel: Panel) -> bool:
+    """Whether an open alert of a finding's series and direction may be of the same change.
+
+    Of a metric several may be open: a confirmed step that the nights before the finding have is another
+    change, and so is one that began after the panel's last night.
+    """
+    if finding.kind != "metric":
+        return True
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    bad, tonight = places.get(alert.bad_run_id or -1), panel.runs[-1]
+    if alert.state not in (SUSPECTED, NEW):
+        return bad is not None and (finding.good is None or bad > finding.good)
+    level_night = str(alert.details.get("level_night", ""))
+    begins_later = alert.good_run_id == tonight.id or level_night > tonight.started
+    return bad is not None or not begins_later
 
 
 def _remeasured(numbers: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from perfdash.history.alert_store import (
     AlertEvent,
     load,
 )
-from perfdash.history.queries import RunLine, find_run
+from perfdash.history.queries import RunLine
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case, variation
@@ -37,19 +37,20 @@ _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
 
 def open_alerts(
-    store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
+    store: Store, *, everything: bool = False, worse: bool = False, of_run: Sequence[Alert] | None = None
 ) -> list[AlertEvidence]:
     """The open alerts with their evidence, then the suspected ones; regressions first, the largest first.
 
-    everything: closed ones too; worse: regressions only; run: those that a run shows or began.
+    everything: closed ones too; worse: regressions only; of_run: select from these (gates.alerts_in_run).
     """
     with store.read() as connection:
-        alerts = load(connection, states=STATES if everything else SHOWN)
+        states = STATES if everything else SHOWN
+        if of_run is None:
+            alerts = load(connection, states=states)
+        else:
+            alerts = [alert for alert in of_run if alert.state in states]
         if worse:
             alerts = [alert for alert in alerts if alert.direction > 0]
-        if run is not None:
-            run_id = find_run(connection, run).id
-            alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
         return by_urgency(gather_in_causes(connection, alerts))
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import sqlalchemy as sa
+
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import PerfdashError, UsageError
-from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN
+from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, STATES, Alert, load
+from perfdash.history.queries import RunLine, find_run, read_run
 from perfdash.history.results import Imported, from_run
-from perfdash.history.store import check_writable, open_store
+from perfdash.history.store import Store, check_writable, open_store
 from perfdash.records import PASSING, Result, RunInfo, Status
 from perfdash.report import junit
 from perfdash.report.alert_text import by_urgency, model_of, what
@@ -76,13 +79,30 @@ def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[Aler
             run = line_of(connection, imported)
             if run is None:
                 raise UsageError(f"{_REGRESSION}: the history {store.shown} has no run {name!r}")
-            night = of_history(connection, imported)
-            if unchecked := night.untold or night.caution:
-                warn(f"{_REGRESSION}: not checked: {unchecked}")
-            if night.untold:  # the report shows no alerts of it either
-                return []
-            alerts = [alert for alert in alerts_of_night(connection, run, imported) if alert.state in SHOWN]
+            of_night = _of_night(connection, run, imported, warn)
+            alerts = [alert for alert in of_night if alert.state in SHOWN]
             return by_urgency(gather_in_causes(connection, alerts))
+
+
+def alerts_in_run(store: Store, name: str, warn: Warn) -> list[Alert]:
+    """The alerts, in any state, that were open on a run's night, or that it began or was the last to show.
+
+    `name`: as in find_run, which raises UsageError.
+    """
+    with store.read() as connection:
+        run = find_run(connection, name)
+        alerts = load(connection, testbed_id=run.testbed_id, states=STATES)
+        of_run = [alert for alert in alerts if run.id in (alert.bad_run_id, alert.seen_run_id)]
+        of_night = _of_night(connection, run, read_run(connection, run), warn)
+        return list({alert.id: alert for alert in (*of_run, *of_night)}.values())
+
+
+def _of_night(connection: sa.Connection, run: RunLine, imported: Imported, warn: Warn) -> Sequence[Alert]:
+    """The alerts that the report of a run's night has; says through `warn` what was not judged."""
+    night = of_history(connection, imported)
+    if unchecked := night.untold or night.caution:
+        warn(f"{_REGRESSION}: not checked: {unchecked}")
+    return [] if night.untold else alerts_of_night(connection, run, imported)
 
 
 def result_gate(results: Sequence[Result], fail_on: Sequence[str], warn: Warn) -> int:

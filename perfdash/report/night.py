@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
+from perfdash.detect.alert_states import as_fixed
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.findings import has_several_machines
 from perfdash.detect.heartbeat import nightlies_of, problems_before
@@ -490,7 +491,7 @@ def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported)
     alerts = alert_store.load(connection, testbed_id=run.testbed_id, states=states)
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     standing = []
-    for alert in alerts:
+    for alert in (_as_on(alert, tonight, place) for alert in alerts):
         bad = place.get(alert.bad_run_id or -1)
         fixed_run = alert.details.get("fixed_run_id") if alert.state == FIXED else None
         last = place.get(fixed_run or alert.seen_run_id or -1)
@@ -505,3 +506,17 @@ def alerts_of_night(connection: sa.Connection, run: RunLine, imported: Imported)
     exact = [alert for alert in standing if alert.kind in WITHOUT_NOISE and not _is_fixed_by(alert, run)]
     results = panel(connection, [run], JUDGED_COUNTS, [alert.case_id or 0 for alert in exact])
     return [alert for alert in standing if alert not in exact or shown(alert, results) != BACK]
+
+
+def _as_on(alert: Alert, night: tuple[str, int], places: Mapping[int, tuple[str, int]]) -> Alert:
+    """An alert as on a night before its change returned, if it was open or fixed on it; else as it is.
+
+    `places`: of the testbed's runs, by id, as `night` is one.
+    """
+    for number in range(len(alert.details.get("fixed_states", []))):
+        earlier = as_fixed(alert, number)
+        fixed_run = earlier.details.get("fixed_run_id")
+        bad, fixed = places.get(earlier.bad_run_id or -1), places.get(fixed_run or -1)
+        if fixed is not None and fixed >= night and (bad is None or bad <= night):
+            return replace(earlier, state=FIXED, seen_run_id=fixed_run)
+    return alert

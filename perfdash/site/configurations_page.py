@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from perfdash.detect.nights import other_machine
 from perfdash.history.pass_rates_and_means import is_compiled, is_counted
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
@@ -55,7 +56,7 @@ class ModelCell:
 
     `badge`: of a cell that differs from the baseline, by another outcome or a latency ratio beyond both
     intervals: better, worse, or info where both fail. Empty for others. `day`: of a night that is not the
-    newest, where the column does not name it.
+    newest, where the column does not name it. `machines`: both, where the baseline is of another one.
     """
 
     row: Row
@@ -63,6 +64,7 @@ class ModelCell:
     ratio: float | None
     badge: str
     day: str
+    machines: str
 
     @property
     def word(self) -> str:
@@ -85,6 +87,11 @@ class ModelLine:
         return sum(cell is not None and bool(cell.badge) for cell in self.cells)
 
     @property
+    def is_uncertain(self) -> bool:
+        """Whether no cell is marked, and other machines than the first column's measured some."""
+        return not self.differing and any(cell is not None and bool(cell.machines) for cell in self.cells)
+
+    @property
     def other_outcomes(self) -> int:
         """Under how many configurations it ends in another way than under the first."""
         return sum(cell is not None and bool(cell.badge) and cell.ratio is None for cell in self.cells)
@@ -100,8 +107,9 @@ class ModelLine:
 class ModelsTable:
     """Settings of one device, scenario and number of threads; `lines`: the models on which they differ.
 
-    The first column is what the others are compared with. `same`: models without difference; `not_compared`:
-    models that are not in the first column.
+    The first column is what the others are compared with. `same`: models without difference; `uncertain`:
+    models that are not marked and that several machines measured; `not_compared`: those that are not in the
+    first column.
     """
 
     title: str
@@ -109,6 +117,7 @@ class ModelsTable:
     lines: list[ModelLine]
     left_out: int
     same: int
+    uncertain: int
     not_compared: int
 
 
@@ -210,10 +219,11 @@ def _table(
     ]
     compared = [line for line in lines if sum(cell is not None for cell in line.cells) > 1]
     different = [line for line in compared if line.differing]
+    uncertain = sum(line.is_uncertain for line in compared)
     different.sort(key=lambda line: (-line.other_outcomes, -line.spread, line.model))
     return ModelsTable(
-        title, columns, different[:MOST], max(0, len(different) - MOST), len(compared) - len(different),
-        len(models) - len(lines),
+        title, columns, different[:MOST], max(0, len(different) - MOST),
+        len(compared) - len(different) - uncertain, uncertain, len(models) - len(lines),
     )  # fmt: skip
 
 
@@ -232,7 +242,8 @@ def _line(
             continue
         page = model_page(bed.digest, one.row.case)
         day = "" if one.day in (newest, column.day) else one.day
-        cells.append(ModelCell(one.row, page, _ratio(one, baseline), _badge(one, baseline), day))
+        machines = other_machine(baseline.run, one.run)
+        cells.append(ModelCell(one.row, page, _ratio(one, baseline), _badge(one, baseline), day, machines))
     return ModelLine(*model, cells)
 
 
@@ -240,9 +251,12 @@ def _ratio(one: MeasuredRow, baseline: MeasuredRow) -> float | None:
     """The latency of a row over the baseline's, where both were measured of what was compiled.
 
     By speedups where eager is the same on both sides: then what disturbed one case slowed its eager, too.
+    Latencies of two machines are not compared.
     """
     name = _compared(one, baseline)
     if not (is_counted(one.row) and is_counted(baseline.row)) or not _alike(one, baseline, name):
+        return None
+    if name != "speedup" and other_machine(baseline.run, one.run):
         return None
     mine, other = (of.row.values.get(name, 0.0) for of in (one, baseline))
     if not (mine > 0 and other > 0):
@@ -283,9 +297,12 @@ def _outcome(row: Row) -> str:
 
 
 def _apart(one: MeasuredRow, baseline: MeasuredRow) -> bool:
-    """Whether the intervals of what is compared have nothing in common; without intervals nobody can say."""
+    """Whether the intervals of what is compared have nothing in common.
+
+    False without intervals, and of two machines, which may differ without any change.
+    """
     name = _compared(one, baseline)
-    if _ratio(one, baseline) is None:
+    if _ratio(one, baseline) is None or other_machine(baseline.run, one.run):
         return False
     ends = [of.row.values.get(f"{name}_{end}") for of in (one, baseline) for end in ("low", "high")]
     if any(end is None for end in ends):

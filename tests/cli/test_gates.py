@@ -199,3 +199,29 @@ def test_the_history_gets_no_run_that_strict_refuses(tmp_path, noise, taken):
     assert code == (0 if taken else 3)
     assert (tmp_path / "history.db").exists() is taken
     assert taken or "not put into the history: --strict" in messages[0]
+
+
+def test_regressions_of_a_night_between_the_first_and_the_last_of_an_alert_fail_the_check(called, tmp_path):
+    def statuses(night, model):
+        return "crash" if model == "model01" and night >= 3 else "pass"
+
+    nights = farm(7, models=3, statuses=statuses)
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, nights)
+    by_night = [
+        called("regressions", "--db", "h.db", "--run", night.run.name, "--fail-on", "regression")
+        for night in (*nights[2:5], nights[6])
+    ]
+    assert [listed.code for listed in by_night] == [0, 1, 1, 1]
+    assert all("model01" in listed.out for listed in by_night[1:])
+    assert by_night[0].out == "No alerts\n"
+
+
+def test_regressions_of_a_run_that_no_night_was_judged_by_says_so(called, tmp_path):
+    nights = farm(6, models=6, statuses=lambda night, model: "crash" if night >= 3 else "pass")
+    few = replace(nights[-1], rows=nights[-1].rows[:1])
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, [*nights[:-1], few])
+    listed = called("regressions", "--db", "h.db", "--run", few.run.name, "--fail-on", "regression")
+    assert (listed.code, listed.out) == (0, "No alerts\n")
+    assert "not checked: it has too few of the cases of the runs before it" in listed.err

@@ -10,6 +10,7 @@ from perfdash.detect.comparison import ComparedRuns, PastNoise, compare, refuse_
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
+from perfdash.methods import CURRENT
 from tests.detect.simulated import farm, slower
 from tests.effort import trials
 from tests.history.made import case, row, run
@@ -221,6 +222,28 @@ def test_noise_that_is_not_gaussian_stays_silent_too(kind, nights):
         comparison = compare(side(*runs[: nights[0]]), side(*runs[nights[0] :]))
         spoken += any(compared_case.changed for compared_case in comparison.both)
     assert spoken <= 3
+
+
+@pytest.mark.parametrize("nothing", ["not_tonight", "infra_error", "skipped"])
+def test_a_last_night_that_says_nothing_of_a_case_leaves_it_the_status_of_the_night_before(nothing):
+    def compared(old, new):
+        nights = [run(f"2026-11-{day:02}", [row("a", status)]) for day, status in enumerate((*old, *new), 1)]
+        return compare(side(*nights[: len(old)]), side(*nights[len(old) :])).both[0]
+
+    broken = compared(["pass"] * 3, ["fail_accuracy", "fail_accuracy", nothing])
+    assert (broken.old_status, broken.new_status) == ("pass", "fail_accuracy")
+    assert broken.regressed
+    assert not compared(["pass"] * 3, ["pass", "pass", nothing]).changed
+    assert not compared(["pass", "pass", nothing], ["pass"]).changed
+    assert compared(["pass"], [nothing]).new_status == nothing
+
+
+def test_statuses_are_compared_where_the_night_that_has_one_checked_alike():
+    """The last night of the old side checked by the newer method, but did not measure the case."""
+    older, newer = {**CURRENT, "accuracy": 1}, dict(CURRENT)
+    old = run("2026-11-01", [row("a")], method=older), run("2026-11-02", [row("a", "skipped")], method=newer)
+    (compared,) = compare(side(*old), side(run("2026-11-03", [row("a", "fail_accuracy")], method=newer))).both
+    assert not compared.checked_alike
 
 
 def test_what_the_status_says():

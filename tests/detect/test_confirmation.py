@@ -237,3 +237,37 @@ def test_what_becomes_of_alerts(night):
     assert alert_after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, (
         "nights have confirmed it"
     )
+
+
+def test_of_several_open_alerts_of_a_series_the_one_of_the_finding_gets_the_result(night):
+    """A model that has been slower since the eleventh night takes a further step on the last one."""
+    _, judged, _ = night
+    finding = next(f for f in judged.findings if f.metric == "backend_ms" and (f.change or 0) > 0.1)
+    seen = {"pairs": 8, "ratio": 1.15, "low": 1.1, "high": 1.2}
+
+    def after(decision, *alerts):
+        return alert_after(finding, decision, seen, alerts, judged.panel, "now")
+
+    tonight = replace(new_alert(finding, judged.panel, "then"), id=7, state=kept.SUSPECTED)
+    runs = judged.panel.runs
+    older = replace(
+        tonight, id=5, state=kept.ACKNOWLEDGED, good_run_id=runs[9].id, bad_run_id=runs[10].id,
+        details={"level_night": runs[9].started},
+    )  # fmt: skip
+    confirmed, _ = after(STANDS, older, tonight)
+    assert (confirmed.id, confirmed.state, confirmed.details["remeasured"]) == (7, kept.CONFIRMED, seen)
+    gone, _ = after(DISMISSED, older, tonight)
+    assert (gone.id, gone.state) == (7, kept.DISMISSED)
+    fresh, _ = after(STANDS, older)
+    assert (fresh.id, fresh.state, fresh.bad_run_id) == (None, kept.CONFIRMED, runs[finding.bad].id)
+    pruned = replace(older, good_run_id=None, bad_run_id=None)
+    assert after(STANDS, pruned)[0].id is None
+
+    # What later nights suspect of the series is another change than that of the night that is measured again.
+    for good, level_night in ((runs[-1].id, runs[-1].started), (1000, "2026-03-01T01:00:00Z")):
+        later = replace(tonight, good_run_id=good, bad_run_id=1001, details={"level_night": level_night})
+        assert after(DISMISSED, later) is None
+        assert after(STANDS, later)[0].id is None
+    # One that has been suspected since before the panel is decided by re-measurement only.
+    long_ago = replace(tonight, good_run_id=None, bad_run_id=None, details={"level_night": "2025-01-01"})
+    assert after(DISMISSED, long_ago)[0].state == kept.DISMISSED

@@ -864,3 +864,24 @@ def test_the_headline_counts_what_the_machine_lost(tmp_path):
         "1 case failed because of the machine, nothing changed",
         "Nothing was measured: 3 cases failed because of the machine",
     ]
+
+
+def test_the_reports_of_the_nights_before_a_change_returned_stay_as_they_were(tmp_path):
+    def statuses(night, model):
+        return "crash" if model == "model02" and night in (2, 3, 5, 6, 8) else "pass"
+
+    nights = farm(9, 3, statuses=statuses)
+    new, held, fixed = ("1 new failure", (1, 1)), ("1 failing (none new)", (1, 1)), ("1 fixed", (0, 0))
+    with made_store(tmp_path / "h.db") as store:
+
+        def told(places):
+            with store.read() as connection:
+                reports = [of_history(connection, nights[place]) for place in places]
+            return [(headline(night), checked(night)) for night in reports]
+
+        take_in(store, nights[:5])
+        judge_new(store)
+        assert told(range(2, 5)) == [new, held, fixed]
+        take_in(store, nights[5:])
+        judge_new(store)
+        assert told(range(2, 9)) == [new, held, fixed, new, held, fixed, new]

@@ -197,3 +197,38 @@ def test_a_configuration_that_was_dynamic_before_keeps_its_own_suite_page(tmp_pa
     assert "<dd>2.000x" in live
     tiles = re.findall(r'<li><a class="k" href="([^"]+)">(.*?)</a>', (folder / "index.html").read_text())
     assert len({href for href, _ in tiles}) == len({words for _, words in tiles}) == 2
+
+
+def test_numbers_of_two_machines_are_not_marked(tmp_path):
+    """One machine measures the first column, another one of its class, 5 % slower, the others."""
+    amp = {**FREEZING, "dtype": "amp", "amp_dtype": "bfloat16"}
+
+    def numbers(level, model, status="pass", **way):
+        ends = {"backend_ms_low": level * 0.995, "backend_ms_high": level * 1.005}
+        speedup = {"speedup": 1.3, "speedup_low": 1.29, "speedup_high": 1.31}
+        speedup |= {"speedup": 1.2, "speedup_low": 1.19, "speedup_high": 1.21} if way else {}
+        return result(Case("timm", model, **way), level, status=status, **ends, **speedup)
+
+    here = run(str(FIRST), [numbers(10.0, "resnet18"), numbers(10.0, "broken")], host="bench-1")
+    others = [
+        numbers(10.5, model, **way) for model in ("resnet18", "broken") for way in (amp, FREEZING)
+        if (model, way) != ("broken", amp)
+    ]  # fmt: skip
+    there = run(
+        str(FIRST), [*others, numbers(10.0, "broken", "crash", **amp)],
+        host="bench-2", name="there", started=f"{FIRST}T02:00:00Z",
+    )  # fmt: skip
+    page = page_of(tmp_path, here, there)
+    ((columns, by_model),) = tables(page)
+    assert set(by_model) == {"broken"}, "no number of resnet18 is certain"
+    cells = dict(zip(columns, by_model["broken"].split("<td")[2:], strict=True))
+    (crashed,) = (cell for name, cell in cells.items() if "amp" in name)
+    (freezing,) = (cell for name, cell in cells.items() if "float32" in name and "freezing" in name)
+    assert 'badge worse">crash<' in crashed
+    assert "badge" not in freezing
+    assert "+8.3%" in freezing
+    assert freezing.count("on another machine: bench-1 | bench-2") == 1
+    text = Page(page).text
+    assert "1 was measured on several machines, which may differ without any change." in text
+    assert "do not differ" not in text
+    assert "does not differ" not in text
