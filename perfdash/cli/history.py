@@ -113,10 +113,12 @@ def import_(
 
 
 def _outcome_word(outcome: str) -> str:
-    """The outcome of storing a run as JSON has it: imported, replaced, known or left_out."""
+    """The outcome of storing a run, or a count of alerts, as JSON has it."""
     from perfdash.history.ingest import OLDER
+    from perfdash.history.maintenance import COPIED, NOT_COPIED
 
-    return "left_out" if outcome == OLDER else outcome
+    words = {OLDER: "left_out", COPIED: "alerts", NOT_COPIED: "alerts_not_copied"}
+    return words.get(outcome, outcome)
 
 
 def _checked(since: str | None, until: str | None) -> tuple[str | None, str | None]:
@@ -292,7 +294,8 @@ def merge(
 ) -> None:
     """Copy all runs of another history into this one.
 
-    A run that both have is replaced only if the other history has more results of it."""
+    A run that both have is replaced only if the other history has more results of it. Alerts and decisions
+    about them are copied into a history in which nothing was judged yet."""
     from perfdash.history import maintenance
     from perfdash.history.store import open_store
     from perfdash.settings import refuse_password
@@ -301,7 +304,15 @@ def merge(
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
         counts = maintenance.merge(target, source)
     plain = {_outcome_word(outcome): count for outcome, count in counts.items()}
-    print_result(plain, ", ".join(f"{count} {outcome}" for outcome, count in counts.items()), as_json)
+    text = ", ".join(
+        f"{count} {outcome}" for outcome, count in counts.items() if outcome != maintenance.NOT_COPIED
+    )
+    if count := counts[maintenance.NOT_COPIED]:
+        text += (
+            f"\nNot copied: {count} alert{'s' * (count != 1)} of the other history, because runs were judged "
+            "here before. A change that began before the latest 30 days may raise no alert here"
+        )
+    print_result(plain, text, as_json)
 
 
 OneRun = Annotated[

@@ -204,14 +204,15 @@ def _nights_of_undated(
 ) -> dict[int | None, int]:
     """The days from the first run to the last with each alert that is not dated, by the alert's number.
 
-    Those that measured its case; of a host or a case that vanished, all days of its testbed. `runs`: those of
-    the alerts, by their ids.
+    Those that measured its case; of a host or a case that vanished, all days of its testbed. Of an alert
+    whose first run was pruned, those that are left. `runs`: those of the alerts, by their ids.
     """
     ranges: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         bad, seen = runs.get(alert.bad_run_id or -1), runs.get(alert.seen_run_id or -1)
-        if bad and seen and not _is_dated(alert):
-            ranges.setdefault((alert.testbed_id, bad.started, seen.started), []).append(alert)
+        if seen and (bad is None or not _is_dated(alert)):
+            first = bad.started if bad else ""
+            ranges.setdefault((alert.testbed_id, first, seen.started), []).append(alert)
     table, results = schema.runs, schema.results
     days = sa.func.count(sa.func.substr(table.c.started, 1, 10).distinct())
     nights: dict[int | None, int] = {}

@@ -1,18 +1,14 @@
-"""Compare two sets of runs over their common cases, with the certainty of each change.
-
-Pure, except `noise_before`, which reads earlier nights from the history.
-"""
+"""Compare two sets of runs over their common cases, with the certainty of each change. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 from scipy import special
 
@@ -24,42 +20,30 @@ from perfdash.detect.findings import (
     OTHER,
     WORSE,
     is_pass,
-    metric_logs,
     stops_running,
 )
+from perfdash.detect.nights import other_machines
 from perfdash.errors import UsageError
 from perfdash.history.pass_rates_and_means import (
     gave_up,
     is_compiled,
     is_disturbed,
     nothing_captured,
-    setting_of,
 )
-from perfdash.history.queries import (
-    OF_ITS_NIGHT,
-    Panel,
-    RunLine,
-    cases_by_id,
-    list_runs,
-    of_method,
-    panel,
-    testbed_of,
-)
+from perfdash.history.queries import OF_ITS_NIGHT
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes, has_own_threads
 from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import PASSING, Case, Status
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
-from perfdash.stats.noise_level import SEVERAL, levels_and_noise, noise_level
+from perfdash.stats.noise_level import SEVERAL, levels_and_noise
 
-ReadPanel = Callable[[sa.Connection, Sequence[RunLine], Sequence[str]], Panel]
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
 # From this version of the method on, an interval of a speedup covers the true value: half its width is 1.96
 # deviations of one run (stats.speedup). Before, it covered what another run would report: sqrt(2) times that.
 _COVERS_TRUTH = 3
-_PAST_NIGHTS = 20
-_FEWEST_NIGHTS = 5  # with a case, before its past noise is used
+FEWEST_NIGHTS = 5  # with a case, before its past noise is used
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
@@ -204,7 +188,8 @@ class Comparison:
     """The comparison of two sides; `both` has significant changes first, then the largest.
 
     methods: the methods that differ between the runs (`latency 1 -> 2`). Only numbers by the method of the
-    newest run are compared.
+    newest run are compared. machines: those of the sides (`on another machine: a | b`), if they have none in
+    common: then only statuses have a verdict, because machines of a class differ.
     """
 
     old: ComparedRuns
@@ -214,6 +199,7 @@ class Comparison:
     only_new: list[Case]
     means: list[Means]
     methods: list[str] = field(default_factory=list)
+    machines: str = ""
 
     @property
     def in_pairs(self) -> bool:
@@ -247,8 +233,10 @@ class Comparison:
         why = (
             "as other programs disturbed every pair of runs"
             if self.in_pairs
+            else f"as they were measured {self.machines}, and machines of a class differ"
+            if self.machines
             else "as they were disturbed or nothing is known of the noise; "
-            f"give {SEVERAL} runs of a side or {_FEWEST_NIGHTS} earlier nights"
+            f"give {SEVERAL} runs of a side or {FEWEST_NIGHTS} earlier nights"
         )
         undecided = sum(any(d.tested and d.undecided for d in case.deltas.values()) for case in self.both)
         sentences = (
@@ -299,16 +287,21 @@ def compare(
     noise: NoiseByCase | None = None,
     paired: Mapping[Case, Mapping[str, Delta]] | None = None,
     statuses: Mapping[Case, PairedStatus] | None = None,
+    *,
+    nameless: bool = False,
 ) -> Comparison:
     """Compare two sides, with `noise` from the history.
 
     Noise is estimated from a side's own runs where there are several. Without either source only speedups are
     tested, by their own intervals. All p values together pass Benjamini and Hochberg's test at _RATE.
     `paired`, `statuses`: of two builds that were measured in turn, whose changes are already decided.
+    `nameless`: host names change every night, and do not tell machines.
     """
     method = new.runs[-1].run.method
     reach = 1.96 if method.get("speedup", 1) >= _COVERS_TRUTH else math.sqrt(2) * 1.96
     sides = [_by_case(side, method) for side in (old, new)]
+    runs = [[imported.run for imported in side.runs] for side in (old, new)]
+    machines = "" if nameless or paired is not None else other_machines(*runs)
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
@@ -317,7 +310,7 @@ def compare(
         logs |= {name: _logs_of_pairs(name, raw) for name in COMPARED}
     for name in COMPARED if paired is None else ():
         for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
-            raw[place][name] = delta
+            raw[place][name] = delta._replace(p=None, reach=None) if machines else delta
     tested = [(deltas, name) for deltas in raw for name, delta in deltas.items() if delta.p is not None]
     is_discovery = discoveries(np.array([deltas[name].p for deltas, name in tested], dtype=float), _RATE)
     for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
@@ -343,45 +336,8 @@ def compare(
         [case for case in sides[1] if case not in sides[0]],
         [means for name, pair in logs.items() if (means := _means(name, pair, np.array(counted, bool)))],
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
+        machines,
     )
-
-
-def noise_before(connection: sa.Connection, runs: Sequence[Imported], read: ReadPanel = panel) -> NoiseByCase:
-    """Estimate the noise of each case from the nights before these runs that measured a setting of theirs.
-
-    A step among those nights counts as noise. Only nights of the last run's method are used. `read`: reads
-    numbers of runs, where they are at hand.
-    """
-    testbed = testbed_of(connection, runs[0].run)
-    if testbed is None:
-        return {}
-    first = min(imported.run.started for imported in runs)
-    before = [
-        line
-        for line in list_runs(
-            connection,
-            testbed_id=testbed,
-            until=first,
-            latest=_PAST_NIGHTS + len(runs),
-            with_excluded=False,
-            settings={setting_of(row) for imported in runs for row in imported.rows},
-        )
-        if line.started < first
-    ][-_PAST_NIGHTS:]
-    if len(before) < _FEWEST_NIGHTS:
-        return {}
-    past = of_method(read(connection, before, COMPARED), runs[-1].run.method)
-    cases = cases_by_id(connection, past.case_ids)
-    noise: dict[str, dict[Case, PastNoise]] = {}
-    for metric in COMPARED:
-        level = noise_level(metric_logs(past, metric), floor=FLOOR)
-        noise[metric] = {
-            cases[past.case_ids[row]]: PastNoise(
-                float(level.sd[row]), float(level.df[row]), level.inflation[row]
-            )
-            for row in np.flatnonzero(level.count >= _FEWEST_NIGHTS).tolist()
-        }
-    return noise
 
 
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:

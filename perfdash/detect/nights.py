@@ -273,8 +273,14 @@ def previous_run(run: RunLine, earlier: Sequence[RunLine]) -> RunLine:
 
 def other_machine(old: RunRow, new: RunRow) -> str:
     """Names the machines of two runs that have none in common; empty otherwise."""
-    apart = set(old.hosts).isdisjoint(new.hosts)
-    return f"on another machine: {old.host} | {new.host}" if apart else ""
+    return other_machines([old], [new])
+
+
+def other_machines(old: Iterable[RunRow], new: Iterable[RunRow]) -> str:
+    """Names the machines of two sides of runs that have none in common; empty otherwise."""
+    sides = [sorted({host for run in runs for host in run.hosts}) for runs in (old, new)]
+    names = " | ".join("+".join(hosts) for hosts in sides)
+    return f"on another machine: {names}" if set(sides[0]).isdisjoint(sides[1]) else ""
 
 
 def how_long(old: RunLine, new: RunLine) -> str:

@@ -98,9 +98,9 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         "state": run.state,
         "origin": run.origin,
         "source": run.source,
-        "host_id": _number_of(connection, schema.hosts, "name", {"name": run.host}),
-        "testbed_id": _number_of(connection, schema.testbeds, "digest", testbed),
-        "environment_id": _number_of(connection, schema.environments, "fingerprint", environment_values(run)),
+        "host_id": number_of(connection, schema.hosts, "name", {"name": run.host}),
+        "testbed_id": number_of(connection, schema.testbeds, "digest", testbed),
+        "environment_id": number_of(connection, schema.environments, "fingerprint", environment_values(run)),
         "command": list(run.command),
         "noise": dict(run.noise),
         "expected": run.expected,
@@ -375,7 +375,7 @@ def _is_of(table: sa.Table, setting: Sequence[Any]) -> sa.ColumnElement[bool]:
 def _ids_of_hosts(connection: sa.Connection, run: RunRow) -> dict[str, int]:
     """The ids of the machines of a run that several measured, by name."""
     names = run.hosts if len(run.hosts) > 1 else []
-    return {name: _number_of(connection, schema.hosts, "name", {"name": name}) for name in names}
+    return {name: number_of(connection, schema.hosts, "name", {"name": name}) for name in names}
 
 
 def _insert_rows(
@@ -459,7 +459,7 @@ def environment_values(run: RunRow) -> dict[str, Any]:
     return {"fingerprint": digest(complete), **values, "commits": run.commits}
 
 
-def _number_of(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
+def number_of(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
     """The id of the row with this value; a new row is inserted."""
     query = sa.select(table.c.id).where(table.c[column] == values[column])
     number = connection.execute(query).scalar()

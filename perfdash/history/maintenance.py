@@ -10,11 +10,13 @@ from sqlalchemy.exc import DBAPIError
 
 from perfdash.errors import MachineError
 from perfdash.history import acts, generated_code, nightlies, schema
+from perfdash.history.alert_copies import copy_alerts, open_series
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, store_run
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, pruned_content
 from perfdash.history.store import Store, brief
 
+COPIED, NOT_COPIED = "alerts copied", "open alerts not copied"
 _RUNS_AT_ONCE = 50
 
 
@@ -87,13 +89,16 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
 
 
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Store every run and nightly of another history; count the runs by outcome.
+    """Store every run and nightly of another history; count the runs by outcome, and the alerts.
 
-    Alerts are not copied: they are judged anew from the runs. Of a run that is new here, what people did with
-    it (excluded, renamed) is copied. A run that is here already keeps its name, also in the nightlies.
+    Into a history without alerts and judged runs the alerts are copied, too. Otherwise they are judged anew
+    from its latest runs, and those that are open there only are counted. Of a run that is new here, what
+    people did with it (excluded, renamed) is copied. A run that is here already keeps its name, also in the
+    nightlies.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     names: dict[str, str] = {}
+    older: set[int] = set()
     with source.read() as connection:
         runs = list_runs(connection)
         for number, run in enumerate(runs, start=1):
@@ -105,12 +110,15 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
                 query = sa.select(schema.runs.c.name).where(schema.runs.c.key == copy.key)
                 names[run.name] = here.execute(query).scalar() or run.name
             counts[outcome] += 1
+            older |= {run.id} if outcome == OLDER else set()
             say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
-    with target.write() as connection:
-        for nightly in heartbeat:
-            runs_here = tuple(names.get(name, name) for name in nightly.runs)
-            nightlies.copy_nightly(connection, replace(nightly, runs=runs_here))
+        with target.write() as here:
+            for nightly in heartbeat:
+                runs_here = tuple(names.get(name, name) for name in nightly.runs)
+                nightlies.copy_nightly(here, replace(nightly, runs=runs_here))
+            counts[COPIED] = copy_alerts(connection, here, older)
+            counts[NOT_COPIED] = len(open_series(connection) - open_series(here))
     return counts
 
 

@@ -29,6 +29,7 @@ def comparison(sides: Comparison) -> str:
         f"Old: {_title(sides.old)}",
         f"New: {_title(sides.new)}",
         f"{len(sides.both)} cases in both",
+        *filter(None, [of_machines(sides)]),
         *_by_different_methods(sides),
         *of_eager(sides),
         *of_builds(sides),
@@ -55,6 +56,12 @@ def comparison(sides: Comparison) -> str:
         if cases:
             parts.append(f"{title}: {', '.join(case.name for case in cases)}")
     return "\n".join(parts)
+
+
+def of_machines(sides: Comparison) -> str:
+    """A line that names the machines of two sides that have none in common; empty otherwise."""
+    why = "Machines of a class differ, so a change may be theirs: only statuses are judged."
+    return f"Measured {sides.machines}. {why}" if sides.machines else ""
 
 
 def _by_different_methods(sides: Comparison) -> list[str]:
@@ -276,6 +283,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
         "untested": sides.untested,
         "eager_moved": None if sides.eager_moved is None else math.exp(sides.eager_moved),
         "methods": list(sides.methods),
+        "machines": sides.machines or None,
     }
 
 
@@ -300,7 +308,7 @@ def to_csv(sides: Comparison) -> str:
     header += [f"{name}_{part}" for name in COMPARED for part in ("old", "new", "ratio", "p", "significant")]
     more_case_columns = ["amp_dtype", "dynamic", "configuration", "settings"]  # last: older files begin alike
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*header, *more_case_columns])
+    writer.writerow([*header, *more_case_columns, "machines"])
     for compared in sides.both:
         row: list[Any] = [getattr(compared.case, column) for column in case_columns]
         row += [compared.old_status, compared.new_status]
@@ -311,5 +319,6 @@ def to_csv(sides: Comparison) -> str:
             else:
                 p = "" if delta.p is None else delta.p
                 row += [delta.old, delta.new, math.exp(delta.change), p, delta.significant]
-        writer.writerow([*row, *(getattr(compared.case, column) for column in more_case_columns)])
+        row += [getattr(compared.case, column) for column in more_case_columns]
+        writer.writerow([*row, sides.machines])
     return file.getvalue()

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perfdash.detect.comparison import (
-    ComparedRuns,
-    Comparison,
-    NoiseByCase,
-    compare,
-    noise_before,
-    refuse_overlap,
-    refuse_unlike,
-)
+from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.detect.nights import other_machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
@@ -177,8 +170,8 @@ class RunLookup:
         refuse_unlike(*sides)
         refuse_overlap(*sides)
         old_folder, new_folder = self.folder(old), self.folder(new)
-        paired = changes_between(old_folder, new_folder) if old_folder and new_folder else {}
-        return compare(sides[0], sides[1], **(paired or {"noise": self._noise(sides)}))
+        paired = changes_between(old_folder, new_folder) if old_folder and new_folder else None
+        return compare(sides[0], sides[1], **paired) if paired else self._compared(sides[0], sides[1])
 
     def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
         """The nightly means of the run's suites up to it, or why there are none."""
@@ -226,13 +219,13 @@ class RunLookup:
                 )
             return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))
 
-    def _noise(self, sides: Sequence[ComparedRuns]) -> NoiseByCase:
-        """The noise of each case from the history; empty without one."""
+    def _compared(self, old: ComparedRuns, new: ComparedRuns) -> Comparison:
+        """Compare two sides that were measured apart, by the history if there is one."""
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                return noise_before(connection, [imported for side in sides for imported in side.runs])
+                return compare_in_history(connection, old, new)
         except NoHistory:
-            return {}
+            pass
         except MachineError as error:
             self._warn(f"Compared without what the history knows of the noise: {error}")
-            return {}
+        return compare(old, new)

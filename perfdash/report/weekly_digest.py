@@ -50,13 +50,14 @@ def weekly_digest(
     causes = [cause for cause in causes if not cause.acknowledged]
     born = {alert.id or 0: int(alert.details.get("born_run_id") or -1) for alert in is_open}
     reported_at = _shown_at(connection, born, times)
-    came = [cause for cause in causes if _came_since(cause, since, reported_at)]
+    opened = {alert.id or 0: alert.opened for alert in is_open}
+    came = [cause for cause in causes if _came_since(cause, since, reported_at, opened)]
     older = [cause for cause in causes if cause not in came]
-    older.sort(key=lambda cause: cause.bad.started if cause.bad else "")
+    older.sort(key=lambda cause: _began(cause, opened))
     fixed = _fixed(connection, times)
     lines = _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
-    lines += _section("Open for longer", [_aged(cause, today, owners) for cause in older])
+    lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
     lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules))
     cases = sum(len(cause.members) for cause in fixed)
     title = f"{days} days to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
@@ -93,11 +94,17 @@ def _shown_at(
     return shown
 
 
-def _came_since(cause: ReportedCause, since: str, reported_at: Mapping[int, str]) -> bool:
+def _came_since(
+    cause: ReportedCause, since: str, reported_at: Mapping[int, str], opened: Mapping[int, str]
+) -> bool:
     """Whether no run before `since` showed a cause; by the date of its change where that run was pruned."""
     times = [reported_at[number] for member in cause.members if (number := member.alert or 0) in reported_at]
-    times = times or ([cause.bad.started] if cause.bad else [])
-    return not times or min(times) >= since
+    return min(times or [_began(cause, opened)]) >= since
+
+
+def _began(cause: ReportedCause, opened: Mapping[int, str]) -> str:
+    """When a cause began; where its first run was pruned, when its first alert was opened."""
+    return cause.bad.started if cause.bad else min(opened[member.alert or 0] for member in cause.members)
 
 
 def _fixed(connection: sa.Connection, times: tuple[str, str, str]) -> list[ReportedCause]:
@@ -141,8 +148,8 @@ def _with_owners(cause: ReportedCause, owners: Owners) -> str:
     return cause_line(cause) + (f" [{', '.join(names)}]" if names else "")
 
 
-def _aged(cause: ReportedCause, today: date, owners: Owners) -> str:
-    age = (today - date.fromisoformat(cause.bad.started[:10])).days if cause.bad else 0
+def _aged(cause: ReportedCause, today: date, owners: Owners, opened: Mapping[int, str]) -> str:
+    age = (today - date.fromisoformat(_began(cause, opened)[:10])).days
     return f"{age} days: {_with_owners(cause, owners)}"
 
 

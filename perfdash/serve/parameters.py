@@ -13,14 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from perfdash.detect.comparison import (
-    ComparedRuns,
-    Comparison,
-    compare,
-    noise_before,
-    refuse_overlap,
-    refuse_unlike,
-)
+from perfdash.detect.comparison import ComparedRuns, Comparison, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.errors import UsageError
 from perfdash.history.queries import RunLine, read_run, select
 
@@ -129,8 +123,7 @@ def compared(connection: sa.Connection, old: str, new: str, host_class: str | No
     sides = [_compared_runs(connection, word, host_class) for word in (old, new)]
     refuse_unlike(*sides)
     refuse_overlap(*sides)
-    noise = noise_before(connection, [imported for side in sides for imported in side.runs])
-    return compare(sides[0], sides[1], noise)
+    return compare_in_history(connection, sides[0], sides[1])
 
 
 def _compared_runs(connection: sa.Connection, word: str, host_class: str | None) -> ComparedRuns:

@@ -243,3 +243,4 @@ class ComparisonAnswer(AnswerPage):
     untested: str | None
     eager_moved: float | None
     methods: list[str]
+    machines: str | None

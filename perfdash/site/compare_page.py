@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import ComparedRuns, Comparison, ReadPanel, compare, noise_before
-from perfdash.detect.nights import case_counts, earlier_nights, latest_days, other_machine
+from perfdash.detect.comparison import ComparedRuns, Comparison
+from perfdash.detect.comparison_in_history import ReadPanel, compare_in_history
+from perfdash.detect.nights import case_counts, earlier_nights, latest_days
 from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.queries import RunLine, panel, read_run
@@ -47,11 +48,6 @@ class Pair:
     comparison: Comparison
     changes: list[RunChange]
     words: tuple[str, str]
-
-    @property
-    def machines(self) -> str:
-        """Both machines where the two nights were not measured on one; empty otherwise."""
-        return other_machine(self.old, self.new)
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine], read: ReadPanel = 
         new = ComparedRuns(last.name, (read_run(connection, last),))
         for title, anchor, line in earlier:
             old = ComparedRuns(line.name, (read_run(connection, line),))
-            noise = noise_before(connection, [old.runs[0], new.runs[0]], read)  # as `perfdash compare`
-            compared = compare(old, new, noise)
+            compared = compare_in_history(connection, old, new, read)  # as `perfdash compare`
             changes = ordered(of_comparison(compared))
             name = f"{anchor}-{place + 1}" if place else anchor
             words = words_for(connection, [line, last])

@@ -25,6 +25,7 @@ from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.cause_text import FAILING, ReportedCause
 from perfdash.report.changes import APPEARED, BAD, NEW_FAILURE, SUSPECTED, SUSPECTED_BETTER, RunChange
 from perfdash.report.commit_links import commit_ranges
+from perfdash.report.comparison_text import of_machines
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import four_digits, mark_cpu_time, percent_change, with_unit
 from perfdash.report.step_sizes import batch_in_words
@@ -384,6 +385,7 @@ def environment() -> jinja2.Environment:
         link_of=link_of,
         clock_notes=cpu_time_notes,
         commit_ranges=commit_ranges,
+        of_machines=of_machines,
     )
     jinja.tests["cpu_time"] = is_cpu_time
     jinja.filters.update(

@@ -7,7 +7,7 @@ level of each machine is taken out; how well that is known depends on its nights
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,11 +81,23 @@ def _numbered(machines: Machines) -> tuple[list[str], NDArray[np.intp]]:
     if not names:
         return names, numbers
     measured = np.stack([(np.atleast_2d(numbers) == place).any(axis=0) for place in range(len(names))])
-    nights = measured.sum(axis=1)
-    of_named = measured[nights > 1, -_LATELY:].any(axis=0)
-    nameless = int((~of_named).sum()) >= _NAMELESS
-    one = nameless or nights.max() < _REFERENCE
+    one = _are_nameless(measured) or measured.sum(axis=1).max() < _REFERENCE
     return names, np.zeros_like(numbers) if one else numbers
+
+
+def are_nameless(nights: Sequence[Collection[str]]) -> bool:
+    """Whether the names of machines change every night (containers), and so do not tell machines.
+
+    `nights`: the machines of each of the latest nights.
+    """
+    names = sorted({name for night in nights for name in night})
+    return _are_nameless(np.array([[name in night for night in nights] for name in names], dtype=bool))
+
+
+def _are_nameless(measured: NDArray[np.bool_]) -> bool:
+    """`are_nameless`; `measured` (machines, nights): whether a machine measured on a night."""
+    of_named = measured[measured.sum(axis=1) > 1, -_LATELY:].any(axis=0)
+    return int((~of_named).sum()) >= _NAMELESS
 
 
 def machine_levels(

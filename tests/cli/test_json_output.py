@@ -103,7 +103,8 @@ def test_an_export_pruning_and_a_merge(command, farmed):
     removed = printed(command(*words, "--yes"))
     assert removed == {**would, "done": True, "results": 48}
     merged = printed(command("history", "merge", "runs/history.db", "--db", "other.db", "--json"))
-    assert merged == {"imported": 28, "replaced": 0, "known": 0, "left_out": 0}
+    alerts = {"alerts": 1, "alerts_not_copied": 0}
+    assert merged == {"imported": 28, "replaced": 0, "known": 0, "left_out": 0, **alerts}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from perfdash.detect.comparison import ComparedRuns, PastNoise, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
@@ -386,3 +387,48 @@ def test_one_case_that_was_rarely_measured_hides_no_regression_of_others(per_sid
     sides = [side(*(night(number, after) for number in range(per_side))) for after in (False, True)]
     found = {c.case.model for c in compare(*sides).both if c.regressed}
     assert found == {f"m{k}" for k in range(5)}
+
+
+def on_hosts(nights, host_of, factor=1.04):
+    """Nights of which those of other hosts than the first take longer."""
+    runs = []
+    for number, night in enumerate(nights):
+        host = host_of(number)
+        by = 1.0 if host == host_of(0) else factor
+        rows = [
+            replace(one, values={name: value * by for name, value in one.values.items()})
+            for one in night.rows
+        ]
+        runs.append(replace(night, run=replace(night.run, host=host, uid=night.run.uid + host), rows=rows))
+    return runs
+
+
+def test_of_two_machines_only_statuses_are_judged():
+    statuses = ["pass"] * 5 + ["crash"] * 5
+    nights = farm(10, 6, statuses=lambda night, name: statuses[night] if name == "model01" else "pass")
+    nights = on_hosts(nights, lambda night: "bench-1" if night < 5 else "bench-4")
+    compared = compare(side(*nights[:5]), side(*nights[5:]))
+    assert compared.machines == "on another machine: bench-1 | bench-4"
+    assert [case.case.model for case in compared.both if case.changed or case.regressed] == ["model01"]
+    assert "as they were measured on another machine: bench-1 | bench-4" in compared.untested
+    unchanged = compare(side(*nights[:5]), side(*(replace(one, rows=one.rows[2:]) for one in nights[5:])))
+    assert "on another machine: bench-1 | bench-4" in unchanged.nothing_to_compare
+    assert not compare(side(*nights[:6]), side(*nights[6:])).machines, "bench-4 measured both"
+
+
+@pytest.mark.parametrize(
+    ("host_of", "machines"),
+    [
+        (lambda night: "bench-1" if night < 14 else "bench-4", "on another machine: bench-1 | bench-4"),
+        (lambda night: f"pod-{night}", ""),
+    ],
+    ids=["replaced", "containers"],
+)
+def test_host_names_that_change_every_night_tell_no_machines(tmp_path, host_of, machines):
+    nights = on_hosts(farm(15, 6, change=slower("model03", 14, 1.5)), host_of, 1.0)
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights)
+        with store.read() as connection:
+            compared = compare_in_history(connection, side(nights[13]), side(nights[14]))
+    assert compared.machines == machines
+    assert [case.case.model for case in compared.both if case.regressed] == ([] if machines else ["model03"])

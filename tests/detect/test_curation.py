@@ -14,7 +14,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from perfdash.detect import curation
-from perfdash.detect.comparison import noise_before
+from perfdash.detect.comparison_in_history import noise_before
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store, schema

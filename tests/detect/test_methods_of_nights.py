@@ -10,7 +10,7 @@ import pytest
 from perfdash import methods
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import lasting_changes
-from perfdash.detect.comparison import noise_before
+from perfdash.detect.comparison_in_history import noise_before
 from perfdash.detect.confirmation import of_this_method
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new

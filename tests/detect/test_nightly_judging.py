@@ -10,7 +10,7 @@ import pytest
 
 from perfdash.detect import alert_states, curation, later_nights, nightly_judging
 from perfdash.detect import nights as nights_of_history
-from perfdash.detect.comparison import noise_before
+from perfdash.detect.comparison_in_history import noise_before
 from perfdash.detect.findings import NetLogs
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept

@@ -10,11 +10,13 @@ from perfdash.detect import curation
 from perfdash.errors import MachineError
 from perfdash.history import acts, maintenance, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
-from perfdash.history.maintenance import merge, prune, shrink
+from perfdash.history.maintenance import COPIED, NOT_COPIED, merge, prune, shrink
 from perfdash.history.nightlies import Nightly
 from perfdash.history.queries import list_runs, rows_of
 from tests.history.made import row, run
 from tests.stores import in_sqlite, made_store
+
+NO_ALERTS = {COPIED: 0, NOT_COPIED: 0}
 
 
 def sampled(model="a"):
@@ -74,8 +76,8 @@ def test_merge_takes_all_runs_once(store, tmp_path):
     take_in(store, [night])
     with made_store(tmp_path / "other.db") as other:
         take_in(other, [night, run("2026-11-02", [sampled("b")], setting={"allocator": "default"})])
-        assert merge(store, other) == {TAKEN_IN: 1, REPLACED: 0, KNOWN: 1, OLDER: 0}
-        assert merge(store, other) == {TAKEN_IN: 0, REPLACED: 0, KNOWN: 2, OLDER: 0}
+        assert merge(store, other) == {**NO_ALERTS, TAKEN_IN: 1, REPLACED: 0, KNOWN: 1, OLDER: 0}
+        assert merge(store, other) == {**NO_ALERTS, TAKEN_IN: 0, REPLACED: 0, KNOWN: 2, OLDER: 0}
         with store.read() as mine, other.read() as theirs:
             lines = list_runs(mine), list_runs(theirs)
             assert [line.name for line in lines[0]] == [line.name for line in lines[1]]
@@ -162,7 +164,7 @@ def test_a_pruned_copy_takes_no_samples_away(store, tmp_path):
         take_in(other, [night])
         with other.read() as connection:
             prune(other, list_runs(connection), samples_only=True)
-        assert merge(store, other) == {TAKEN_IN: 0, REPLACED: 0, KNOWN: 1, OLDER: 0}
+        assert merge(store, other) == {**NO_ALERTS, TAKEN_IN: 0, REPLACED: 0, KNOWN: 1, OLDER: 0}
         with store.read() as connection:
             (line,) = list_runs(connection)
             assert rows_of(connection, line.id, whole=True)[0].samples

@@ -91,7 +91,7 @@ def test_the_configuration_that_changed_is_named():
         ("default", "", "False"),
         ("freezing", '{"mode": "x"}', "False"),
     }
-    assert list(lines[0])[-4:] == ["amp_dtype", "dynamic", "configuration", "settings"]
+    assert list(lines[0])[-5:] == ["amp_dtype", "dynamic", "configuration", "settings", "machines"]
     assert lines[0]["amp_dtype"] == "bfloat16"
 
 
@@ -295,3 +295,28 @@ def test_memory_and_means_have_four_digits_and_units():
         assert "0.06 MB" in part
     assert "0.04 -> 0.06" in cases
     assert "12345 s" in means
+
+
+def test_the_machines_of_sides_that_have_none_in_common_are_named():
+    """Machines of a class differ: what differs between them is neither worse nor better."""
+    nights = [run("2026-11-01", [row("a"), row("b")], host="bench-1"),
+              run("2026-11-02", [row("a", eager_ms=21.0, backend_ms=13.0, speedup=1.6), row("b", "crash")],
+                  host="bench-4")]  # fmt: skip
+    noise = {name: {case("a"): PastNoise(0.005, 40.0, np.ones(10))} for name in ("backend_ms", "speedup")}
+    both = compare(*(ComparedRuns("x", (night,)) for night in nights), noise)
+    machines = "on another machine: bench-1 | bench-4"
+    text = comparison(both)
+    assert f"Measured {machines}. Machines of a class differ" in text
+    assert "Changed: 1" in text
+    assert "better" not in text
+    assert to_plain(both)["machines"] == machines
+    assert {line["machines"] for line in csv.DictReader(io.StringIO(to_csv(both)))} == {machines}
+    warned = []
+    assert comparison_gate(both, warned.append) == 1
+    assert machines in warned[0]
+    assert warned[1].endswith("1 of 2: b")
+    night = against(nights[1], both)
+    assert [change.case.model for change in night.changes] == ["b"]
+    assert machines in night.caution
+    one_machine = compare(*(ComparedRuns("x", (nights[0],)) for _ in range(2)), noise)
+    assert to_plain(one_machine)["machines"] is None

@@ -846,6 +846,25 @@ def test_a_night_that_the_history_got_after_the_digest_is_in_the_next_one(tmp_pa
     assert ["Fixed:" in week.lines for week in weeks] == [is_listed, False, False]
 
 
+def test_a_change_whose_first_nights_were_pruned_is_older_than_the_week(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, farm(10, 4, change=slower("model03", 0, 1.2)))
+        with store.write() as connection:
+            opened = "2025-12-01T05:00:00Z"
+            last = list_runs(connection)[-1]
+            alert = alert_store.Alert(
+                "metric", 1, 4, "backend_ms", alert_store.OPEN, 1, None, None, last.id, opened, opened,
+                before=20.0, after=24.0, change=math.log(1.2), details={"born_run_id": 999, "sd": 0.01},
+            )  # fmt: skip
+            alert_store.save(connection, alert)
+        with store.read() as connection:
+            week = weekly_digest(connection, datetime(2026, 1, 11, 8))
+    assert week.title.endswith(": 0 came, 0 fixed, 1 open")
+    assert week.lines[0] == "Open for longer:"
+    assert week.lines[1].startswith("- 41 days: timm/model03 bs 1 20% slower")
+    assert "held 10 nights" in week.lines[1]
+
+
 def lost(night, model):
     return "infra_error" if night == 6 or (night, model) == (5, "model01") else "pass"
 

@@ -1,0 +1,106 @@
+"""Copy the alerts of a history to another, with all that belongs to them and the runs that were judged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.history import schema
+from perfdash.history.alert_store import SHOWN
+from perfdash.history.ingest import case_ids, number_of
+from perfdash.history.queries import cases_by_id
+
+Series = tuple[str, str | None, str, str | None, int]
+
+
+def open_series(connection: sa.Connection) -> set[Series]:
+    """The series with an open alert: digests of testbed and case, kind, metric, direction."""
+    alerts, beds, cases = schema.alerts, schema.testbeds, schema.cases
+    query = (
+        sa.select(beds.c.digest, cases.c.digest, alerts.c.kind, alerts.c.metric, alerts.c.direction)
+        .join_from(alerts, beds, alerts.c.testbed_id == beds.c.id)
+        .join(cases, alerts.c.case_id == cases.c.id, isouter=True)
+        .where(alerts.c.state.in_(SHOWN))
+    )
+    return {(row[0], row[1], row[2], row[3], row[4]) for row in connection.execute(query)}
+
+
+def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collection[int]) -> int:
+    """Copy all alerts under their numbers, which issues name; return how many.
+
+    None where the target has alerts or a judged run. Their events, bisections and the decisions of people
+    come along, and which runs were judged: later nights go on from there. `other_runs`: those of the source
+    of which the target has other results, to be judged there.
+    """
+    alerts, runs, acts = schema.alerts, schema.runs, schema.acts
+    if _has_judgement(target) or not _has_judgement(source):
+        return 0
+    keys = {row.key: row.id for row in target.execute(sa.select(runs.c.key, runs.c.id))}
+    run_ids: dict[Any, int] = {}
+    for row in source.execute(sa.select(runs.c.id, runs.c.key, runs.c.judged)):
+        if row.key in keys:
+            run_ids[row.id] = keys[row.key]
+            if row.id not in other_runs:
+                here = sa.update(runs).where(runs.c.key == row.key)
+                target.execute(here.values(judged=row.judged))
+    rows: dict[sa.Table, list[dict[str, Any]]] = {}
+    for table in (alerts, schema.alert_events, schema.bisections, acts):
+        query = sa.select(table).order_by(table.c.id)
+        if table is acts:  # those about runs were copied with them
+            query = query.where(acts.c.run_id.is_(None))
+        rows[table] = [_of_runs(dict(row._mapping), run_ids) for row in source.execute(query)]
+    every = [row for of_table in rows.values() for row in of_table]
+    beds = _testbeds(source, target, {row["testbed_id"] for row in every if row.get("testbed_id")})
+    cases = _cases(source, target, {row["case_id"] for row in every if row.get("case_id")})
+    for table, copies in rows.items():
+        for copy in copies:
+            for name, numbers in (("testbed_id", beds), ("case_id", cases)):
+                if copy.get(name) is not None:
+                    copy[name] = numbers[copy[name]]
+            if table is not alerts:
+                del copy["id"]
+        if copies:
+            target.execute(sa.insert(table), copies)
+    if rows[alerts] and target.dialect.name == "postgresql":
+        last = sa.select(sa.func.max(alerts.c.id)).scalar_subquery()
+        target.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence("alerts", "id"), last)))
+    return len(rows[alerts])
+
+
+def _has_judgement(connection: sa.Connection) -> bool:
+    """Whether a history has alerts or judged runs."""
+    runs = schema.runs
+    queries = (sa.select(schema.alerts.c.id), sa.select(runs.c.id).where(runs.c.judged.is_not(None)))
+    return any(connection.execute(query.limit(1)).first() is not None for query in queries)
+
+
+def _of_runs(values: Mapping[str, Any], run_ids: Mapping[Any, int]) -> dict[str, Any]:
+    """The columns or details of an alert with the numbers that its runs have in the target."""
+    moved = dict(values)
+    for name, value in values.items():
+        if name.endswith("run_id"):
+            moved[name] = run_ids.get(value)
+        elif name == "spells":
+            moved[name] = [[run_ids.get(end, -1) for end in spell] for spell in value]
+        elif name == "fixed_states":
+            moved[name] = [_of_runs(fixed, run_ids) for fixed in value]
+        elif name == "details":
+            moved[name] = _of_runs(value, run_ids)
+    return moved
+
+
+def _testbeds(source: sa.Connection, target: sa.Connection, wanted: Collection[int]) -> dict[int, int]:
+    """The numbers of testbeds in the target, by those in the source; new ones are inserted."""
+    table = schema.testbeds
+    query = sa.select(*table.c["id", "digest", "host_class", "setting"]).where(table.c.id.in_(wanted))
+    beds = [dict(row._mapping) for row in source.execute(query)]
+    return {bed.pop("id"): number_of(target, table, "digest", bed) for bed in beds}
+
+
+def _cases(source: sa.Connection, target: sa.Connection, wanted: Collection[int]) -> dict[int, int]:
+    """The numbers of cases in the target, by those in the source; new ones are inserted."""
+    cases = cases_by_id(source, wanted)
+    ids = case_ids(target, list(cases.values()))
+    return {number: ids[case] for number, case in cases.items()}

@@ -1,0 +1,99 @@
+"""Alerts of a history that is copied to another, such as one in PostgreSQL."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from perfdash.detect import curation
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import acts, alert_store, schema
+from perfdash.history.ingest import take_in
+from perfdash.history.maintenance import COPIED, NOT_COPIED, merge, prune
+from perfdash.history.queries import list_runs
+from tests.detect.simulated import farm, judge_last, judge_nights
+from tests.stores import made_store
+
+FAILS, SLOWER = 5, 6  # the first nights
+
+
+def nights(number):
+    """Of four models one fails, and one is slower, comes back and is slower again."""
+
+    def change(night, name, values):
+        if name == "model01" and (SLOWER <= night < SLOWER + 2 or night >= SLOWER + 4):
+            values["graph_breaks"] = 3.0
+        return values
+
+    def statuses(night, name):
+        return "crash" if name == "model02" and night >= FAILS else "pass"
+
+    return farm(number, 4, change=change, statuses=statuses)
+
+
+def alerts_of(store):
+    """All alerts with their events, with names of runs instead of numbers."""
+    with store.read() as connection:
+        names = {run.id: run.name for run in list_runs(connection)}
+        cases = dict(connection.execute(sa.select(schema.cases.c.id, schema.cases.c.digest)).all())
+        alerts = alert_store.load(connection, states=alert_store.STATES)
+        return [
+            (
+                alert.id,
+                (alert.kind, alert.state, alert.opened, cases[alert.case_id], alert.metric),
+                [names.get(run) for run in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)],
+                [names.get(end) for spell in alert.details.get("spells", []) for end in spell],
+                names.get(alert.details.get("born_run_id")),
+                alert.details.get("act"),
+                alert_store.events(connection, alert.id),
+            )
+            for alert in alerts
+        ]
+
+
+@pytest.fixture
+def old(tmp_path):
+    with made_store(tmp_path / "old.db") as opened:
+        judge_nights(opened, nights(SLOWER + 6), 5)
+        yield opened
+
+
+@pytest.mark.slow
+def test_alerts_and_decisions_about_them_are_copied_into_a_new_history(store, old):
+    """A night is judged there as it would be in the old history: nothing is raised anew."""
+    curation.acknowledge(old, 1, "known")
+    with old.read() as connection:  # the numbers of runs differ then
+        first = list_runs(connection)[:2]
+    prune(old, first)
+    counts = merge(store, old)
+    assert (counts[COPIED], counts[NOT_COPIED]) == (2, 0)
+    assert alerts_of(store) == alerts_of(old)
+    assert any(line[3] for line in alerts_of(store)), "one was fixed and came back"
+    with store.read() as connection:
+        assert [act.why for act in acts.load(connection)] == ["known"]
+    assert judge_new(store) == []
+    assert merge(store, old)[COPIED] == 0
+    assert merge(store, old)[NOT_COPIED] == 0
+    for history in (store, old):
+        take_in(history, nights(SLOWER + 7)[-1:])
+        assert len(judge_new(history)) == 1
+    assert [line[:5] for line in alerts_of(store)] == [line[:5] for line in alerts_of(old)]
+
+
+def test_a_new_alert_has_the_number_after_those_that_were_copied(store, old):
+    merge(store, old)
+    with store.write() as connection:
+        (alert, *_) = alert_store.load(connection, states=alert_store.STATES)
+        fields = {**vars(alert), "id": None}
+        assert alert_store.save(connection, alert_store.Alert(**fields)) == 3
+
+
+@pytest.mark.slow
+def test_open_alerts_that_were_not_copied_are_counted(store, old):
+    """Here nights were judged: alerts of the same numbers may be here."""
+    take_in(store, nights(5))
+    judge_last(store, 1)
+    counts = merge(store, old)
+    assert (counts[COPIED], counts[NOT_COPIED]) == (0, 2)
+    judge_new(store)
+    assert merge(store, old)[NOT_COPIED] == 0
