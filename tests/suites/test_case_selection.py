@@ -301,3 +301,30 @@ def test_own_model(tmp_path):
         own_models(["just_a_name"])
     with pytest.raises(UsageError, match=r"--model nowhere\.py:make: there is no file"):
         select([own_models(["nowhere.py:make"])], RunSettings())
+
+
+FUNCTION = 'name = "mine"\nloader = "python"\n[[models]]\nname = "wide"\ntarget = "net.py:make"\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("config = { width = 4096 }", "config"),
+        ("training = { config = { width = 4096 } }", "config"),
+        ("inputs = { size = [3, 64, 64] }", "inputs"),
+        ("variant = { channels_last = true, width = 4096 }", "variant.width"),
+        ('loader = "torchbench"\nconfig = { width = 4096 }', "config"),
+    ],
+)
+def test_what_the_loader_of_a_model_does_not_read_is_refused(write, change, key):
+    with pytest.raises(UsageError, match=rf"key '{key}' \(model 'wide'\): the loader \w+ makes a model of"):
+        load_suite(write(FUNCTION + change))
+
+
+def test_a_function_of_the_users_own_may_have_what_acts_without_its_loader(write):
+    load_suite(write(FUNCTION + "variant = { channels_last = true }"))
+    load_suite(write(FUNCTION + 'data = "images"\ninputs = { size = [3, 64, 64] }'))
+    defaults = FUNCTION.replace("[[models]]", "[defaults]\nconfig = { width = 4096 }\n[[models]]")
+    with pytest.raises(UsageError, match="key 'config'"):
+        load_suite(write(defaults))
+    load_suite(write(defaults + "config = {}"))
