@@ -303,6 +303,26 @@ def test_own_model(tmp_path):
         select([own_models(["nowhere.py:make"])], RunSettings())
 
 
+def test_two_back_ends_of_one_name_are_refused_and_two_spellings_of_one_are_one(tmp_path):
+    (tmp_path / "net.py").write_text("")
+    for name in ("old/mine.py", "new/mine.py", "old/my_b.py", "new/my-b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("def prepare(module, inputs, job): ...\n")
+
+    def selected(*names):
+        backends = tuple(f"{tmp_path}/{name}" for name in names)
+        return select([own_models([f"{tmp_path}/net.py:make"])], RunSettings(backend=backends))
+
+    for names, common in [(("old/mine.py", "new/mine.py"), "mine"), (("old/my_b.py", "new/my-b.py"), "my-b")]:
+        old, new = (f"{tmp_path}/{name}" for name in names)
+        with pytest.raises(UsageError, match=f"--backend: {old} and {new} are both called {common}, and"):
+            selected(*names)
+    assert [p.case.backend for p in selected("old/mine.py", "new/../old/mine.py", "new/my-b.py")] == [
+        "mine",
+        "my-b",
+    ]
+
+
 FUNCTION = 'name = "mine"\nloader = "python"\n[[models]]\nname = "wide"\ntarget = "net.py:make"\n'
 
 
