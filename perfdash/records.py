@@ -430,13 +430,15 @@ class Result:
     attempts: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def nothing_captured(self) -> bool:
+        """Whether dynamo captured nothing, so that the compiled side is eager; False where it is unknown."""
+        counts = (self.capture.get("graphs"), self.capture.get("calls_captured"))
+        return self.case.backend != "eager" and 0 in counts
+
+    @property
     def marked_status(self) -> str:
         """The status, marked where nothing was captured: such a 1.00x means nothing."""
-        if (
-            self.status is Status.PASS
-            and self.case.backend.startswith("inductor")
-            and not self.capture.get("graphs")
-        ):
+        if self.status is Status.PASS and self.nothing_captured:
             return "pass (nothing captured)"
         if self.status is Status.PASS and self.capture.get("recompile_limit"):
             return "pass (recompile limit)"

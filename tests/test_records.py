@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdash.history.pass_rates_and_means import is_counted
+from perfdash.history.results import from_result
 from perfdash.records import (
     SCHEMA,
     Case,
@@ -90,3 +92,22 @@ def test_the_name_of_a_case_is_short_enough_for_a_file():
     long = [Case("s", "m" * 300 + end).name for end in ("", "x")]
     assert long[0] != long[1]
     assert all(len(name) <= 160 for name in (*long, Case("s" * 200, "m", backend="b" * 99).name))
+
+
+@pytest.mark.parametrize(
+    ("backend", "capture", "captured"),
+    [
+        ("inductor", {"graphs": 1, "calls_captured": 9}, True),
+        ("inductor", {"graphs": 0, "calls_captured": 0}, False),
+        ("aot-eager", {"graphs": 0}, False),
+        ("mine", {"graphs": 1, "calls_captured": 0}, False),
+        ("inductor-mine", {}, True),  # CAPTURES = False: unknown, as in the means
+        ("eager", {"graphs": 0, "calls_captured": 0}, True),
+    ],
+)
+def test_a_pass_without_captured_calls_is_marked_for_every_back_end_as_the_means_leave_it_out(
+    backend, capture, captured
+):
+    result = Result(Case("s", "m", backend=backend), "t", 1.0, Status.PASS, capture=capture)
+    assert result.marked_status == ("pass" if captured else "pass (nothing captured)")
+    assert is_counted(from_result(result)) == captured

@@ -27,6 +27,7 @@ from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
 from perfdash.suites.case_selection import Planned
+from perfdash.worker import registry
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
 _MOST_LOST = 0.05  # share of the time without a core, from which a wider interval is no remedy
@@ -207,8 +208,10 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
             "eager_operators": operators["calls"],
             "registered_operators": operators["registered"],
         }
-    if result.case.backend.startswith("inductor") and compiled["capture"].get("graphs") == 0:
-        result.notes.append("nothing was captured: the compiled side is eager")
+    if result.nothing_captured:
+        own = result.case.backend not in registry.names("backends")
+        hint = "; a back end without dynamo declares CAPTURES = False" if own else ""
+        result.notes.append(f"nothing was captured: the compiled side is eager{hint}")
     result.notes += compiled.get("notes", [])
 
 

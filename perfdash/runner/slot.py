@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.errors import MachineError
+from perfdash.errors import MachineError, UsageError
 from perfdash.files import TemporaryFolder, now
 from perfdash.records import Case, Job, Status
 from perfdash.runner import compatibility, gpus, host, noise
@@ -159,7 +159,7 @@ class Slot:
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """Examine the host and the measured interpreter: {environment, probes, where, unloadable, notes}.
 
-        One probe a back end, dtype and options of compiling. Raises MachineError where it does not answer.
+        One probe a back end, dtype and options of compiling. Raises what `_probe` raises.
         `unloadable`: the failure of each model of the user's own that does not load, by the name of its
         function; then the rest is not looked at. `notes`: for the user.
         """
@@ -218,7 +218,12 @@ class Slot:
     def _probe(
         self, like: Planned, planned: Planned, role: str = "probe", timeout_s: float = PROBE_S
     ) -> dict[str, Any]:
-        """One look at what the interpreter can do, tried twice: something may have killed the first."""
+        """One look at what the interpreter can do, tried twice: something may have killed the first.
+
+        Raises MachineError where it does not answer, UsageError where a user's back end does not import.
+        """
+        if role == "probe":  # it imports the back end, as each case does before its first phase
+            timeout_s = max(timeout_s, planned.phase_timeouts.get("start", 0.0))
         for _ in range(2):
             with TemporaryFolder() as scratch:
                 job = replace(
@@ -231,8 +236,13 @@ class Slot:
                 outcome = self._parent_for(like).run(job, Path(scratch) / "probe.log", stop=self.stop)
             if probed := outcome.find("probed"):
                 return probed
-        failed = outcome.find("failed") or {"message": "it ended without a word"}
-        raise MachineError(f"the worker under {self._options.python} failed: {failed['message']}")
+        failed = outcome.find("failed") or {"message": "it ended without a word", "type": None}
+        if role == "probe" and failed["type"] == "UnusableBackend":
+            raise UsageError(f"--backend: {failed['message']}")
+        why = failed["message"]
+        if outcome.limit and outcome.limit["what"] == "time":
+            why = f"no answer in {outcome.limit['limit']:.0f} s"
+        raise MachineError(f"the worker under {self._options.python} failed: {why}")
 
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.

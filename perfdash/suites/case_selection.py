@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -140,7 +141,7 @@ def backend_names(settings: RunSettings, configuration: Configuration | None = N
             continue
         if name in available:
             raise UsageError(f"--backend {given}: {name} is one of perfdash's own: call the file otherwise")
-        path = Path(given).expanduser().absolute()
+        path = Path(os.path.abspath(Path(given).expanduser()))
         try:
             registry.backend_facts(str(path))
         except LookupError as error:
@@ -215,9 +216,21 @@ def _cases(
 
 
 def _without_repeats(planned: Sequence[Planned]) -> list[Planned]:
-    """Each case once. Raises UsageError where two configurations are the same with the run's options."""
+    """Each case once.
+
+    Raises UsageError where two back ends have one name, or two configurations are the same with the run's
+    options.
+    """
     first: dict[Case, Planned] = {}
+    files: dict[str, str | None] = {}
     for each in planned:
+        name = each.case.backend
+        file = files.setdefault(name, each.backend_file)
+        if file != each.backend_file:
+            raise UsageError(
+                f"--backend: {file or name} and {each.backend_file or name} are both called {name}, and "
+                "results know them by this name: rename one"
+            )
         other = first.setdefault(each.case, each)
         if other.case.configuration != each.case.configuration:
             raise UsageError(

@@ -104,7 +104,8 @@ class Configuration(_ConfigurationKeys):
         ):
             if taken and value not in taken:
                 return f"configuration {self.name} is for {key} {', '.join(taken)}, not for {value}"
-        if "backend" in self.values and case.backend not in registry.names("backends"):
+        backend = self.values.get("backend", "")
+        if backend and not backend.endswith(".py") and case.backend not in registry.names("backends"):
             return f"this perfdash has no back end {case.backend}, which configuration {self.name} needs"
         return None
 

@@ -38,6 +38,7 @@ _TimeLimit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 OWN = "own"  # the suite of the models that --model names
 CHECKOUT_SUITE = "torchbench-checkout"  # the suite of a checkout of torchbench (torchbench_checkout.py)
 NOTEBOOK = "notebook"  # the loader of models that no file has: perfdash.measure() alone uses it
+_WITHOUT_SETTINGS = ("python", "torchbench")  # loaders that read no config and no inputs
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
 
@@ -323,7 +324,26 @@ def load_suite(name_or_path: str) -> Suite:
                 f"suite file {path}: key 'loader' (model {model.name!r}): no loader named "
                 f"{loader!r}{did_you_mean(loader, loaders)}; there are: {', '.join(loaders)}"
             )
+        if loader in _WITHOUT_SETTINGS:
+            _refuse_unread(suite, model, loader)
     return suite
+
+
+def _refuse_unread(suite: Suite, model: Model, loader: str) -> None:
+    """Raise UsageError for a setting that the loader ignores: two models that differ by it would be one."""
+    has_data = suite.setting(model, "data") is not None
+    unread = [key for key in model.variant or () if key != "channels_last"]
+    key = f"variant.{unread[0]}" if unread else None
+    for scenario in ("inference", "training"):
+        for name in ("config",) if has_data else ("config", "inputs"):
+            if suite.setting(model, name, scenario=scenario):
+                key = name
+    if key:
+        raise UsageError(
+            f"suite file {suite.path}: key '{key}' (model {model.name!r}): the loader {loader} makes a model "
+            "of its target and batch size alone, so this would measure the same model as without the key: "
+            "remove it, or give the model a target of its own"
+        )
 
 
 def own_models(targets: Sequence[str]) -> Suite:

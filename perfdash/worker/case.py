@@ -37,6 +37,7 @@ from perfdash.worker import (
     latency_sampling,
     linux,
     loaded_files,
+    module_changes,
     numa,
     output_comparison,
     peak_memory,
@@ -256,6 +257,7 @@ class CaseProcess:
         self.eager_side = eager_side(module, inputs, job, self.device.torch_device)
         if not job.role.startswith("try_"):  # there the copies would take the memory that is looked for
             self.eager_side.save_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
+        self.watched = module_changes.shared_module(job, self.eager_side, self.scenario)
         self.sides.append(self.eager_side)
         self.eager_step = self.make_step(self.eager_side, self.eager_side.module)
         self.emit(
@@ -364,7 +366,7 @@ class CaseProcess:
             self.lose_eager(failed)
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
-        self.unrepeated = facts.pop("unrepeated", None)
+        self.unrepeated, self.eager_changes = facts.pop("unrepeated", None), facts.pop("changes", [])
         operators = facts.pop("operators", {})
         self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
 
@@ -387,6 +389,7 @@ class CaseProcess:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
         operators = profiling.eager_operators(self.eager_step, self.registered)  # last: it may allocate more
+        repeated["changes"] = self.watched.changes() if self.watched else []
         return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
 
     def eager_repeats(self) -> dict[str, Any]:
@@ -458,6 +461,8 @@ class CaseProcess:
         self.compiled_step, figures, capture = compilation.captured_first_call(
             begin, make_step, self.device.synchronize, count_constants, self.job.compile_cores, compilers
         )
+        if self.watched and not self.eager_lost:
+            self.watched.refuse_changes(self.eager_changes, self.job.case.backend)
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
@@ -473,14 +478,13 @@ class CaseProcess:
         phases = clock.figures(figures["compilation_s"])
         compiled, structure_notes = self.structure(capture.get("vector_isa"))
         notes += [*clock.notes(), *structure_notes]
-        describe = getattr(self.backend, "artifact", None)
         self.emit(
             "compiled",
             **figures,
             capture=capture,
             phases_s=phases,
             structure=compiled,
-            artifact=describe(self.compiled_model) if describe else {},
+            artifact=getattr(self.backend, "artifact", lambda model: {})(self.compiled_model),
             notes=notes,
         )
 
@@ -516,8 +520,7 @@ class CaseProcess:
         """Are the compiled outputs right? Copies that only the check needs must not end the case."""
         why = "eager ran out of memory: nothing to compare with" if self.eager_lost else self.unrepeated
         if not why:
-            shortage = self.memory_shortage(self.check_accuracy)
-            if shortage is None:
+            if (shortage := self.memory_shortage(self.check_accuracy)) is None:
                 return
             why = f"no memory was left for the check itself: {shortage}"
         self.emit("accuracy", status="skipped", detail=why)
@@ -574,12 +577,10 @@ class CaseProcess:
             figures["accounts"] = {side: self.device.account(step) for side, step in steps.items()}
             for step in steps.values():
                 getattr(step, "marks", []).clear()
-        figures["load"] = round(load, 2)
-        figures["cores"] = cores
+        figures |= {"load": round(load, 2), "cores": cores}
         if self.job.bind_memory:
             figures["pinned"], figures["memory_nodes"] = is_pinned, list(numa.nodes_of(cores))
-        figures["whole_socket"] = numa.is_whole_socket(cores)
-        figures["torch_threads"] = torch.get_num_threads()
+        figures |= {"whole_socket": numa.is_whole_socket(cores), "torch_threads": torch.get_num_threads()}
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()
         if self.device.kind == "cpu" and self.job.case.threads == 1 and self.job.role != "replica":
@@ -588,8 +589,7 @@ class CaseProcess:
 
     def memory(self) -> None:
         """Measure the back end's memory. A shortage here does not undo what was timed."""
-        shortage = self.memory_shortage(self.measure_memory)
-        if shortage is not None:
+        if (shortage := self.memory_shortage(self.measure_memory)) is not None:
             self.emit("memory", held_bytes=None, constants_bytes=0, transient_bytes=None, lost=shortage)
 
     def measure_memory(self) -> None:

@@ -191,9 +191,15 @@ def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Model
     return _side(module, inputs, replace(job, variant={}), where)
 
 
+def shares_module(eager: ModelSide, job: Job) -> bool:
+    """Whether the back end gets eager's own module, and no copy in another dtype; of no variant."""
+    dtypes = [_DTYPES.get(each.case.dtype, torch.float32) for each in (job, eager.job)]
+    return dtypes[0] == dtypes[1]
+
+
 def compiled_side(eager: ModelSide, job: Job) -> ModelSide:
     """The side that the back end gets: eager's own model, or a copy in the case's dtype."""
-    if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(eager.job.case.dtype, torch.float32):
+    if shares_module(eager, job):
         return replace(eager, job=job)
     where = _device_of(eager.inputs)
     return _with_state_of(eager, _side(copy.deepcopy(eager.module), _fresh_inputs(eager), job, where))

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Optional, Sequence, Tuple
@@ -18,6 +19,10 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from perfdash.worker import own_files
 
 KINDS = ("loaders", "backends", "scenarios", "datasets")
+
+
+class UnusableBackend(LookupError):
+    """A file of the user's own that does not import, or is no back end; the message names it."""
 
 
 def names(kind: str) -> list[str]:
@@ -39,7 +44,10 @@ def find(kind: str, name: str) -> Any:
 
 
 def backend(name_or_file: str) -> Any:
-    """The module of a back end, by its name or as a file. Raises LookupError where there is none."""
+    """The module of a back end, by its name or as a file, which may import modules beside it.
+
+    Raises LookupError where there is none, UnusableBackend for such a file.
+    """
     if not name_or_file.endswith(".py"):
         return find("backends", name_or_file)
     path = Path(name_or_file).absolute()
@@ -49,12 +57,24 @@ def backend(name_or_file: str) -> Any:
         return loaded
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise LookupError(f"there is no back end in {path}")
+        raise UnusableBackend(f"there is no back end in {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    own_files.execute(module, path)
+    # Last: a package beside the file, as in a checkout, must not replace the one that is measured.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        own_files.execute(module, path)
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = f" (line {lines[-1]})" if lines else ""
+        hint = ""
+        if isinstance(error, ImportError):
+            hint = "; what an interpreter may lack, import inside prepare and name in PACKAGES"
+        why = f"{type(error).__name__}: {error}{hint}"
+        raise UnusableBackend(f"back end {path}{line} does not import: {why}") from error
     if not callable(getattr(module, "prepare", None)):
-        raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
+        raise UnusableBackend(f"{path} has no function prepare(module, inputs, job): it is no back end")
     return module
 
 

@@ -22,7 +22,8 @@ def clock(monkeypatch):
 
 
 def result(case=CASE):
-    return Result(case, "t", 12.0, Status.PASS, speedup=Speedup(1.25, 1.2, 1.3, "faster", "processes"))
+    speedup = Speedup(1.25, 1.2, 1.3, "faster", "processes")
+    return Result(case, "t", 12.0, Status.PASS, speedup=speedup, capture={"graphs": 0})
 
 
 def lines(view):

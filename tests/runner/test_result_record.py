@@ -417,8 +417,16 @@ def test_parts_without_enough_clean_pairs_are_not_known(pairs, clean, known):
     assert (note in result.notes) == (not known)
 
 
-def test_nothing_captured_is_noted():
-    assert "nothing was captured" in run(ProcessOutcome(events(graphs=0), status=0))[0].notes[0]
+@pytest.mark.parametrize(
+    ("backend", "hint"),
+    [("inductor", ""), ("aot-eager", ""), ("mine", "; a back end without dynamo declares CAPTURES = False")],
+)
+def test_nothing_captured_is_noted(backend, hint):
+    planned = replace(PLANNED, case=replace(PLANNED.case, backend=backend))
+    answer = Answer((ProcessOutcome(events(graphs=0), status=0),), "t", 9.0, 0.0, {})
+    assert (
+        f"nothing was captured: the compiled side is eager{hint}" in assemble(planned, answer, "steady").notes
+    )
 
 
 def test_the_back_end_eager_has_no_counts_of_what_was_captured():

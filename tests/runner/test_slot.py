@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdash.errors import MachineError
+from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case
 from perfdash.runner import slot as slots
 from perfdash.runner.cores import Locks, core_names
@@ -496,3 +496,37 @@ def test_of_a_process_that_died_nothing_is_shared(sharing, tmp_path):
     sharing.ends = {"event": "failed", "status": "backend_error", "phase": "compile"}
     sharing.measure(shared("export"), tmp_path / "log", print)
     assert len(os.listdir(sharing.folders[-1])) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "words"),
+    [
+        (
+            ProcessOutcome(
+                [{"event": "failed", "type": "UnusableBackend", "message": "back end /b/mine.py .."}]
+            ),
+            UsageError,
+            "^--backend: back end /b/mine.py",
+        ),
+        (
+            ProcessOutcome([{"event": "failed", "type": "RuntimeError", "message": "no room"}]),
+            MachineError,
+            "the worker under python failed: no room",
+        ),
+        (
+            ProcessOutcome(limit={"what": "time", "scope": "case", "limit": 900.0, "unit": "s"}),
+            MachineError,
+            "failed: no answer in 900 s",
+        ),
+        (ProcessOutcome(), MachineError, "it ended without a word"),
+    ],
+)
+def test_a_back_end_that_does_not_import_is_the_users_fault(monkeypatch, outcome, error, words):
+    jobs = []
+    parent = Mock(run=lambda job, log, stop: jobs.append(job) or outcome)
+    with Slot((0,), Options(python="python", threads=1)) as slot:
+        monkeypatch.setattr(slot, "_parent_for", lambda planned: parent)
+        case = planned("mine", phase_timeouts={"start": 900.0})
+        with pytest.raises(error, match=words):
+            slot._probe(case, case)
+    assert [job.timeout_s for job in jobs] == [900.0] * 2, "as long as a case may take to start"

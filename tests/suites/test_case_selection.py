@@ -301,3 +301,50 @@ def test_own_model(tmp_path):
         own_models(["just_a_name"])
     with pytest.raises(UsageError, match=r"--model nowhere\.py:make: there is no file"):
         select([own_models(["nowhere.py:make"])], RunSettings())
+
+
+def test_two_back_ends_of_one_name_are_refused_and_two_spellings_of_one_are_one(tmp_path):
+    (tmp_path / "net.py").write_text("")
+    for name in ("old/mine.py", "new/mine.py", "old/my_b.py", "new/my-b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("def prepare(module, inputs, job): ...\n")
+
+    def selected(*names):
+        backends = tuple(f"{tmp_path}/{name}" for name in names)
+        return select([own_models([f"{tmp_path}/net.py:make"])], RunSettings(backend=backends))
+
+    for names, common in [(("old/mine.py", "new/mine.py"), "mine"), (("old/my_b.py", "new/my-b.py"), "my-b")]:
+        old, new = (f"{tmp_path}/{name}" for name in names)
+        with pytest.raises(UsageError, match=f"--backend: {old} and {new} are both called {common}, and"):
+            selected(*names)
+    assert [p.case.backend for p in selected("old/mine.py", "new/../old/mine.py", "new/my-b.py")] == [
+        "mine",
+        "my-b",
+    ]
+
+
+FUNCTION = 'name = "mine"\nloader = "python"\n[[models]]\nname = "wide"\ntarget = "net.py:make"\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("config = { width = 4096 }", "config"),
+        ("training = { config = { width = 4096 } }", "config"),
+        ("inputs = { size = [3, 64, 64] }", "inputs"),
+        ("variant = { channels_last = true, width = 4096 }", "variant.width"),
+        ('loader = "torchbench"\nconfig = { width = 4096 }', "config"),
+    ],
+)
+def test_what_the_loader_of_a_model_does_not_read_is_refused(write, change, key):
+    with pytest.raises(UsageError, match=rf"key '{key}' \(model 'wide'\): the loader \w+ makes a model of"):
+        load_suite(write(FUNCTION + change))
+
+
+def test_a_function_of_the_users_own_may_have_what_acts_without_its_loader(write):
+    load_suite(write(FUNCTION + "variant = { channels_last = true }"))
+    load_suite(write(FUNCTION + 'data = "images"\ninputs = { size = [3, 64, 64] }'))
+    defaults = FUNCTION.replace("[[models]]", "[defaults]\nconfig = { width = 4096 }\n[[models]]")
+    with pytest.raises(UsageError, match="key 'config'"):
+        load_suite(write(defaults))
+    load_suite(write(defaults + "config = {}"))

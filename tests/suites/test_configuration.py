@@ -111,6 +111,14 @@ def test_what_cannot_be_done_is_skipped_with_the_reason(model, tmp_path):
     )
 
 
+def test_a_configuration_may_name_a_back_end_of_the_users_own(model, tmp_path):
+    (tmp_path / "own.py").write_text("def prepare(module, inputs, job): ...\n")
+    path = written(tmp_path, f"backend = '{tmp_path}/own.py'\ninductor_config = {{ freezing = true }}")
+    planned = cases(model, tmp_path, configuration=[path])["mine"]
+    assert planned.skip_reason is None
+    assert (planned.case.backend, planned.backend_file) == ("own", f"{tmp_path}/own.py")
+
+
 @pytest.mark.parametrize(
     "flags",
     [

@@ -17,6 +17,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 held_memory = lazy("perfdash.worker.held_memory")
+module_changes = lazy("perfdash.worker.module_changes")
 pytree = lazy("perfdash.worker.pytree")
 modules = lazy("tests.worker.modules")
 
@@ -104,6 +105,7 @@ def own_settings():
 def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     module, inputs = case(kind)
     before = copy.deepcopy(module.state_dict())
+    watched = module_changes.SharedModule(module, values=True)
     model = prepared(backend, module, inputs, tmp_path)
     first = call(model, inputs)
     expected = pytree.detach(first)
@@ -114,6 +116,7 @@ def test_outputs_are_those_of_eager(backend, kind, tmp_path):
         torch.equal(a, b) for a, b in zip(pytree.tensors_in(first), pytree.tensors_in(expected), strict=True)
     ), "a later call wrote into an earlier result"
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert watched.changes() == []
     assert all(isinstance(note, str) for note in getattr(find(backend), "notes", lambda model: [])(model))
 
 

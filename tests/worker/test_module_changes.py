@@ -1,0 +1,140 @@
+"""Back ends of a user's own that change the module of both sides, and models that change themselves."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from perfdash.records import Case, Job
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+module_changes = lazy("perfdash.worker.module_changes")
+worker_case = lazy("perfdash.worker.case")
+
+NET = """
+import torch
+from torch import nn
+
+class ChangesItself(nn.Module):
+    '''Its first call registers a hook, replaces a method and writes a weight in place.'''
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer, self.first = nn.Embedding(4, 8, max_norm=0.1), nn.Linear(8, 8), True
+        self.register_buffer("calls", torch.zeros(1))
+    def forward(self, at):
+        if self.first:
+            self.first = False
+            self.layer.register_forward_hook(lambda module, inputs, output: output + 1)
+            self.layer.forward = self.layer.forward
+        self.kept = torch.ones(3)
+        self.calls = self.calls + 1
+        return self.layer(self.table(at))
+
+def make(batch_size):
+    torch.manual_seed(0)
+    return ChangesItself(), (torch.arange(4),)
+
+def plain(batch_size):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)), (torch.randn(4, 8),)
+"""
+BACKEND = """
+import copy
+import torch
+
+CAPTURES = False
+SCENARIOS = ("inference", "training")
+
+def prepare(module, inputs, job):
+    {}
+    return module
+"""
+CHANGES = {
+    "module.compile(backend='eager')": "forward of Sequential",
+    "module.forward = torch.compile(module.forward, backend='eager')": "forward of Sequential",
+    "module[0].register_forward_hook(lambda module, inputs, output: output)": "forward of 0",
+    "module[0] = copy.deepcopy(module[0])": "module 0",
+    "module.train()": "module Sequential",
+    "module[0].weight.data.mul_(2)": "parameter 0.weight",
+    "module[0].weight.data = torch.round(module[0].weight)": "parameter 0.weight",
+    "module[0].weight = copy.deepcopy(module[0].weight)": "parameter 0.weight",
+    "module[0].weight.data = module[0].weight.data.t()": "parameter 0.weight",
+    "module.half()": "parameter 0.weight",
+}
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """The events of a case of a function under a back end that does this to the module."""
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.setattr(worker_case, "in_child", lambda name, work: work())
+    for cost in ("latency", "memory"):
+        monkeypatch.setattr(worker_case.CaseProcess, cost, lambda self: None)
+
+    def measure(does, function="plain", scenario="inference"):
+        file = tmp_path / "mine.py"
+        file.write_text(BACKEND.format(does))
+        case = Case("own", "m", backend="mine", scenario=scenario)
+        target = f"{tmp_path / 'net.py'}:{function}"
+        job = Job(case=case, loader="python", target=target, backend_file=str(file), scratch=str(tmp_path))
+        events = {}
+        worker_case.run_case(job, lambda event, **facts: events.update({event: facts}))
+        return events
+
+    return measure
+
+
+@pytest.mark.parametrize("does", CHANGES)
+def test_changes_of_a_module_are_named(does):
+    module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)).eval()
+    watched = module_changes.SharedModule(module, values=True)
+    assert watched.changes() == []
+    exec(does, {"module": module, "copy": copy, "torch": torch})
+    assert CHANGES[does] in watched.changes()
+    assert CHANGES[does] not in watched.changes(without=[CHANGES[does]])
+
+
+def test_tensors_without_plain_bytes_have_no_checksum():
+    module = nn.Module()
+    module.register_parameter("sparse", nn.Parameter(torch.eye(3).to_sparse()))
+    module.register_parameter("meta", nn.Parameter(torch.empty(3, device="meta")))
+    module.register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
+    module.register_parameter("scalar", nn.Parameter(torch.tensor(1.0, dtype=torch.bfloat16)))
+    assert module_changes.SharedModule(module, values=True).changes() == []
+
+
+@pytest.mark.slow
+def test_a_back_end_that_changes_the_module_in_place_fails_with_the_way_out(measured):
+    failed = measured("module.compile(backend='eager')")["failed"]
+    assert (failed["status"], failed["phase"]) == ("fail_to_run", "compile")
+    assert failed["message"] == (
+        "back end mine changes the model, which is the eager side as well: forward of Sequential. Let "
+        "`prepare` change a copy: copy.deepcopy(module)"
+    )
+
+
+@pytest.mark.slow
+def test_weights_that_are_written_in_place_are_noticed(measured):
+    assert "parameter 0.weight" in measured("module[0].weight.data.mul_(2)")["failed"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "function", "scenario"),
+    [
+        ("module = copy.deepcopy(module).half().float()", "plain", "inference"),
+        ("module = torch.compile(module, backend='aot_eager')", "plain", "inference"),
+        ("module = torch.compile(module, backend='aot_eager')", "plain", "training"),
+        ("pass", "make", "inference"),
+        ("module = torch.compile(module, backend='aot_eager')", "make", "inference"),
+    ],
+)
+def test_what_changes_nothing_or_no_more_than_the_models_own_calls_is_measured(
+    measured, does, function, scenario
+):
+    events = measured(does, function, scenario)
+    assert "failed" not in events, events.get("failed")
+    assert events["accuracy"]["status"] in ("pass", "eager_two_runs_differ")
