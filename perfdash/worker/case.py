@@ -365,11 +365,11 @@ class CaseProcess:
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated = facts.pop("unrepeated", None)
-        operators = facts.pop("operators", {})
-        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
+        others = {name: facts.pop(name, None) for name in ("operators", "compiles_itself")}
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, **others)
 
     def eager_facts(self) -> dict[str, Any]:
-        """How two eager runs differ, the constants that eager's calls leave, and its memory."""
+        """How two eager runs differ, what its calls keep, its memory, and whether it compiles code."""
         self.use_threads()
         gc.collect()  # else a new tensor may get the address of garbage
         live_before = held_memory.live_storages()
@@ -387,7 +387,8 @@ class CaseProcess:
             constants = held_memory.bytes_since(live_before)
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
         operators = profiling.eager_operators(self.eager_step, self.registered)  # last: it may allocate more
-        return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
+        others = {"operators": operators, "compiles_itself": compilation.model_compiles_itself()}
+        return {**repeated, "constants_bytes": constants, **figures, **others}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
@@ -574,8 +575,7 @@ class CaseProcess:
             figures["accounts"] = {side: self.device.account(step) for side, step in steps.items()}
             for step in steps.values():
                 getattr(step, "marks", []).clear()
-        figures["load"] = round(load, 2)
-        figures["cores"] = cores
+        figures |= {"load": round(load, 2), "cores": cores}
         if self.job.bind_memory:
             figures["pinned"], figures["memory_nodes"] = is_pinned, list(numa.nodes_of(cores))
         figures["whole_socket"] = numa.is_whole_socket(cores)
