@@ -245,6 +245,8 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
     if loaded and eager:
         result.eager_peak_bytes = _peak(loaded, eager["memory"])
         result.memory["eager"] = eager["memory"]
+        if eager.get("compiles_itself"):
+            result.notes.append("the model calls torch.compile itself: parts of its eager side are compiled")
     if loaded and backend:
         figures = {key: value for key, value in backend.items() if key != "event"}
         result.backend_peak_bytes = _peak(loaded, figures)

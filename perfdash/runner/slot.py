@@ -337,11 +337,13 @@ class Slot:
         replica_s = 0.0
         notes = []
         try:
-            if order.role in ("full", "profile", "subgraph", "structure") and planned.needs_inductor:
-                self._prepare(planned)
-                if not self._prepared_for[_prepared_as(planned)]:
-                    header = "the precompiled C++ header" if planned.needs_cpp else DRIVER_STUB
-                    notes.append(f"{header} could not be made beforehand: compiling the case includes it")
+            shares_as = planned.shares_as
+            if order.role in ("full", "profile", "subgraph", "structure") and shares_as.needs_inductor:
+                self._prepare(shares_as)
+                if not self._prepared_for[_prepared_as(shares_as)]:
+                    header = "the precompiled C++ header" if shares_as.needs_cpp else DRIVER_STUB
+                    by = "" if planned.needs_inductor else ", if its back end uses inductor"
+                    notes.append(f"{header} could not be made beforehand: compiling the case includes it{by}")
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role, folder=order.folder)

@@ -75,6 +75,21 @@ class Planned(Specification):
         return hasattr(backend, "vector_isa") and self.skip_reason is None
 
     @property
+    def shares_as(self) -> Planned:
+        """The case whose needs it shares: of a back end of the user's own that may use inductor, inductor's.
+
+        Else its compilation latency would depend on whether inductor is measured in the same run.
+        """
+        if self.backend_file is None or self.needs_inductor:
+            return self
+        try:
+            captures = getattr(registry.backend_facts(self.backend_file), "CAPTURES", True) is not False
+        except LookupError:  # the file is missing: the worker reports it
+            captures = False
+        by_inductor = replace(self, case=replace(self.case, backend="inductor"), backend_file=None)
+        return by_inductor if captures else self
+
+    @property
     def chooses_vector_isa(self) -> bool:
         """Whether the case names its vector instructions, instead of compiling for the machine's own."""
         return "ATEN_CPU_CAPABILITY" in self.env or any(key in self.inductor_config for key in _OF_VECTOR_ISA)

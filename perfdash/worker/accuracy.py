@@ -128,10 +128,11 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
     compiled_effects = comparison.compiled_side.changed()
     of_group = getattr(scenario, "OF_GROUP", 0.0)
     distance = output_comparison.distance(eager, compiled, of_group)
-    if all(output_comparison.nothing_finite(_model_outputs(comparison, side)) for side in (eager, compiled)):
-        detail = "neither eager nor the compiled side returns a finite number: nothing could be compared"
-        return {"status": "no_finite_output", "detail": detail, "distance": distance}
     unjudged = max(job.tolerance, _UNJUDGED.get(job.case.dtype, 0.01))
+    outputs = [_model_outputs(comparison, side) for side in (eager, compiled)]
+    if all(map(output_comparison.nothing_finite, outputs)):
+        verdict = _by_effects(comparison, reference, compiled_effects, outputs, unjudged)
+        return {**verdict, "distance": distance}
     float64_outputs, elsewhere, why_none = None, "", ""
     noise: dict[str, float] = {}  # `judge` keeps this dict: it grows when eager runs again
     judge: Judge
@@ -211,6 +212,35 @@ def _verdict(comparison: BothSides, reference: Reference) -> Verdict:
         verdict["detail"] += f"; no float64 judge: {why_none}"
         verdict["no_judge"] = why_none
     return {**verdict, "distance": distance}
+
+
+def _by_effects(
+    comparison: BothSides,
+    reference: Reference,
+    compiled_effects: Dict[str, Any],
+    outputs: List[Any],
+    unjudged: float,
+) -> Verdict:
+    """The verdict where no output of either side is finite: by the inputs and buffers that a call changes.
+
+    outputs: of both sides. A model that returns None passes by what it changes, one that returns NaN does
+    not. What depends on random numbers is not judged.
+    """
+    job = comparison.job
+    changed = reference.effects, compiled_effects
+    if not job.variant and not all(map(output_comparison.nothing_finite, changed)):
+        exact = getattr(comparison.backend, "CAPTURES", True) and job.distance_bound is None
+        exact = exact and not reference.draws
+        effects = output_comparison.other_effects(*changed, exact, job.tolerance, unjudged)
+        if effects:
+            return effects
+        if exact and all(leaf is None for _, leaf in pytree.leaves(outputs)):
+            verdict = output_comparison.compare(
+                *changed, None, tolerance=job.tolerance, factor=1.0, unjudged=unjudged
+            )
+            return {**verdict, "detail": f"the model returns nothing; what it changes: {verdict['detail']}"}
+    detail = "neither eager nor the compiled side returns a finite number: nothing could be compared"
+    return {"status": "no_finite_output", "detail": detail}
 
 
 @contextlib.contextmanager

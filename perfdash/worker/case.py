@@ -367,11 +367,11 @@ class CaseProcess:
             return
         self.eager_differs, self.atomics = facts.pop("differ"), facts.pop("atomics", None)
         self.unrepeated, self.eager_changes = facts.pop("unrepeated", None), facts.pop("changes", [])
-        operators = facts.pop("operators", {})
-        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, operators=operators)
+        others = {name: facts.pop(name, None) for name in ("operators", "compiles_itself")}
+        self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, **others)
 
     def eager_facts(self) -> dict[str, Any]:
-        """How two eager runs differ, the constants that eager's calls leave, and its memory."""
+        """How two eager runs differ, what its calls keep, its memory, and whether it compiles code."""
         self.use_threads()
         gc.collect()  # else a new tensor may get the address of garbage
         live_before = held_memory.live_storages()
@@ -390,7 +390,8 @@ class CaseProcess:
         figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
         operators = profiling.eager_operators(self.eager_step, self.registered)  # last: it may allocate more
         repeated["changes"] = self.watched.changes() if self.watched else []
-        return {**repeated, "constants_bytes": constants, **figures, "operators": operators}
+        others = {"operators": operators, "compiles_itself": compilation.model_compiles_itself()}
+        return {**repeated, "constants_bytes": constants, **figures, **others}
 
     def eager_repeats(self) -> dict[str, Any]:
         """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).

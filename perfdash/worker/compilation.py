@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import statistics
+import sys
 import time
 from collections import Counter
 from typing import Any, Callable, Collection, Iterator, Optional
@@ -192,6 +193,15 @@ def compiled_graphs() -> int:
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
+
+
+def model_compiles_itself() -> bool:
+    """Whether code was generated in this process, where perfdash has compiled nothing yet.
+
+    Dynamo alone generates none: eager's torch.cond and flex_attention are traced by it.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")  # whatever compiles has imported it
+    return utils is not None and bool(utils.counters["aot_autograd"]["total"])
 
 
 def has_graph_breaks() -> bool:

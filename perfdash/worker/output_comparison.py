@@ -11,7 +11,8 @@ from typing import Any, Collection, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from perfdash.worker.pytree import leaves, structure
+from perfdash.worker import pytree
+from perfdash.worker.pytree import structure
 
 _COSINE = 0.99
 _COSINE_DISTANCE = 0.1  # relative rmse that `cosine` allows: the cosine itself ignores the size of outputs
@@ -24,6 +25,15 @@ _FEW = 4  # of so few integers each may be a near tie
 _REDRAWN = 3.0  # the next random numbers may move a leaf by this many times as far as a few others did
 _STILL = 1e-5  # relative; what moves less has the same random numbers
 _NEAR = 0.01  # relative; of a leaf that other numbers move on the compiled side alone, in few runs
+
+
+def leaves(outputs: Any) -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of outputs as pytree.leaves; a plain float is a float64 tensor without dimensions.
+
+    Such a number (a loss as `.item()`) is rounded like the tensor that it was.
+    """
+    for path, leaf in pytree.leaves(outputs):
+        yield path, torch.tensor(leaf, dtype=torch.float64) if isinstance(leaf, float) else leaf
 
 
 def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
@@ -93,7 +103,7 @@ def compare(
             continue
         if isinstance(left, torch.Tensor):
             reference = judged.get(path)
-            if reference is not None and reference.shape != left.shape:
+            if not isinstance(reference, torch.Tensor) or reference.shape != left.shape:
                 reference = None
             floor = of_group * sizes.get(_group(path), 0.0)
             group_noise = (noise or {}).get(_group(path), 0.0)
@@ -130,12 +140,13 @@ def nothing_finite(outputs: Any) -> bool:
 
     Whole numbers and plain values count only where there is nothing floating.
     """
-    values = [leaf for _, leaf in leaves(outputs) if leaf is not None]
+    values = [leaf for _, leaf in pytree.leaves(outputs) if leaf is not None]
     tensors = [leaf for leaf in values if isinstance(leaf, torch.Tensor) and leaf.numel()]
     floating = [leaf for leaf in tensors if leaf.is_floating_point() or leaf.is_complex()]
     if floating:
         return not any(bool(_dense(leaf).isfinite().any()) for leaf in floating)
-    return not tensors and all(isinstance(leaf, torch.Tensor) for leaf in values)
+    plain = [leaf for leaf in values if not isinstance(leaf, torch.Tensor)]
+    return not tensors and all(isinstance(leaf, float) and not math.isfinite(leaf) for leaf in plain)
 
 
 def other_effects(
@@ -325,13 +336,14 @@ def distance(
     """
     sizes = _group_sizes(eager) if of_group else {}
     compared = False
-    eager_leaves, compiled_leaves = list(leaves(eager)), list(leaves(compiled))
-    if [path for path, _ in eager_leaves] != [path for path, _ in compiled_leaves]:
+    kinds = [
+        [(path, isinstance(leaf, torch.Tensor)) for path, leaf in pytree.leaves(outputs)]
+        for outputs in (eager, compiled)
+    ]
+    if kinds[0] != kinds[1]:
         return None
     worst, lowest = 0.0, 1.0
-    for (path, left), (_, right) in zip(eager_leaves, compiled_leaves):
-        if isinstance(left, torch.Tensor) != isinstance(right, torch.Tensor):
-            return None
+    for (path, left), (_, right) in zip(leaves(eager), leaves(compiled)):
         if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
             continue
         if left.shape != right.shape:

@@ -65,6 +65,15 @@ def test_a_note_on_what_a_model_imported_is_kept_also_where_the_back_end_fails()
         assert "utils is imported from beside net.py" in run(ProcessOutcome(part, status=0))[0].notes
 
 
+def test_a_note_says_where_the_eager_side_is_compiled_in_part():
+    script = events()
+    eager = next(event for event in script if event["event"] == "eager")
+    note = "the model calls torch.compile itself: parts of its eager side are compiled"
+    for compiles in (False, True):
+        eager["compiles_itself"] = compiles
+        assert (note in run(ProcessOutcome(script, status=0))[0].notes) == compiles
+
+
 def test_numbers_of_two_models_are_not_kept():
     """A model file that is saved between the two processes of its case."""
 

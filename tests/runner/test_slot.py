@@ -96,6 +96,46 @@ def headers_of(slot):
     return [case for role, case in zip(slot.asked, slot.probed, strict=True) if role == "isa"]
 
 
+def own_backend(folder, declares="", **change):
+    path = folder / "mine.py"
+    path.write_text(f"{declares}\ndef prepare(module, inputs, job): ...\n")
+    return planned("mine", backend_file=str(path), **change)
+
+
+@pytest.mark.parametrize("beside", [[], [PLAIN]], ids=["alone", "beside inductor"])
+def test_a_back_end_of_ones_own_shares_what_inductor_does_whether_or_not_that_is_measured(
+    slot, monkeypatch, tmp_path, beside
+):
+    own = own_backend(tmp_path)
+    introduce(slot, monkeypatch, [*beside, own])
+    for case in [*beside, own, own]:
+        slot.measure(Order(case), tmp_path / "log", print)
+    assert [case.case.backend for case in headers_of(slot)] == ["inductor"]
+    assert slot.lent[-1] is not None
+
+
+def test_options_of_ones_own_back_end_have_headers_of_their_own(slot, tmp_path):
+    own = own_backend(tmp_path, inductor_config={"cpp_wrapper": True})
+    slot.measure(Order(own), tmp_path / "log", print)
+    assert headers_of(slot) == [WRAPPER]
+
+
+@pytest.mark.parametrize("declares", ["CAPTURES = False", None], ids=["converts elsewhere", "missing"])
+def test_a_back_end_of_ones_own_that_compiles_nothing_waits_for_no_header(slot, tmp_path, declares):
+    own = own_backend(tmp_path, declares or "")
+    if declares is None:
+        os.unlink(own.backend_file)
+    slot.measure(Order(own), tmp_path / "log", print)
+    assert slot.asked == []
+
+
+def test_a_header_that_cannot_be_made_is_a_note_of_ones_own_back_end(slot, monkeypatch, tmp_path):
+    monkeypatch.setattr(slot, "_probe", Mock(side_effect=MachineError("no compiler")))
+    answer = slot.measure(Order(own_backend(tmp_path)), tmp_path / "log", print)
+    assert answer.outcomes == [ProcessOutcome([], status=0)]
+    assert answer.notes[0].endswith("compiling the case includes it, if its back end uses inductor")
+
+
 @pytest.mark.parametrize("broken", [AHEAD, WRAPPER], ids=["aot-inductor", "cpp_wrapper"])
 @pytest.mark.parametrize("cases", ["broken plain", "plain broken", "broken"])
 def test_a_crash_while_headers_are_made_is_left_to_the_case(slot, monkeypatch, tmp_path, broken, cases):

@@ -199,6 +199,44 @@ def test_a_model_that_is_converted_elsewhere_may_leave_updates_out_but_not_chang
     assert verdict(plain, in_place, backend=elsewhere)["status"] == "fail"
 
 
+def writes(times, returns=None):
+    """A model that writes its result into its second input."""
+
+    def model(module, x, out):
+        out.copy_(x * times)
+        return returns and x * returns
+
+    return model
+
+
+def draws_into(module, x, out):
+    out.copy_(torch.rand_like(x))
+
+
+@pytest.mark.parametrize(("eager", "compiled", "status", "says"), [
+    (writes(2), writes(2), "pass", "returns nothing; what it changes: out['inputs[1]']"),
+    (writes(2), writes(2.0001), "pass", "returns nothing"),
+    (writes(2), writes(6), "fail", "to other values: out['inputs[1]']"),
+    (writes(2), writes(0), "fail", "eager changes inputs[1], the compiled side leaves it"),
+    (writes(0), writes(2), "fail", "the compiled side changes inputs[1]"),
+    (writes(2, NAN), writes(6, NAN), "fail", "to other values"),
+    (writes(2, NAN), writes(2, NAN), "no_finite_output", "nothing could be compared"),
+    (writes(NAN), writes(NAN), "no_finite_output", "nothing could be compared"),
+    (draws_into, writes(3), "no_finite_output", "nothing could be compared"),
+])  # fmt: skip
+def test_a_model_that_returns_nothing_is_judged_by_what_it_writes(eager, compiled, status, says):
+    outcome = verdict(eager, compiled, (torch.randn(32, 8), torch.zeros(32, 8)))
+    assert outcome["status"] == status, outcome
+    assert says in outcome["detail"]
+
+
+def test_where_what_is_written_may_be_left_out_a_model_that_returns_nothing_has_no_verdict():
+    inputs = torch.randn(32, 8), torch.zeros(32, 8)
+    elsewhere = SimpleNamespace(CAPTURES=False)
+    assert verdict(writes(2), writes(0), inputs, backend=elsewhere)["status"] == "no_finite_output"
+    assert verdict(writes(0), writes(2), inputs, backend=elsewhere)["status"] == "fail"
+
+
 def test_inputs_with_nan_are_not_changed_by_being_so():
     inputs = (torch.tensor([1.0, NAN]),)
     assert verdict(plain, inputs=inputs)["status"] == "pass"

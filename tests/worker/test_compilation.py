@@ -6,15 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfdash.records import Case, Job
 from tests.lazy import lazy
 
 torch = lazy("torch")
 compilation = lazy("perfdash.worker.compilation")
 compiler_caches = lazy("perfdash.worker.compiler_caches")
 modules = lazy("tests.worker.modules")
+registry = lazy("perfdash.worker.registry")
 shape_models = lazy("tests.truth.shape_models")
 sizes = lazy("perfdash.worker.scenarios.sizes")
 structure = lazy("perfdash.worker.structure")
+worker_case = lazy("perfdash.worker.case")
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +138,27 @@ def test_the_number_of_compilers_that_a_user_gives_holds_on_more_cores(monkeypat
         with compilation.on_cores((0, 1), 1 if by == "option" else None) as number:
             assert (number, inductor_config.compile_threads) == (1, 1)
         assert inductor_config.compile_threads == (1 if by == "option" else 4)
+
+
+@pytest.mark.parametrize(("backend", "compiles"), [(None, False), ("eager", False), ("aot_eager", True)])
+def test_a_model_that_calls_torch_compile_itself_is_known(backend, compiles):
+    """The back end `eager` generates no code: dynamo traces torch.cond and flex_attention with such a one."""
+    torch._dynamo.utils.counters.clear()
+    (torch.compile(torch.sin, backend=backend) if backend else torch.sin)(torch.ones(3))
+    assert compilation.model_compiles_itself() is compiles
+
+
+@pytest.mark.slow
+def test_the_eager_side_of_a_case_says_whether_it_is_compiled(tmp_path, monkeypatch):
+    act = torch.compile(torch.sin, backend="aot_eager")
+    model = modules.Calls(lambda module, x: act(x)), (torch.ones(3),)
+    monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, headers: None)
+    monkeypatch.setattr(registry.find("loaders", "python"), "load", lambda job: model)
+    events = {}
+    job = Job(Case("s", "m", backend="eager"), "python", "", scratch=str(tmp_path))
+    case = worker_case.CaseProcess(job, lambda event, **facts: events.update({event: facts}))
+    case.begin()
+    with case.scenario.context(job):
+        case.eager()
+    assert events["eager"]["compiles_itself"] is True
+    assert "compiles_itself" not in events["eager"]["memory"]

@@ -388,3 +388,61 @@ def test_distances_of_each_leaf():
         "out['gradients']['a']": 0.5,
         "out['gradients']['b']": 0.0,
     }
+
+
+def returned(y, number):
+    return {"y": y, "aux": number}
+
+
+def test_a_plain_float_is_judged_as_a_tensor_is():
+    """A loss as `.item()` has the rounding of the tensor that it was."""
+    y, exact = torch.ones(3), 0.1
+    eager, near, wrong = exact * (1 + 1e-7), exact * (1 - 1e-7), exact * 1.1
+
+    def status(compiled, judge=None, **more):
+        reference = None if judge is None else returned(y.double(), judge)
+        outputs = returned(y, eager), returned(y, compiled), reference
+        return comparison.compare(*outputs, tolerance=1e-3, factor=2, **more)["status"]
+
+    assert (status(near), status(wrong)) == ("pass", "fail")
+    assert (status(near, exact), status(wrong, exact)) == ("pass", "fail")
+    assert status(near, cosine=True) == "pass"
+    assert comparison.compare(eager, 1, None, tolerance=1e-3, factor=2)["metric"] == "structure"
+    nan, inf = float("nan"), float("inf")
+    assert comparison.compare(nan, nan, None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert comparison.compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert comparison.compare(eager, inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+def test_a_plain_float_that_eager_is_far_from_is_judged_beside_the_float64_judge():
+    verdict = comparison.compare(0.99, 1.008, 1.0, tolerance=1e-3, factor=2)
+    assert (verdict["status"], verdict["metric"]) == ("pass", "rmse_to_float64")
+    assert comparison.compare(0.99, 1.03, 1.0, tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+@pytest.mark.parametrize(("left", "right"), [(7, 8), (True, False), ("a", "b"), (1 << 60, (1 << 60) + 1)])
+def test_other_plain_values_must_be_equal(left, right):
+    assert comparison.compare(left, right, None, tolerance=1e-3, factor=2)["metric"] == "equality"
+    assert comparison.compare(left, right, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert "differs" in comparison.two_runs_differ(left, right)
+
+
+def test_two_runs_of_a_plain_float_may_differ_by_rounding():
+    assert comparison.two_runs_differ({"loss": 0.1}, {"loss": 0.1 * (1 + 1e-7)}) is None
+    assert "differs" in comparison.two_runs_differ({"loss": 0.1}, {"loss": 0.101})
+
+
+def test_a_plain_float_has_a_distance_and_is_within_a_bound():
+    y = torch.ones(3)
+    assert comparison.within(returned(y, 0.5), returned(y, 0.52), 0.05)["status"] == "pass"
+    assert comparison.within(returned(y, 0.5), returned(y, 0.6), 0.05)["status"] == "fail"
+    assert comparison.within(returned(y, 0.5), returned(y, torch.tensor(0.5)), 0.05)["metric"] == "structure"
+    distance = comparison.distance(returned(y, 0.5), returned(y, 0.6))
+    assert distance["relative_rmse"] == pytest.approx(0.2)
+
+
+def test_a_plain_float_counts_as_finite_where_nothing_else_is_floating():
+    nan = float("nan")
+    assert not comparison.nothing_finite((0.5, None))
+    assert comparison.nothing_finite((nan, None))
+    assert comparison.nothing_finite((torch.full((2,), nan), 0.5))

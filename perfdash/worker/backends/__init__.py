@@ -12,7 +12,8 @@ Optional:
 - OPTIONS: which of compile_mode, dynamic and inductor_config it reads, all by default; a case that a
   configuration gives another one is skipped;
 - LOSSY = True: integers are intended, and the outputs are judged by their distance to eager's;
-- CAPTURES = False: it does not go through dynamo, so that graphs and breaks have no meaning;
+- CAPTURES = False: it does not go through dynamo, so that graphs and breaks have no meaning; for a user's own
+  file without it perfdash makes what inductor's cases share (worker/compiler_caches.py);
 - OWN_THREADS = True: on the CPU it computes in threads of its own, not in torch's OpenMP threads, so each
   sample waits until those of the other side sleep;
 - complaints(job): messages about the job's options that this torch does not support;
@@ -22,7 +23,8 @@ Optional:
 - artifact(model): facts of the file that it makes; standalone(model, inputs, job): that file loaded and
   called in a fresh process without the model's code (worker/standalone_package.py);
 - notes(model): remarks for the readers of the result;
-- vector_isa(job, find_out): the vector instructions that it compiles for;
+- vector_isa(job, find_out): the vector instructions that it compiles for, tested before the clock starts; one
+  on top of inductor imports inductor's, else torch 2.13 tests them within the compilation latency;
 - compile_sample(job): compiles a small model for the CPU, where torch.compile makes other precompiled headers
   than this back end (worker/compiler_caches.py);
 - prepare_repeatable: like prepare, for the accuracy check of a model that draws random numbers, where
