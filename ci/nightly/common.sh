@@ -16,6 +16,8 @@ gate=no
 trap 'code=$?; if [ "$code" = 1 ] && [ "$gate" = no ]; then exit 3; fi' EXIT
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . ci/secrets.sh
+if [ -z "${HOME+is set}" ]; then HOME=~; fi # a service of the system has none
+export HOME
 
 # Kept in the settings file of a night. What is secret (GITHUB_TOKEN, PERFDASH_SMTP_PASSWORD, PERFDASH_WEBHOOK,
 # PERFDASH_DB) is not among them: it is read from the environment each time.
