@@ -353,3 +353,27 @@ def test_dry_run_measures_nothing(stage):
     assert "--line feature" in call
     assert "--hours 10 --dry-run" in call
     assert not (stage.home / "runs" / "nightly").exists()
+
+
+def test_a_disk_that_becomes_read_only_is_told(stage):
+    """No log can be opened any more, as here, where folders have the names of the logs."""
+    perfdash = stage.venv / "bin" / "perfdash"
+    sabotage = """    for night in os.listdir(option("--out") + "/nightly"):
+        for stage in ("merge", "detect", "confirm", "report", "post", "notify"):
+            if night[0] != ".":
+                os.mkdir(f"{option('--out')}/nightly/{night}/{stage}.log")
+"""
+    saved = '    print("Saved in", folder)\n'
+    perfdash.write_text(perfdash.read_text().replace(saved, saved + sabotage, 1))
+    stage.fails("regressions")
+    done = stage.night(**POST, EVERY="24h", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden")
+    assert done.code == 3, done.out
+    calls = stage.calls()
+    assert [call.split()[0] for call in calls if call.startswith(("report", "post"))] == [
+        *["report"] * 6,
+        "post",
+    ]
+    why = f"detect failed with exit code 3: {done.folder}/detect.log cannot be written"
+    assert f"notify --broken {why}" in "\n".join(calls)
+    assert calls[-1].startswith(f"nightly end --state partial --why {why} ")
+    assert "regressions is told to fail" in done.out, "what has no log is shown"
