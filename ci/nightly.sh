@@ -224,6 +224,7 @@ interrupt() {
   if [ -n "$job" ] && [ "$stopping" = no ]; then kill -INT -- "-$job" 2>/dev/null || true; fi
 }
 trap interrupt INT TERM HUP
+trap : PIPE # `| head` ends what is shown, not the night; what it starts dies of it as ever
 export HOST_HOLDER="$$"
 # However it ends; also after a night that was killed.
 restore() {
@@ -233,7 +234,7 @@ restore() {
   (drop_secrets && ci/prepare_host.sh --restore) >>"$log" 2>&1 ||
     say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
 }
-trap 'stop_machine; dismiss_guard; restore' EXIT
+trap 'stop_machine || true; dismiss_guard; restore' EXIT
 
 # Of perfdash's secrets a stage gets those that it uses.
 hide_secrets_from() { # STAGE

@@ -57,7 +57,7 @@ SUITES="$(with_commas "$SUITES")" CONFIGURATIONS="$(with_commas "$CONFIGURATIONS
 
 venv="${PERFDASH_VENV:-.venv}"
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$*" || true; } # a full disk, where its output goes, ends no night
 
 has_password() { # THE ADDRESS OF A HISTORY
   case "$1" in *://*:*@* | *password=*) ;; *) return 1 ;; esac

@@ -377,3 +377,17 @@ def test_a_disk_that_becomes_read_only_is_told(stage):
     assert f"notify --broken {why}" in "\n".join(calls)
     assert calls[-1].startswith(f"nightly end --state partial --why {why} ")
     assert "regressions is told to fail" in done.out, "what has no log is shown"
+
+
+@pytest.mark.parametrize("ends", ["full", "head"])
+def test_a_night_whose_output_nobody_takes_goes_on(stage, ends):
+    """The disk of `>>nightly.log` is full, or `| head` has seen enough."""
+    shown = "2>&1 | head -1" if ends == "head" else ">/dev/full 2>&1"
+    done = subprocess.run(
+        ["bash", "-c", f"env --default-signal=INT {NIGHTLY} {shown}"], cwd=stage.home,
+        env={**stage.env, "EVERY": "24h"}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=400,
+    )  # fmt: skip
+    (night,) = (stage.home / "runs" / "nightly").glob("2*")
+    assert {path.stem for path in night.glob("*.done")} == set(ALL), done.stderr
+    assert stage.calls()[-1].startswith("nightly end --state ok")
