@@ -299,8 +299,8 @@ from_line=1 # in its log; empty where that cannot be written
 last_words() { # STAGE
   local printed words
   if [ -z "$from_line" ]; then echo "$night/$1.log cannot be written" && return; fi
-  printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -v '^ *$' || true)"
-  words="$(grep -v '^\[.*\]$' <<<"$printed" | tail -1 || true)"
+  printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -av '^ *$' || true)"
+  words="$(grep -av '^\[.*\]$' <<<"$printed" | tail -1 || true)"
   if [ -z "$words" ]; then words="$(head -1 <<<"$printed")"; fi
   cut -c1-200 <<<"${words:-it printed nothing}"
 }

@@ -391,3 +391,11 @@ def test_a_night_whose_output_nobody_takes_goes_on(stage, ends):
     (night,) = (stage.home / "runs" / "nightly").glob("2*")
     assert {path.stem for path in night.glob("*.done")} == set(ALL), done.stderr
     assert stage.calls()[-1].startswith("nightly end --state ok")
+
+
+def test_the_reason_of_a_stage_may_be_no_utf8(stage):
+    """A compiler that writes Latin-1."""
+    words = r"printf 'all is well\ncaf\351 is closed\n'"
+    (stage.venv / "bin" / "perfdash").write_text(f"#!/bin/sh\n{words}\nexit 3\n")
+    done = stage.night("--every", "24h", LC_ALL="C.UTF-8")
+    assert "setup failed with exit code 3: caf\ufffd is closed\n" in done.out
