@@ -200,7 +200,7 @@ fi
 
 mkdir -p "$nights"
 exec 9>>"$nights/.lock"
-flock --nonblock 9 || complain 3 "another nightly is running in $OUT; wait for it, or end it"
+lock 9 || complain 3 "another nightly is running in $OUT; wait for it, or end it"
 if [ -z "$resume" ]; then
   night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
   while [ -e "$night" ]; do sleep 1 && night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"; done

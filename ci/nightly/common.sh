@@ -98,6 +98,13 @@ plain_python() { # SCRIPT ARGUMENTS...
 
 perfdash() { "$venv/bin/perfdash" "$@"; }
 
+# Takes a lock; fails only where another has it. A file system without locks has none: there nobody does.
+lock() { # FILE OR DESCRIPTOR [COMMAND]
+  local code=0
+  flock --nonblock --conflict-exit-code 99 "$@" || code="$?"
+  [ "$code" != 99 ]
+}
+
 # Of a stage: the folder of the night, which must be there.
 need_night() {
   : "${PERFDASH_NIGHTLY:?is the folder of the night; ci/nightly.sh sets it}"

@@ -393,6 +393,15 @@ def test_a_night_whose_output_nobody_takes_goes_on(stage, ends):
     assert stage.calls()[-1].startswith("nightly end --state ok")
 
 
+def test_a_file_system_without_locks_has_nights(stage):
+    flock = stage.home / "tools" / "flock"
+    flock.write_text("#!/bin/sh\necho 'flock: No locks available' >&2\nexit 71\n")
+    flock.chmod(0o755)
+    done = stage.night(STOP_COMMAND="true")
+    assert done.code == 0, done.out
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "stop": "0"}
+
+
 def test_the_reason_of_a_stage_may_be_no_utf8(stage):
     """A compiler that writes Latin-1."""
     words = r"printf 'all is well\ncaf\351 is closed\n'"
