@@ -98,6 +98,9 @@ plain_python() { # SCRIPT ARGUMENTS...
 
 perfdash() { "$venv/bin/perfdash" "$@"; }
 
+# In German it would print 1,5, which no option takes.
+awk() { LC_ALL=C command awk "$@"; }
+
 # Takes a lock; fails only where another has it. A file system without locks has none: there nobody does.
 lock() { # FILE OR DESCRIPTOR [COMMAND]
   local code=0

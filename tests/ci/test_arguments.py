@@ -1,4 +1,4 @@
-"""ci/nightly/common.sh: RUN_ARGUMENTS, words with quotes as in a shell, of which nothing is run; HOME."""
+"""ci/nightly/common.sh: RUN_ARGUMENTS, words with quotes as in a shell, of which nothing is run; numbers."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ def test_a_service_of_the_system_gets_its_home() -> None:
     """systemd gives it PATH and LANG; the environments of builds are kept below HOME."""
     ran = bash("printenv HOME", env={"PATH": os.environ["PATH"]})
     assert ran.stdout == pwd.getpwuid(os.getuid()).pw_dir + "\n", ran.stderr
+
+
+@pytest.mark.slow
+def test_numbers_have_a_point_in_every_language(tmp_path: Path) -> None:
+    """mawk writes 1,5 on a German machine, which no option takes: --minutes of perfdash confirm."""
+    if subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"]).returncode:
+        pytest.skip("there is no German here")
+    for name in ("LC_ALL", "LANG"):
+        env = {"PATH": os.environ["PATH"], "LOCPATH": str(tmp_path), name: "de_DE.UTF-8"}
+        assert bash("awk -v left=2.5 'BEGIN { print left - 1 }'", env=env).stdout == "1.5\n"
