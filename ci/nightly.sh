@@ -200,7 +200,7 @@ fi
 
 mkdir -p "$nights"
 exec 9>>"$nights/.lock"
-flock --nonblock 9 || complain 3 "another nightly is running in $OUT; wait for it, or end it"
+lock 9 || complain 3 "another nightly is running in $OUT; wait for it, or end it"
 if [ -z "$resume" ]; then
   night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
   while [ -e "$night" ]; do sleep 1 && night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"; done
@@ -224,14 +224,17 @@ interrupt() {
   if [ -n "$job" ] && [ "$stopping" = no ]; then kill -INT -- "-$job" 2>/dev/null || true; fi
 }
 trap interrupt INT TERM HUP
+trap : PIPE # `| head` ends what is shown, not the night; what it starts dies of it as ever
 export HOST_HOLDER="$$"
 # However it ends; also after a night that was killed.
 restore() {
+  local log="$night/host.log"
   if [ "$HOST" != apply ]; then return 0; fi
-  (drop_secrets && ci/prepare_host.sh --restore) >>"$night/host.log" 2>&1 ||
+  { : >>"$log"; } 2>/dev/null || log=/dev/null # also where the disk has become read-only
+  (drop_secrets && ci/prepare_host.sh --restore) >>"$log" 2>&1 ||
     say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
 }
-trap 'stop_machine; dismiss_guard; restore' EXIT
+trap 'stop_machine || true; dismiss_guard; restore' EXIT
 
 # Of perfdash's secrets a stage gets those that it uses.
 hide_secrets_from() { # STAGE
@@ -244,26 +247,36 @@ hide_secrets_from() { # STAGE
 }
 
 # A stage in a process group of its own, its output into its log and shown; the exit code.
+# Where the log cannot be written (a disk that has become read-only) it is only shown.
 run_stage() { # STAGE ARGUMENTS...
-  local code=0 watcher words
+  local code=0 watcher="" words out log="$night/$1.log"
   hide_secrets_from "$1"
-  touch "$night/$1.log"
-  from_line="$(($(wc -l <"$night/$1.log") + 1))"
+  if { exec {out}>>"$log"; } 2>/dev/null; then
+    from_line="$(($(wc -l <"$log") + 1))"
+  else
+    say "$log cannot be written" >&2
+    from_line=""
+    exec {out}>&1
+    log=""
+  fi
   set -m # else what is in the background would not hear of Ctrl-C
   # What a script started in the background ignores Ctrl-C, and so would what it starts: it must end by a signal.
   case "$1" in start | stop) words=(ci/nightly/machine.sh "$1") ;; *) words=("ci/nightly/${1%2}.sh" "${@:2}") ;; esac
-  env --default-signal=INT "${hidden[@]}" "${words[@]}" >>"$night/$1.log" 2>&1 </dev/null &
+  env --default-signal=INT "${hidden[@]}" "${words[@]}" >&"$out" 2>&1 </dev/null {out}>&- &
   job="$!"
   set +m
-  tail --silent --lines="+$from_line" --follow --sleep-interval=0.3 --pid="$job" "$night/$1.log" 2>/dev/null 9>&- &
-  watcher="$!"
+  exec {out}>&-
+  if [ -n "$log" ]; then
+    tail --silent --lines="+$from_line" --follow --sleep-interval=0.3 --pid="$job" "$log" 2>/dev/null 9>&- &
+    watcher="$!"
+  fi
   while :; do
     code=0
     wait "$job" || code="$?"
     kill -0 "$job" 2>/dev/null || break # else a signal ended the wait, not the stage
   done
   job=""
-  wait "$watcher" || true
+  [ -z "$watcher" ] || wait "$watcher" || true
   return "$code"
 }
 
@@ -282,11 +295,12 @@ lacks() { # STAGE
 }
 
 # The last line that a stage printed this time; where it failed, if it printed nothing else.
-from_line=1
+from_line=1 # in its log; empty where that cannot be written
 last_words() { # STAGE
   local printed words
-  printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -v '^ *$' || true)"
-  words="$(grep -v '^\[.*\]$' <<<"$printed" | tail -1 || true)"
+  if [ -z "$from_line" ]; then echo "$night/$1.log cannot be written" && return; fi
+  printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -av '^ *$' || true)"
+  words="$(grep -av '^\[.*\]$' <<<"$printed" | tail -1 || true)"
   if [ -z "$words" ]; then words="$(head -1 <<<"$printed")"; fi
   cut -c1-200 <<<"${words:-it printed nothing}"
 }
@@ -297,13 +311,13 @@ gates=() # no failures: the night is complete, and its news says what is worse
 failures=()
 excerpts=() # stage and first line of each log to show
 fail() { # STAGE CODE [WHEN]
-  if [ "$2" = 1 ]; then # ci/nightly/common.sh: of a script with a gate
+  if [[ "$2:$1" = 1:measure || "$2:$1" = 1:report* ]]; then # the scripts with a gate
     if [ "$worst" = 0 ]; then worst=1; fi
     gates+=("$1: a gate failed${3:-}")
   else
     worst=3
     failures+=("$1 failed with exit code $2${3:-}: $(last_words "$1")")
-    excerpts+=("$1 $from_line")
+    if [ -n "$from_line" ]; then excerpts+=("$1 $from_line"); fi
   fi
 }
 

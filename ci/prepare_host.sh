@@ -57,7 +57,7 @@ one_of HOST_NUMA_BALANCING "$numa" 0 1 keep
 
 [[ "${HOST_HOLDER:=}" =~ ^[0-9]*$ ]] || usage "HOST_HOLDER=$HOST_HOLDER is no process id"
 
-say() { printf '%-22s %s\n' "$1" "$2"; }
+say() { printf '%-22s %s\n' "$1" "$2" || true; } # also into a log on a full disk it restores all
 
 started() { # PROCESS ID: when it was started, in clock ticks since boot; nothing where it has ended
   local fields

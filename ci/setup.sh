@@ -68,7 +68,11 @@ command -v "${CXX:-g++}" >/dev/null || {
 }
 
 echo "Setting up $venv (the first time takes some minutes) ..."
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+# Without pip it was half made, or the machine has another Python since, and the packages are those of the old one.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || {
+  if [ -e "$venv/pyvenv.cfg" ]; then rm -f "$venv"/bin/python*; fi # links to what may be gone
+  "$python" -m venv "$venv"
+}
 # torch and torchvision come together, from one place: a mismatch does not import.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   --constraint ci/constraints.txt --editable '.[torchbench,techniques,gpu,cluster,parquet,postgres,serve,test]'

@@ -176,9 +176,10 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     command = [sys.executable, *step.command()]
     if PERFDASH[:1] != (sys.executable,) and not step.runs:
         command = [*PERFDASH, *step.command()]
-    unfinished = None
+    unfinished, before = None, 0
     if step.runs:
         unfinished = unfinished_run(folder, known.get("given_up", ()))
+        before = _cases_of(unfinished)
         ordered = planning.replace(step, items=tuple(known["items"])).command()
         words = ["--resume", str(unfinished)] if unfinished else [*ordered, "--out", str(folder)]
         words += ["--wait", "2m"]  # for the cores of a piece that was killed just now
@@ -195,7 +196,7 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
     is_good = code == 0 or (code == 1 and (step.runs or step.name == "doctor"))
     if code not in (None, 130) and not is_good and step.must:
         print(f"   exit code {code}; its last lines:", *_tail(log), sep="\n   ", flush=True)
-    if unfinished and code in (2, 3):
+    if unfinished and code in (2, 3) and _cases_of(unfinished) == before:
         # Its plan or the environment has changed since: what it measured is kept, and a new run begins.
         known.setdefault("given_up", []).append(unfinished.name)
         print(f"   {unfinished.name} cannot be resumed: measured anew", flush=True)
@@ -203,7 +204,14 @@ def run(day: Day, step: planning.Step, known: dict[str, Any], limit_s: float) ->
         known["state"] = "running" if step.runs else "cut short"
     else:
         known["state"] = "done" if is_good else "failed"
+        if code == 3:  # so does a new run: the machine is to blame, and what was given up may go on
+            known.pop("given_up", None)
     day.save()
+
+
+def _cases_of(run: Path | None) -> int:
+    """How many cases a run has a result of."""
+    return len(_latest(run / "results.jsonl")) if run else 0
 
 
 def watch(day: Day, known: dict[str, Any], command: list[str], output: Any, limit_s: float) -> int | None:
@@ -282,14 +290,20 @@ def records(day: Day) -> dict[str, list[dict[str, Any]]]:
     """The latest record of each case, by step; a half-written line at the end is left out."""
     by_step: dict[str, dict[str, dict[str, Any]]] = {}
     for path in sorted((day.out / "runs").glob("*/*/results.jsonl")):
-        latest = by_step.setdefault(path.parent.parent.name, {})
-        for line in path.read_text(errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-                latest[json.dumps(record["case"], sort_keys=True)] = record
-            except (ValueError, KeyError, TypeError):
-                continue
+        by_step.setdefault(path.parent.parent.name, {}).update(_latest(path))
     return {step: list(latest.values()) for step, latest in by_step.items()}
+
+
+def _latest(path: Path) -> dict[str, dict[str, Any]]:
+    """The latest record of each case in a results.jsonl; none where there is no such file."""
+    latest: dict[str, dict[str, Any]] = {}
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            record = json.loads(line)
+            latest[json.dumps(record["case"], sort_keys=True)] = record
+        except (ValueError, KeyError, TypeError):
+            continue
+    return latest
 
 
 def write_summary(day: Day) -> None:

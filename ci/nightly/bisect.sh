@@ -56,7 +56,7 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   mkdir -p "$OUT/bisections"
   rm -f "$failed"
   if [ -n "$unfinished" ]; then
-    if ! flock --nonblock "$unfinished/.lock" true; then
+    if ! lock "$unfinished/.lock" true; then
       say "Alert $alert: $unfinished is running"
       continue
     fi

@@ -29,7 +29,7 @@ check_numbers CELL_MINUTES
 # After a lost connection the first attempt may be at work still: two would disturb each other. What it measures
 # is resumed.
 exec 9>>"$PERFDASH_NIGHTLY/.lock"
-if ! flock --nonblock 9; then
+if ! lock 9; then
   say "An earlier attempt at this cell is still running on this machine: waiting for its end"
   flock 9
 fi

@@ -16,6 +16,8 @@ gate=no
 trap 'code=$?; if [ "$code" = 1 ] && [ "$gate" = no ]; then exit 3; fi' EXIT
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . ci/secrets.sh
+if [ -z "${HOME+is set}" ]; then HOME=~; fi # a service of the system has none
+export HOME
 
 # Kept in the settings file of a night. What is secret (GITHUB_TOKEN, PERFDASH_SMTP_PASSWORD, PERFDASH_WEBHOOK,
 # PERFDASH_DB) is not among them: it is read from the environment each time.
@@ -55,7 +57,7 @@ SUITES="$(with_commas "$SUITES")" CONFIGURATIONS="$(with_commas "$CONFIGURATIONS
 
 venv="${PERFDASH_VENV:-.venv}"
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$*" || true; } # a full disk, where its output goes, ends no night
 
 has_password() { # THE ADDRESS OF A HISTORY
   case "$1" in *://*:*@* | *password=*) ;; *) return 1 ;; esac
@@ -95,6 +97,16 @@ plain_python() { # SCRIPT ARGUMENTS...
 }
 
 perfdash() { "$venv/bin/perfdash" "$@"; }
+
+# In German it would print 1,5, which no option takes.
+awk() { LC_ALL=C command awk "$@"; }
+
+# Takes a lock; fails only where another has it. A file system without locks has none: there nobody does.
+lock() { # FILE OR DESCRIPTOR [COMMAND]
+  local code=0
+  flock --nonblock --conflict-exit-code 99 "$@" || code="$?"
+  [ "$code" != 99 ]
+}
 
 # Of a stage: the folder of the night, which must be there.
 need_night() {

@@ -8,7 +8,7 @@ if [ "${1:-}" = guard ]; then
   need_night
   tail --pid="$2" --follow --sleep-interval=1 /dev/null
   exec 9>>"${PERFDASH_NIGHTLY%/*}/.lock"
-  flock 9
+  flock 9 || true # a file system may have no locks
   if [ ! -e "$PERFDASH_NIGHTLY/machine" ]; then exit 0; fi
   say "The nightly was killed: its machine is stopped now"
   ci/nightly/machine.sh stop

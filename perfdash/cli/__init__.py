@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import traceback
@@ -126,6 +127,16 @@ def main() -> None:
     sys.exit(code)
 
 
+def _tell(text: str) -> None:
+    """Print what went wrong; where that cannot be written (a full disk), the exit code still says it."""
+    try:
+        typer.echo(text, err=True)
+    except OSError:  # else it is tried again when Python ends, with an exit code of its own
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stderr.fileno())
+        os.close(devnull)
+
+
 def _usage_message(error: Any) -> str:
     """The message of a usage error of click in the form of perfdash's own, with the help to look at.
 
@@ -157,20 +168,18 @@ def _called() -> int:
     except PerfdashError as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"perfdash: {error}", err=True)
+        _tell(f"perfdash: {error}")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("perfdash: interrupted", err=True)
+        _tell("perfdash: interrupted")
         code = 130
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own: wrong usage
-            typer.echo(_usage_message(error), err=True)
+            _tell(_usage_message(error))
             code = error.exit_code
         else:
             if debug:
                 traceback.print_exc()
-            typer.echo(
-                f"perfdash: internal error: {type(error).__name__}: {error} (--debug shows where)", err=True
-            )
+            _tell(f"perfdash: internal error: {type(error).__name__}: {error} (--debug shows where)")
             code = 3
     return int(code or 0)

@@ -106,10 +106,11 @@ def end(
         from perfdash.suggestions import not_one_of
 
         raise _usage(not_one_of("--state", state, nightlies.ENDINGS))
+    words = (why or "").encode(errors="replace").decode()  # of a log: the bytes need not be text
     # A nightly that broke before it measured anything is recorded, too.
     with opened(db, out, create=state == nightlies.FAILED) as store, store.write() as connection:
         done = nightlies.end(
-            connection, job, night, at=now(), state=state, why=" ".join((why or "").split())[:500] or None,
+            connection, job, night, at=now(), state=state, why=" ".join(words.split())[:500] or None,
             runs=[Path(name).name for name in run or ()],
         )  # fmt: skip
     text = f"{done.job} {done.night}: {done.state}" + (f": {done.why}" if done.why else "")

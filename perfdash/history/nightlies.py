@@ -68,18 +68,21 @@ def end(
 
     `at`: the present; the latest has begun by then, unless that one has ended and one of the future runs.
     `runs`: the names of its runs, or of their folders, which keep the name that a renamed run had. A nightly
-    that failed before its `begin` is inserted, with the interval of the job's latest. Raises UsageError if
-    the nightly does not exist.
+    whose `begin` did not reach the history is inserted, unless it is `ok`: it began with its first run, and
+    has the interval of the job's latest. Raises UsageError if the nightly does not exist.
     """
+    present = present_names(connection) if runs else {}
+    names = tuple(dict.fromkeys(present.get(name, name) for name in runs))
     old = _latest_to_end(connection, job, at) if night is None else _find(connection, job, night)
-    if old is None and night is not None and state == FAILED:
+    if old is None and night is not None and state != OK:
         last = _latest(connection, job, at) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
-        old = begin(connection, Nightly(job, night, at, last.every_s, last.grace_s, expected=last.expected))
+        began = _first_start(connection, names) or at
+        old = begin(
+            connection, Nightly(job, night, began, last.every_s, last.grace_s, expected=last.expected)
+        )
     if old is None:
         which = f"{night!r}" if night else "nothing"
         raise UsageError(f"of the nightly {job!r} {which} was begun; `perfdash nightly begin` does it")
-    present = present_names(connection) if runs else {}
-    names = tuple(dict.fromkeys(present.get(name, name) for name in runs))
     changed = {"state": state, "why": why, "ended": at, "runs": names or old.runs}
     done = Nightly(**{**asdict(old), **changed})
     if state != FAILED and (missing := missing_results(connection, done)):
@@ -214,6 +217,14 @@ def _find(connection: sa.Connection, job: str, night: str) -> Nightly | None:
     query = sa.select(*table.c[_NAMES]).where(table.c.job == job, table.c.night == night)
     row = connection.execute(query).first()
     return None if row is None else _nightly(row)
+
+
+def _first_start(connection: sa.Connection, names: Sequence[str]) -> str | None:
+    """When the first of these runs started; None if the history has none of them."""
+    runs = schema.runs
+    query = sa.select(sa.func.min(runs.c.started)).where(runs.c.name.in_(names))
+    started: str | None = connection.execute(query).scalar()
+    return started
 
 
 def _latest(connection: sa.Connection, job: str, at: str) -> Nightly | None:

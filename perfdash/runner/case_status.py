@@ -20,6 +20,7 @@ StatusOfCase = tuple[Status, str | None, Failure | None]
 _EAGER_PHASES = ("start", "load", "eager")
 _AFTERWARDS = ("sizes", "instances")  # phases after the timing, each with an event of its name
 _EDITED = "EditedModel"
+_OUT_OF_MEMORY = "OutOfMemory"
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 _CUDA_ERROR = re.compile(
     r"CUDA error|CUDA driver error|cudaError|CUBLAS_STATUS|CUDNN_STATUS|\[CUDA\]|AcceleratorError"
@@ -110,7 +111,7 @@ def _of_end(outcome: ProcessOutcome) -> StatusOfCase:
         limit = memory_limit(outcome)
         return out_of_memory, where, Failure("MemoryLimit", _limit_message(limit, where), limit=limit)
     if number == signal.SIGKILL and outcome.oom_killed:
-        return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel: out of memory")
+        return out_of_memory, where, Failure(_OUT_OF_MEMORY, "killed by the kernel: out of memory")
     if number == signal.SIGABRT and any(_BAD_ALLOC in line for line in outcome.tail):
         # Thrown where no one could catch it: in a thread of OpenMP's.
         return out_of_memory, where, Failure("BadAlloc", f"std::bad_alloc ended it in phase {where}")
@@ -128,8 +129,27 @@ def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
         return False
     if _is_from_outside(result.status, result.error):
         return True
+    return neighbours and _lacked_memory(result)
+
+
+def most_retries(result: Result, before: Sequence[Mapping[str, Any]], retries: int, neighbours: bool) -> int:
+    """How often the case is measured again, with those before; `retries` at most.
+
+    Without other cases beside it, the memory of the whole machine is worth one: another program may have
+    taken it, but a model that fills it by itself does so every time.
+    """
+    if is_worth_a_retry(result, neighbours):
+        return retries
+    if not _lacked_memory(result):
+        return 0
+    others = [attempt for attempt in before if (attempt.get("error") or {}).get("type") != _OUT_OF_MEMORY]
+    return min(retries, len(others) + 1)
+
+
+def _lacked_memory(result: Result) -> bool:
+    """Whether the kernel killed the case, since the whole machine had no memory left."""
     kind = result.error.type if result.error else None
-    return neighbours and kind == "OutOfMemory" and result.status in (Status.OOM, Status.EAGER_OOM)
+    return kind == _OUT_OF_MEMORY and result.status in (Status.OOM, Status.EAGER_OOM)
 
 
 def is_edited(result: Result) -> bool:

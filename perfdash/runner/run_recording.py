@@ -72,12 +72,18 @@ def record(
         with open_store(settings.history) as store:
             source = str(folder).encode(errors="replace").decode()  # a name need not be text
             (outcome,) = take_in(store, [with_code(from_run(info, results, source), folder)])
-    except Exception as error:  # whatever it is, the run is saved, and its user must know how to import it
+    except (
+        Exception,
+        KeyboardInterrupt,
+    ) as error:  # the run is saved, and its user must know how to import it
         where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
+        what = "interrupted" if isinstance(error, KeyboardInterrupt) else error
         warn(
-            f"The run is saved, but not in the history: {error}\n"
+            f"The run is saved, but not in the history: {what}\n"
             f"To import it: perfdash history import {shlex.quote(str(folder))}{where}"
         )
+        if isinstance(error, KeyboardInterrupt):
+            raise
         return MachineError.exit_code
     if outcome == OLDER:
         # Another merge of the same shards has a name of its own.

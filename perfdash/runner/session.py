@@ -19,7 +19,7 @@ from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import compatibility, noise, schedule
-from perfdash.runner.case_status import check_isa, final_status, is_worth_a_retry
+from perfdash.runner.case_status import check_isa, final_status, is_worth_a_retry, most_retries
 from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
@@ -354,7 +354,8 @@ class Session:
             return
         self._judge_slot(slot, index, result)
         before = self._attempts.setdefault(index, [])
-        if is_worth_a_retry(result, self.executor.slots > 1) and len(before) < self.policy.retries:
+        retries = most_retries(result, before, self.policy.retries, neighbours=self.executor.slots > 1)
+        if len(before) < retries:
             attempt = {
                 "started": result.started,
                 "status": str(result.status),
@@ -370,7 +371,7 @@ class Session:
             message = result.error.message.splitlines()[0][:160] if result.error else ""
             self.watcher.say(
                 f"{planned.case.model}: {result.status} ({message}): measured again in "
-                f"{self.policy.retry_pause_s:g} s ({len(before)} of {self.policy.retries})"
+                f"{self.policy.retry_pause_s:g} s ({len(before)} of {retries})"
             )
             return
         result.attempts = before

@@ -115,7 +115,7 @@ class Stage:
             # Else a bash could not trap Ctrl-C where the tests themselves run in the background.
             ["env", "--default-signal=INT", NIGHTLY, *words],
             cwd=self.home, env={**self.env, **more}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
         )  # fmt: skip
 
     def night(self, *words: str, **more: str) -> Night:

@@ -1,7 +1,9 @@
-"""RUN_ARGUMENTS: words with quotes as in a shell, of which nothing is run."""
+"""ci/nightly/common.sh: RUN_ARGUMENTS, words with quotes as in a shell, of which nothing is run; numbers."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 from pathlib import Path
 
@@ -19,9 +21,13 @@ WORDS = st.lists(
 )
 
 
-def bash(script: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def bash(
+    script: str, *words: str, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     source = f". {CHECKOUT}/ci/nightly/common.sh; cd - >/dev/null; {script}"
-    return subprocess.run(["bash", "-c", source, "bash", *words], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        ["bash", "-c", source, "bash", *words], cwd=cwd, env=env, capture_output=True, text=True
+    )
 
 
 @given(words=WORDS)
@@ -46,3 +52,19 @@ def test_a_quote_that_does_not_end_is_reported_without_what_was_typed() -> None:
     assert ran.returncode == 2
     assert "quotes do not match" in ran.stderr
     assert "s3cret" not in ran.stderr
+
+
+def test_a_service_of_the_system_gets_its_home() -> None:
+    """systemd gives it PATH and LANG; the environments of builds are kept below HOME."""
+    ran = bash("printenv HOME", env={"PATH": os.environ["PATH"]})
+    assert ran.stdout == pwd.getpwuid(os.getuid()).pw_dir + "\n", ran.stderr
+
+
+@pytest.mark.slow
+def test_numbers_have_a_point_in_every_language(tmp_path: Path) -> None:
+    """mawk writes 1,5 on a German machine, which no option takes: --minutes of perfdash confirm."""
+    if subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"]).returncode:
+        pytest.skip("there is no German here")
+    for name in ("LC_ALL", "LANG"):
+        env = {"PATH": os.environ["PATH"], "LOCPATH": str(tmp_path), name: "de_DE.UTF-8"}
+        assert bash("awk -v left=2.5 'BEGIN { print left - 1 }'", env=env).stdout == "1.5\n"

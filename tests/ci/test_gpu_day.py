@@ -25,7 +25,8 @@ spec.loader.exec_module(planning)
 BOTH = pytest.mark.parametrize("device", ["cuda", "cpu"])
 
 # Plays perfdash: `calls` has each call. A run leaves a folder with two results; `dies-NAME` has it kill the
-# script first, once; `wrong` changes a known value; `fails` and `tests`: exit codes of doctor and pytest.
+# script first, once; `wrong` changes a known value; `full`: it ends before it is done; `fails` and `tests`:
+# exit codes of doctor and pytest.
 STAND_IN = """#!{python} -IS
 import json, os, pathlib, signal, sys
 home, words = pathlib.Path({home!r}), sys.argv[1:]
@@ -59,6 +60,8 @@ if words[0] == "run":
         os.kill(os.getppid(), signal.SIGKILL)
         sys.exit(0)
     keep("buffers", "inductor", compression_ratio=2.0)
+    if (home / "full").exists():
+        sys.exit(3)
     tell("done")
 if words[0] == "report":
     pathlib.Path(option("--to")).write_text("| a table |")
@@ -234,6 +237,24 @@ def test_a_run_that_cannot_be_resumed_is_measured_anew(home):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "run1 cannot be resumed: measured anew" in done.stdout
     assert sorted(path.name for path in (home / "day" / "runs" / "truth").iterdir()) == ["run1", "run2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["full", "broken"])
+def test_a_run_that_the_machine_ended_again_is_gone_on_with(home, trouble):
+    """The disk is full in the middle, or other programs have the cores: no new run can be measured either."""
+    (home / "dies-truth").touch()
+    day(home, "--minutes", "60")
+    (home / trouble).touch()
+    done = day(home, "--minutes", "60")
+    assert done.returncode == 3
+    assert "Nothing can be measured here; mend that" in done.stdout
+    (home / trouble).unlink()
+    calls(home)
+    assert day(home, "--minutes", "60").returncode == 0
+    run = home / "day" / "runs" / "truth" / "run1"
+    assert f"run --resume {run} --wait 2m" in calls(home)
+    assert list(run.parent.iterdir()) == [run]
 
 
 @pytest.mark.slow

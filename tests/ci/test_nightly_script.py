@@ -353,3 +353,58 @@ def test_dry_run_measures_nothing(stage):
     assert "--line feature" in call
     assert "--hours 10 --dry-run" in call
     assert not (stage.home / "runs" / "nightly").exists()
+
+
+def test_a_disk_that_becomes_read_only_is_told(stage):
+    """No log can be opened any more, as here, where folders have the names of the logs."""
+    perfdash = stage.venv / "bin" / "perfdash"
+    sabotage = """    for night in os.listdir(option("--out") + "/nightly"):
+        for stage in ("merge", "detect", "confirm", "report", "post", "notify"):
+            if night[0] != ".":
+                os.mkdir(f"{option('--out')}/nightly/{night}/{stage}.log")
+"""
+    saved = '    print("Saved in", folder)\n'
+    perfdash.write_text(perfdash.read_text().replace(saved, saved + sabotage, 1))
+    stage.fails("regressions")
+    done = stage.night(**POST, EVERY="24h", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden")
+    assert done.code == 3, done.out
+    calls = stage.calls()
+    assert [call.split()[0] for call in calls if call.startswith(("report", "post"))] == [
+        *["report"] * 6,
+        "post",
+    ]
+    why = f"detect failed with exit code 3: {done.folder}/detect.log cannot be written"
+    assert f"notify --broken {why}" in "\n".join(calls)
+    assert calls[-1].startswith(f"nightly end --state partial --why {why} ")
+    assert "regressions is told to fail" in done.out, "what has no log is shown"
+
+
+@pytest.mark.parametrize("ends", ["full", "head"])
+def test_a_night_whose_output_nobody_takes_goes_on(stage, ends):
+    """The disk of `>>nightly.log` is full, or `| head` has seen enough."""
+    shown = "2>&1 | head -1" if ends == "head" else ">/dev/full 2>&1"
+    done = subprocess.run(
+        ["bash", "-c", f"env --default-signal=INT {NIGHTLY} {shown}"], cwd=stage.home,
+        env={**stage.env, "EVERY": "24h"}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=400,
+    )  # fmt: skip
+    (night,) = (stage.home / "runs" / "nightly").glob("2*")
+    assert {path.stem for path in night.glob("*.done")} == set(ALL), done.stderr
+    assert stage.calls()[-1].startswith("nightly end --state ok")
+
+
+def test_a_file_system_without_locks_has_nights(stage):
+    flock = stage.home / "tools" / "flock"
+    flock.write_text("#!/bin/sh\necho 'flock: No locks available' >&2\nexit 71\n")
+    flock.chmod(0o755)
+    done = stage.night(STOP_COMMAND="true")
+    assert done.code == 0, done.out
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "stop": "0"}
+
+
+def test_the_reason_of_a_stage_may_be_no_utf8(stage):
+    """A compiler that writes Latin-1."""
+    words = r"printf 'all is well\ncaf\351 is closed\n'"
+    (stage.venv / "bin" / "perfdash").write_text(f"#!/bin/sh\n{words}\nexit 3\n")
+    done = stage.night("--every", "24h", LC_ALL="C.UTF-8")
+    assert "setup failed with exit code 3: caf\ufffd is closed\n" in done.out

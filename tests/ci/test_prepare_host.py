@@ -207,3 +207,14 @@ def test_a_governor_that_is_not_there(xeon):
     done = xeon.run("--apply", HOST_GOVERNOR="schedutil", HOST_SMT="keep", HOST_TURBO="keep", HOST_THP="keep")
     assert done.returncode == 3
     assert "schedutil is none of those here: performance powersave" in done.stdout
+
+
+def test_it_restores_all_where_its_output_goes_to_a_full_disk(xeon):
+    before = xeon.picture()
+    xeon.run("--apply")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [SCRIPT, "--restore"], env={**os.environ, "HOST_ROOT": str(xeon.root)}, stdout=full, stderr=full
+        )
+    assert done.returncode == 0
+    assert xeon.picture() == before

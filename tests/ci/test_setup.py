@@ -62,10 +62,11 @@ def test_nothing_is_missing(debian):
 SECRETS = ("GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", "MY_API_KEY")
 
 
-def test_pip_gets_no_secrets(tmp_path):
-    """Run by hand, with the whole environment of a user."""
-    pretended = tmp_path / "python"
-    pretended.write_text(
+@pytest.fixture
+def pretended(tmp_path):
+    """A Python that pretends: an environment of it is itself; pip leaves its variables in `environment`."""
+    path = tmp_path / "python"
+    path.write_text(
         f"""#!/bin/bash
 case "$*" in
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -73,7 +74,12 @@ case "$*" in
 esac
 """
     )
-    pretended.chmod(0o755)
+    path.chmod(0o755)
+    return path
+
+
+def test_pip_gets_no_secrets(tmp_path, pretended):
+    """Run by hand, with the whole environment of a user."""
     variables = {**dict.fromkeys(SECRETS, "s3cret-value"), "PIP_INDEX_URL": "https://u:s3cret@index/simple"}
     env = {**os.environ, **variables, "PYTHON": str(pretended), "PERFDASH_VENV": str(tmp_path / "venv")}
     done = subprocess.run([SCRIPT], env=env, capture_output=True, text=True)
@@ -105,3 +111,15 @@ def test_no_debian(tmp_path):
 def test_the_environment_of_a_nightly_has_nvml():
     """Without it no run on a GPU notices throttling, other programs and faults."""
     assert "gpu" in SCRIPT.read_text().split("--editable '.[")[1].split("]")[0].split(",")
+
+
+def test_an_environment_without_pip_is_made_again(tmp_path, pretended):
+    """It was half made when it was killed, or the machine's Python was upgraded."""
+    old = tmp_path / "venv" / "bin" / "python"
+    old.parent.mkdir(parents=True)
+    old.write_text("#!/bin/bash\necho 'No module named pip' >&2\nexit 1\n")
+    old.chmod(0o755)
+    env = {**os.environ, "PYTHON": str(pretended), "PERFDASH_VENV": str(tmp_path / "venv")}
+    done = subprocess.run([SCRIPT], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "environment").exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,16 @@ def test_doctor_examines_the_interpreter_that_a_run_measures(called, monkeypatch
     monkeypatch.setattr("perfdash.runner.doctor.examine", examine)
     assert called("doctor", *words, env={"PERFDASH_PYTHON": "/mine/python"}).code == 0
     assert examined == [python]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code"), [(["show", "nothing"], 2), (["nonsense"], 2), (["nightly", "list"], 2)]
+)
+def test_a_full_disk_below_the_messages_does_not_change_the_exit_code(tmp_path, words, code):
+    """The log of a nightly's stage; 1 would be a gate's, so that what failed would count as measured."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "perfdash", *words], cwd=tmp_path, stdout=full, stderr=full
+        )
+    assert done.returncode == code

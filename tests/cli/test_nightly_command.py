@@ -158,3 +158,10 @@ def test_a_history_that_is_not_there(called):
     ran = called("doctor", "--nightly")
     assert ran.code == 2
     assert "there is no history" in ran.err
+
+
+def test_a_reason_that_is_no_text_is_recorded(called, tmp_path):
+    """The last line of a log, cut within a letter; a shell's bytes come as such."""
+    put(tmp_path, ago(1, "running"))
+    ran = called("nightly", "end", "--state", "partial", "--why", "measure failed: caf\udcc3")
+    assert (ran.code, ran.out.endswith(": partial: measure failed: caf?\n")) == (0, True), ran.err

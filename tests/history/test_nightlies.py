@@ -183,6 +183,19 @@ def test_one_that_failed_before_it_began_is_entered(store):
     assert len(every(store)) == 3
 
 
+def test_one_whose_begin_did_not_reach_the_history_is_entered(store):
+    """The database was away for a moment. It counts from its first run, not to seem late."""
+    begun(store, NIGHT)
+    night = run("2026-11-02", [row()])
+    take_in(store, [night])
+    done = ended(
+        store, "n2", state=PARTIAL, at="2026-11-02T06:00:00Z", why="setup failed", runs=[night.run.name]
+    )
+    assert (done.state, done.why, done.runs) == (PARTIAL, "setup failed", (night.run.name,))
+    assert (done.begun, done.every_s, done.expected) == (night.run.started, NIGHT.every_s, NIGHT.expected)
+    assert [nightly.night for nightly in every(store)] == ["n1", "n2"]
+
+
 def test_nothing_was_begun(store):
     with pytest.raises(UsageError, match="perfdash nightly begin"):
         ended(store)

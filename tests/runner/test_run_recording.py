@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from perfdash.records import Status
+from perfdash.runner import run_recording
 from perfdash.runner.run_recording import lost_to_the_machine, record
 from perfdash.settings import RunSettings
 from tests.report.results import good, info
@@ -31,3 +34,23 @@ def test_a_run_is_lost_where_the_machine_failed_in_every_case_that_is_not_skippe
     assert lost_to_the_machine([lost, passes]) == 0
     assert lost_to_the_machine([skipped]) == 0
     assert lost_to_the_machine([]) == 0
+
+
+def test_ctrl_c_while_the_history_is_busy_says_how_to_import_the_run(tmp_path, monkeypatch):
+    """Another writer has it, for minutes; all cases are measured by then."""
+
+    def busy(store, runs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_recording, "take_in", busy)
+    warnings: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        record(
+            RunSettings(db=str(tmp_path / "history.db")), info(1), [good("a", 2.0, "faster")],
+            tmp_path / "run 1", warnings.append,
+        )  # fmt: skip
+    (warning,) = warnings
+    assert warning == (
+        "The run is saved, but not in the history: interrupted\n"
+        f"To import it: perfdash history import '{tmp_path / 'run 1'}'"
+    )

@@ -151,7 +151,6 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
         (ProcessOutcome(events(upto="phase compile"), status=9, limit=TIME), 1),
         (ProcessOutcome(events(upto="phase compile"), status=9, limit=TIME, frozen=True), 3),
         (ProcessOutcome(events(upto="phase compile"), status=None), 3),
-        (ProcessOutcome(events(upto="phase compile"), status=9, oom_killed="kernel"), 1),
     ],
 )
 def test_a_models_own_failure_is_never_tried_again(start, outcome, tries):
@@ -159,6 +158,35 @@ def test_a_models_own_failure_is_never_tried_again(start, outcome, tries):
     run.run()
     assert len(run.executor.orders) == tries
     assert run.results[0].error.message
+
+
+def out_of_memory(phase="compile"):
+    return ProcessOutcome(events(upto=f"phase {phase}"), status=9, oom_killed="kernel")
+
+
+def test_memory_of_the_machine_may_be_another_programs_fault(start):
+    """The workers offer themselves to the kernel, which kills them for whoever fills the memory."""
+    run = start([case("a"), case("b")], Played(script={"a": [out_of_memory()]}))
+    run.run()
+    assert {r.status for r in run.results} == {Status.PASS}
+    assert [order.planned.case.model for _, order in run.executor.orders] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(("phase", "status"), [("eager", Status.EAGER_OOM), ("compile", Status.OOM)])
+def test_a_model_that_fills_the_memory_every_time_is_out_of_it_after_one_more_try(start, phase, status):
+    run = start([case("a")], Played(script={"a": [out_of_memory(phase)] * 9}))
+    run.run()
+    (a,) = run.results
+    assert (a.status, a.error.type, len(run.executor.orders)) == (status, "OutOfMemory", 2)
+    assert [attempt["status"] for attempt in a.attempts] == [str(status)]
+    assert any("measured again in 0 s (1 of 1)" in line for line in run.watcher)
+    # What else the machine does has its own retries, and without retries there is none.
+    run = start([case("a")], Played(script={"a": [INFRA, *[out_of_memory()] * 9]}))
+    run.run()
+    assert [attempt["status"] for attempt in run.results[0].attempts] == ["infra_error", "oom"]
+    run = start([case("a")], Played(script={"a": [out_of_memory()] * 9}), retries=0)
+    run.run()
+    assert (run.results[0].status, run.results[0].attempts) == (Status.OOM, [])
 
 
 def test_memory_of_the_machine_may_be_the_neighbours_fault(start):
