@@ -62,8 +62,9 @@ def bisect(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, forward, "
-            "backward, optimizer, prefill, decode, accuracy, status; of a command: exit-code, stdout.  "
+            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, "
+            "recompiles, forward, backward, optimizer, prefill, decode, accuracy, status; "
+            "of a command: exit-code, stdout.  "
             "[default: speedup, exit-code]"
         ),
     ] = None,

@@ -7,6 +7,7 @@ import runpy
 
 import pytest
 
+from perfdash import metrics
 from tests.ci.nights import NIGHTLY
 
 
@@ -133,3 +134,14 @@ def test_a_regression_that_returned_is_not_answered_by_the_bisection_of_its_firs
     begin_here(tmp_path / "2026-11-23_x", 1, "a")
     begin_here(tmp_path / "2026-11-24_x", 1, "a", confirm=False)
     assert to_bisect["unfinished"](returned, [tmp_path]) == str(tmp_path / "2026-11-23_x")
+
+
+def test_every_judged_metric_that_bisect_can_measure_is_bisected(chosen):
+    judged = {**metrics.JUDGED, **metrics.JUDGED_COUNTS}.values()
+    alerts = [
+        alert(number, "confirmed", metric.column, metric=metric.column)
+        for number, metric in enumerate(judged)
+    ]
+    left_out = {alert["metric"] for alert in alerts} - {alert["metric"] for alert in chosen(alerts, 99)}
+    assert left_out == {"eager_peak_bytes", "calls_captured", "fallbacks"}
+    assert left_out == {metric.column for metric in judged if not metric.name}
