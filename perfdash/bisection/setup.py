@@ -412,7 +412,8 @@ def resumed_request(begun: events.Event, flags: Mapping[str, Any]) -> BisectionR
     secrets = recipe_settings(flags["settings"])
     for key in [*secrets, *request.settings]:
         hidden = request.settings.get(key) == HIDDEN
-        if key in secrets and not hidden:
+        is_same = (key, secrets.get(key)) in request.settings.items()
+        if key in secrets and not hidden and not is_same:
             raise UsageError(f"--set {key} cannot be changed with --resume; start a new bisection")
         if hidden and key not in secrets:
             raise UsageError(f"--resume: the value of {key} was not kept; give --set {key}=... again")
