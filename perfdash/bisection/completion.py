@@ -6,6 +6,7 @@ All that is missing is named in one message, with a command to copy.
 from __future__ import annotations
 
 import shlex
+import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -111,6 +112,14 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
     if rungs[-1].kind == "commits":
         flags["repo"] = flags["repo"] or repo
     filled = complete_from_alert(flags, command, typist.options, typist.describe)
+    if (python := filled.get("python")) and not flags["python"]:
+        if shutil.which(python):
+            typist.notify(f"Interpreter: {python}, that of alert {flags['alert']} (--python takes another)")
+        else:
+            typist.notify(
+                f"{python}, the interpreter of alert {flags['alert']}, is not there: this one is taken"
+            )
+            filled["python"] = None
     if filled["wheels"] == of_recipe and _has_no_builds_for(filled["device"], of_recipe):
         raise UsageError(_without_wheels(of_recipe))
     return filled

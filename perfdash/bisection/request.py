@@ -338,6 +338,9 @@ class CaseOptions(Protocol):
     def with_options(self, setting: Mapping[str, Any], case: Case) -> dict[str, Any]:
         """The setting of a run with what the case's configuration sets."""
 
+    def of_run(self, ran: Sequence[str]) -> dict[str, Any]:
+        """The limits of a run's command line, and its interpreter."""
+
     def as_pairs(self, setting: Mapping[str, Any], name: str) -> list[str]:
         """A table of a setting as KEY=VALUE."""
 
@@ -372,6 +375,7 @@ def complete_from_alert(
         filled |= {
             OF_NIGHT: (*of_case, *_OF_CASE),
             **of_case,
+            **options.of_run(ran),
             **_source(evidence.case, ran, flags, number, options, files),
         }
         filled["metric"] = flags["metric"] or _metric(evidence, number, describe)

@@ -76,7 +76,8 @@ def bisect(
     python: Annotated[
         str | None,
         typer.Option(
-            help="The interpreter that builds are laid over. It is not changed.  [default: this one]"
+            help="The interpreter that builds are laid over. It is not changed.  "
+            "[default: that of the alert's night, or this one]"
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the model.  [default: 1]")] = None,
