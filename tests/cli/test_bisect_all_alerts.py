@@ -198,6 +198,37 @@ def test_a_culprit_that_does_not_explain_an_alert_is_not_stored_with_it(all_aler
 
 
 @pytest.mark.slow
+def test_a_culprit_that_could_not_be_stored_is_stored_by_the_same_command(all_alerts, tmp_path, monkeypatch):
+    """The server of the history was away when the bisections ended."""
+
+    def unreachable(*_):
+        raise RuntimeError("the server is away")
+
+    def bisected():
+        with open_store(str(tmp_path / "runs" / "history.db")) as store, store.read() as connection:
+            return [alert.details["bisected"] for alert in alert_store.load(connection)
+                    if "bisected" in alert.details]  # fmt: skip
+
+    with monkeypatch.context() as patch:
+        patch.setattr("perfdash.report.bisection_files.save_to_history", unreachable)
+        ran = all_alerts("--json")
+    assert bisected() == []
+    (line, *_) = [line for line in ran.err.splitlines() if "not in the history" in line]
+    folder = tmp_path / "runs" / "bisections"
+    assert line.startswith(
+        "The bisection is saved, but not in the history: the server is away. To store it: perfdash bisect "
+        f"--resume {folder}"
+    )
+    StandIn.measured.clear()
+    all_alerts("--no-history")
+    assert bisected() == []
+    all_alerts()
+    stored = bisected()
+    assert (len(stored), StandIn.measured) == (3, [])
+    assert all(note["culprits"] for note in stored)
+
+
+@pytest.mark.slow
 def test_ctrl_c_then_the_same_command_goes_on(all_alerts, world, tmp_path):
     _, commits = world
     whole: list[str] = []
