@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from perfdash.bisection.recipe_choice import NIGHTLY, End
 from perfdash.bisection.recipes import Recipe, load_recipes
 from perfdash.bisection.sources import BuildContext
+from perfdash.bisection.sources.finer_range import main_commit
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
@@ -398,6 +399,8 @@ def alert_range(evidence: AlertEvidence, recipe: str, repo: Path | None) -> tupl
     package = rung.versions.package if rung.versions else None
     commits = _commits(good, bad, repo, number) if package is None and repo else None
     first, last = commits or (_version(run, package, number) for run in (good, bad))
+    if package is None and repo:
+        first, last = main_commit(repo, first), main_commit(repo, last)
     if first == last:
         raise UsageError(
             f"--alert {number}: both nights measured {package or 'commit'} {first}: it was "

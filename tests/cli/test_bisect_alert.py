@@ -473,6 +473,31 @@ def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
     assert ends(db, repository.folder) == (first, two)
 
 
+@pytest.mark.parametrize("package", [None, "torchvision"])
+def test_commits_of_a_nightly_branch_stand_for_those_of_main(tmp_path, library, package):
+    """Each nightly is one commit, which a robot makes of that night's main: it is nobody's change."""
+    repository, (first, _, three) = library
+    repository.git("checkout", "--quiet", "--orphan", "nightly")
+    nightlies = [
+        repository.commit(f"2026-11-0{day} nightly release ({of})")
+        for day, of in enumerate((first, three), 1)
+    ]
+    told = [environment_said(commit) for commit in (nightlies if package is None else "ab")]
+    db = history(tmp_path / "h.db", told)
+    if package:
+        told_commits(db, *({package: commit} for commit in nightlies))
+    assert ends(db, repository.folder) == (first, three)
+
+
+def test_two_nightlies_of_one_commit_have_no_range(tmp_path, library):
+    repository, (first, *_) = library
+    repository.git("checkout", "--quiet", "--orphan", "nightly")
+    nightlies = [repository.commit(f"2026-11-0{day} nightly release ({first})") for day in (1, 2)]
+    db = history(tmp_path / "h.db", list(map(environment_said, nightlies)))
+    with pytest.raises(UsageError, match=f"both nights measured commit {first}: it was something else"):
+        ends(db, repository.folder)
+
+
 @pytest.mark.parametrize(("old", "new", "why"), [
     ({"lib": 0, "fork": 0}, {"lib": 1, "fork": 2}, "lib, fork are all of --repo"),
     ({"lib": 0}, {"lib": 0}, "no package came to another commit of --repo .*other commits: torch"),
