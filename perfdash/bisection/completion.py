@@ -37,6 +37,7 @@ from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.store import NoHistory, open_store
 from perfdash.redaction import mask_secrets
+from perfdash.runner import host
 from perfdash.settings import BisectSettings, bisect_settings, resolve
 from perfdash.suggestions import did_you_mean, nearest
 from perfdash.suites.suite_file import CHECKOUT_SUITE, load_suite, suite_names
@@ -305,7 +306,7 @@ class _Draft:
         try:
             history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
             with open_store(history, create=False) as store, store.read() as connection:
-                groups = alert_groups(connection)
+                groups = alert_groups(connection, host.host_class(host.facts()))
         except NoHistory:
             return False
         groups = lying_between(groups, flags["good"], flags["bad"], flags["recipe"], flags["repo"])

@@ -47,6 +47,7 @@ _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 _OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
 OF_SHELL = "of_shell"  # with --alert: the night's run, and what it recorded of its host
+OF_HOST = "of_host"  # with --alert: the kind of its host
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -368,6 +369,7 @@ def complete_from_alert(
         ran = run.command if run else ()
         files = _model_files(connection, evidence) if evidence.case else {}
     filled: dict[str, Any] = {OF_SHELL: (run.name, run.facts) if run else None}
+    filled[OF_HOST] = run.host_class if run else None
     if not command:
         if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")

@@ -35,6 +35,7 @@ from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
 from perfdash.report.bisection_files import save, work
 from perfdash.report.bisection_report import all_to_json, headline, markdown_of_all
+from perfdash.runner import host
 from perfdash.settings import resolve
 
 REPORT = "all-alerts"
@@ -58,7 +59,7 @@ def bisect_all_alerts(flags: Mapping[str, Any], command: Sequence[str] | None) -
         raise UsageError(f"--all-alerts: each alert says what is measured, so {what} does not go with it")
     settings = resolve({name: flags[name] for name in ("db", "out", "no_history")})[0]
     with open_store(settings.history, create=False) as store, store.read() as connection:
-        groups = alert_groups(connection)
+        groups = alert_groups(connection, host.host_class(host.facts()))
     if not groups:
         notify("No alert is open.")
     speaker = typist()
