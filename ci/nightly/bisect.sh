@@ -35,14 +35,16 @@ worst=0
 # Until BISECT_HOURS are over: it ends as on Ctrl-C, which an agent lets its scripts ignore, and reports what it
 # knows. In the foreground, so that Ctrl-C and the end of the night reach it.
 bisect() { # WORDS...
+  local left="$((until - $(date +%s)))"
+  code=124
+  if [ "$left" -le 0 ]; then return; fi # for timeout, 0 is no limit
   code=0
   timeout --foreground --signal=INT --kill-after=300 "$left" env --default-signal=INT \
     "$venv/bin/perfdash" bisect "$@" "${builds[@]}" --out "$OUT" || code=$?
 }
 
 while IFS=$'\t' read -r alert suite unfinished <&3; do
-  left="$((until - $(date +%s)))"
-  if [ "$left" -le 0 ]; then
+  if [ "$(date +%s)" -ge "$until" ]; then
     say "Alert $alert: BISECT_HOURS=$BISECT_HOURS are over; perfdash bisect --alert $alert begins it"
     continue
   fi

@@ -18,9 +18,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-# Those that perfdash can bisect (perfdash/metrics.py): of the others no culprit can be looked for.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from perfdash.metrics import METRICS
+
 _LATENCIES = ("eager_ms", "backend_ms")
-_METRICS = (*_LATENCIES, "compilation_cpu_s", "backend_peak_bytes", "graph_breaks")
+# Those that perfdash can bisect: of the others no culprit can be looked for.
+_METRICS = {metric.column for metric in METRICS.values() if metric.name}
 _ALIKE = 0.7
 # Confirmed tonight; since an earlier night; back after it was fixed.
 _STATES = ("confirmed", "open", "reopened")
@@ -100,8 +104,13 @@ def _size(alert: dict[str, Any]) -> float:
 
 
 def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
-    """The newest bisection that was begun for this alert and model; of a finished one the alert knows."""
+    """The newest bisection that was begun for this alert and model; of a finished one the alert knows.
+
+    None that began before the change of now: it is of an earlier time of a change that returned. None without
+    a confirmation: `--all-alerts` measures so around the culprit of another alert.
+    """
     begun = []
+    since = (alert.get("bad") or {}).get("started", "")
     for path in [path for folder in folders for path in folder.glob("*/journal.jsonl")]:
         try:
             with path.open() as journal:
@@ -109,7 +118,8 @@ def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
         except (OSError, ValueError):
             continue
         model = (event.get("case") or {}).get("model")
-        if event.get("alert") == alert["id"] and model == alert["case"].get("model"):
+        is_of_now = event.get("at", "") >= since and event.get("confirm", True)
+        if event.get("alert") == alert["id"] and model == alert["case"].get("model") and is_of_now:
             begun.append(path.parent)
     return str(max(begun, key=lambda folder: folder.name, default=""))
 

@@ -16,6 +16,7 @@ from perfdash.detect.alert_evidence import remeasured_change
 from perfdash.files import now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import Alert, BisectionRow, save_bisection
+from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Status
 
@@ -70,7 +71,10 @@ def _step(result: BisectionResult, culprit: Culprit) -> float:
 def save_to_history(
     history: str, bisection: Bisection, result: BisectionResult, headline: str
 ) -> list[Culprit]:
-    """Save a bisection in a history, and its culprits in its alert: those that do not explain the alert."""
+    """Save a bisection in a history, and its culprits in its alert: those that do not explain the alert.
+
+    The alert stays as it is if its change returned after the bisection began, which had other ends.
+    """
     request = bisection.begun["asked"]
     culprits = [revision.id for culprit in result.culprits for revision in culprit.revisions]
     details = result.to_json()
@@ -93,9 +97,16 @@ def save_to_history(
             alert = alert_store.find(connection, result.alert)
             own = explaining(alert, result)
             others = [culprit for culprit in result.culprits if culprit not in own]
-            _note(connection, alert, result, own, others, headline)
+            if not _began_before(connection, alert, result):
+                _note(connection, alert, result, own, others, headline)
         save_bisection(connection, row)
     return others
+
+
+def _began_before(connection: sa.Connection, alert: Alert, result: BisectionResult) -> bool:
+    """Whether a bisection began before the first run with the change of its alert."""
+    runs = list_runs(connection, ids=[alert.bad_run_id]) if alert.bad_run_id is not None else []
+    return any(result.began < run.started for run in runs)
 
 
 def progress(result: BisectionResult) -> str:

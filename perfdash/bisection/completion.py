@@ -6,6 +6,7 @@ All that is missing is named in one message, with a command to copy.
 from __future__ import annotations
 
 import shlex
+import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.store import NoHistory, open_store
 from perfdash.redaction import mask_secrets
+from perfdash.runner import host
 from perfdash.settings import BisectSettings, bisect_settings, resolve
 from perfdash.suggestions import did_you_mean, nearest
 from perfdash.suites.suite_file import CHECKOUT_SUITE, load_suite, suite_names
@@ -111,6 +113,14 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
     if rungs[-1].kind == "commits":
         flags["repo"] = flags["repo"] or repo
     filled = complete_from_alert(flags, command, typist.options, typist.describe)
+    if (python := filled.get("python")) and not flags["python"]:
+        if shutil.which(python):
+            typist.notify(f"Interpreter: {python}, that of alert {flags['alert']} (--python takes another)")
+        else:
+            typist.notify(
+                f"{python}, the interpreter of alert {flags['alert']}, is not there: this one is taken"
+            )
+            filled["python"] = None
     if filled["wheels"] == of_recipe and _has_no_builds_for(filled["device"], of_recipe):
         raise UsageError(_without_wheels(of_recipe))
     return filled
@@ -296,7 +306,7 @@ class _Draft:
         try:
             history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
             with open_store(history, create=False) as store, store.read() as connection:
-                groups = alert_groups(connection)
+                groups = alert_groups(connection, host.host_class(host.facts()))
         except NoHistory:
             return False
         groups = lying_between(groups, flags["good"], flags["bad"], flags["recipe"], flags["repo"])

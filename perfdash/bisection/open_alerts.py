@@ -40,17 +40,22 @@ class AlertGroup:
         return self.chosen.alert.id or 0
 
 
-def alert_groups(connection: sa.Connection) -> list[AlertGroup]:
+def alert_groups(connection: sa.Connection, here: str) -> list[AlertGroup]:
     """The open alerts by cause, the worst cause first.
 
     Suspected alerts help to date a cause, and are not bisected. A cause of which no member can be bisected
-    has the whole host's alert, or the first, as `chosen`.
+    has the whole host's alert, or the first, as `chosen`. Of a cause on several kinds of hosts, an alert of
+    this one, `here`, is chosen: the changes of others may not show here.
     """
     groups = []
     for cause in causes(gather(connection, alert_store.load(connection, states=SHOWN))):
         members = tuple(member for member in cause.members if member.alert.state in LIVE)
         if members:
-            groups.append(AlertGroup(cause, members, strongest(members)))
+            of_here = [member for member in members if member.bad and member.bad.host_class == here]
+            chosen = strongest(of_here or members)
+            groups.append(
+                AlertGroup(cause, members, chosen if can_be_bisected(chosen) else strongest(members))
+            )
     return groups
 
 

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from perfdash.bisection.recipe_choice import NIGHTLY, End
 from perfdash.bisection.recipes import Recipe, load_recipes
 from perfdash.bisection.sources import BuildContext
+from perfdash.bisection.sources.finer_range import main_commit
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
@@ -46,6 +47,7 @@ _OF_CASE = ("configuration", "instances", "model", "models", "suite")
 _OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
 OF_SHELL = "of_shell"  # with --alert: the night's run, and what it recorded of its host
+OF_HOST = "of_host"  # with --alert: the kind of its host
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -338,6 +340,9 @@ class CaseOptions(Protocol):
     def with_options(self, setting: Mapping[str, Any], case: Case) -> dict[str, Any]:
         """The setting of a run with what the case's configuration sets."""
 
+    def of_run(self, ran: Sequence[str]) -> dict[str, Any]:
+        """The limits of a run's command line, and its interpreter."""
+
     def as_pairs(self, setting: Mapping[str, Any], name: str) -> list[str]:
         """A table of a setting as KEY=VALUE."""
 
@@ -364,6 +369,7 @@ def complete_from_alert(
         ran = run.command if run else ()
         files = _model_files(connection, evidence) if evidence.case else {}
     filled: dict[str, Any] = {OF_SHELL: (run.name, run.facts) if run else None}
+    filled[OF_HOST] = run.host_class if run else None
     if not command:
         if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
@@ -372,6 +378,7 @@ def complete_from_alert(
         filled |= {
             OF_NIGHT: (*of_case, *_OF_CASE),
             **of_case,
+            **options.of_run(ran),
             **_source(evidence.case, ran, flags, number, options, files),
         }
         filled["metric"] = flags["metric"] or _metric(evidence, number, describe)
@@ -394,6 +401,8 @@ def alert_range(evidence: AlertEvidence, recipe: str, repo: Path | None) -> tupl
     package = rung.versions.package if rung.versions else None
     commits = _commits(good, bad, repo, number) if package is None and repo else None
     first, last = commits or (_version(run, package, number) for run in (good, bad))
+    if package is None and repo:
+        first, last = main_commit(repo, first), main_commit(repo, last)
     if first == last:
         raise UsageError(
             f"--alert {number}: both nights measured {package or 'commit'} {first}: it was "

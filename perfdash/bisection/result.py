@@ -31,6 +31,7 @@ from perfdash.metrics import Metric
 from perfdash.stats.step_likelihood import robust_level, weigh
 
 FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"
+_KNOWN_NOT_TO_BUILD = "known not to build, by an earlier bisection: its log is in failed/ of the build cache"
 _SIDE = 0.95  # probability from which the table calls a build bad, or good
 
 
@@ -411,6 +412,12 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
             stage.revisions[place].label, stage.revisions[place].id, why, stage.logs.get(place, "")
         )
         for place, why in sorted(stage.broken.items())
+    ]
+    skipped += [
+        SkippedRevision(stage.revisions[place].label, stage.revisions[place].id, _KNOWN_NOT_TO_BUILD)
+        for outcome in stage.culprits
+        for place in range(outcome.first, outcome.last + 1)
+        if stage.is_known_not_to_build(place)
     ]
     skipped += [
         SkippedRevision(stage.revisions[place].label, stage.revisions[place].id, "marked skip")

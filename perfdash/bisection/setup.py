@@ -30,6 +30,7 @@ from perfdash.bisection.metrics import metric_named, refuse_unmeasured_part
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import (
     HIDDEN,
+    OF_HOST,
     BisectionRequest,
     absolute_wheels,
     in_shell_of_night,
@@ -141,7 +142,7 @@ def started(
     context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
-    notes += source.notes
+    notes += [*_of_other_host(flags), *source.notes]
     revisions = source.revisions(request.good, request.bad)
     notes += [note for note in source.notes if note not in notes]
     for note in notes:
@@ -208,6 +209,14 @@ def resumed(
         notify(f"{folder}: {measured} measurements so far")
         with LocalWorkbench(setup, notify) as workbench:
             yield _engine(setup, bisection, journal, workbench, notify, flags["max_builds"])
+
+
+def _of_other_host(flags: Mapping[str, Any]) -> list[str]:
+    """A note if another kind of host than this one measured the alert that is bisected."""
+    measured, here = flags.get(OF_HOST), host.host_class(host.facts())
+    if measured in (None, here):
+        return []
+    return [f"alert {flags['alert']} is of {measured}, and this host is {here}: its change may not show here"]
 
 
 def _engine(
@@ -412,7 +421,8 @@ def resumed_request(begun: events.Event, flags: Mapping[str, Any]) -> BisectionR
     secrets = recipe_settings(flags["settings"])
     for key in [*secrets, *request.settings]:
         hidden = request.settings.get(key) == HIDDEN
-        if key in secrets and not hidden:
+        is_same = (key, secrets.get(key)) in request.settings.items()
+        if key in secrets and not hidden and not is_same:
             raise UsageError(f"--set {key} cannot be changed with --resume; start a new bisection")
         if hidden and key not in secrets:
             raise UsageError(f"--resume: the value of {key} was not kept; give --set {key}=... again")

@@ -248,6 +248,11 @@ class Stage:
         old, new = (end["loaded"].get(_TORCH) for end in ends)
         return old is not None and old == new
 
+    def is_known_not_to_build(self, place: int) -> bool:
+        """Whether a build failed before this bisection, so that it was not tried."""
+        costs, tried = self.question.build_cost, {*self.builds, *self.broken}
+        return bool(costs) and math.isinf(costs[place]) and place not in tried
+
     def twin_of(self, place: int) -> int | None:
         """The build that has the same code and libraries as this one, which is therefore not timed."""
         return self.search.state.same.get(place)

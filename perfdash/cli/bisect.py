@@ -62,8 +62,9 @@ def bisect(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, forward, "
-            "backward, optimizer, prefill, decode, accuracy, status; of a command: exit-code, stdout.  "
+            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, "
+            "recompiles, forward, backward, optimizer, prefill, decode, accuracy, status; "
+            "of a command: exit-code, stdout.  "
             "[default: speedup, exit-code]"
         ),
     ] = None,
@@ -75,7 +76,8 @@ def bisect(
     python: Annotated[
         str | None,
         typer.Option(
-            help="The interpreter that builds are laid over. It is not changed.  [default: this one]"
+            help="The interpreter that builds are laid over. It is not changed.  "
+            "[default: that of the alert's night, or this one]"
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the model.  [default: 1]")] = None,

@@ -25,7 +25,7 @@ from perfdash.bisection.journal import FILE, FOLDER, read
 from perfdash.bisection.open_alerts import AlertGroup, alert_groups, lying_between
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import absolute_recipe
-from perfdash.bisection.result import result_of
+from perfdash.bisection.result import BisectionResult, result_of
 from perfdash.bisection.setup import BisectionPlan, resumed, started
 from perfdash.cli.bisect_output import notify, typist
 from perfdash.detect.causes import can_be_bisected
@@ -33,8 +33,9 @@ from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import dumps
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
-from perfdash.report.bisection_files import work
+from perfdash.report.bisection_files import save, work
 from perfdash.report.bisection_report import all_to_json, headline, markdown_of_all
+from perfdash.runner import host
 from perfdash.settings import resolve
 
 REPORT = "all-alerts"
@@ -56,13 +57,13 @@ def bisect_all_alerts(flags: Mapping[str, Any], command: Sequence[str] | None) -
     if command or given:
         what = f"--{given[0].replace('_', '-')}" if given else "a command after --"
         raise UsageError(f"--all-alerts: each alert says what is measured, so {what} does not go with it")
-    settings = resolve({"db": flags["db"], "out": flags["out"]})[0]
+    settings = resolve({name: flags[name] for name in ("db", "out", "no_history")})[0]
     with open_store(settings.history, create=False) as store, store.read() as connection:
-        groups = alert_groups(connection)
+        groups = alert_groups(connection, host.host_class(host.facts()))
     if not groups:
         notify("No alert is open.")
     speaker = typist()
-    one = _OneOfMany(flags, speaker, settings.out)
+    one = _OneOfMany(flags, speaker, settings.out, None if settings.no_history else settings.history)
     if flags["dry_run"]:
         return one.show_plans(groups, flags["as_json"])
     outcomes: list[GroupOutcome] = []
@@ -98,10 +99,14 @@ def _report(outcomes: Sequence[GroupOutcome], groups: int, folder: Path, as_json
 
 
 class _OneOfMany:
-    """Begins, resumes or reads the bisection of one group. See all_alerts.Bisect."""
+    """Begins, resumes or reads the bisection of one group. See all_alerts.Bisect.
 
-    def __init__(self, flags: Mapping[str, Any], speaker: Typist, out: Path) -> None:
+    history: takes finished bisections that their alerts do not know, since it could not be written then.
+    """
+
+    def __init__(self, flags: Mapping[str, Any], speaker: Typist, out: Path, history: str | None) -> None:
         self._flags = dict(flags)
+        self._history = history
         self._speaker = speaker
         self._completed: dict[int, Flags] = {}
         journals = sorted((out / FOLDER).glob(f"*/{FILE}"), reverse=True)
@@ -151,11 +156,15 @@ class _OneOfMany:
             result = result_of(bisection)
             if result.state == "done":
                 notify(f"{folder}: {headline(result)}")
+                known = group.chosen.alert.details.get("bisected") or {}
+                is_known = known.get("finished") and known.get("name", "") >= result.name
+                is_wanted = not is_known and not bisection.begun["settings"].get("no_history")
+                if self._history and is_wanted and _is_of_alert(group, step, result):
+                    save(self._history, folder.absolute(), bisection, result, notify)
                 return Attempt(result, str(folder), found_steps(bisection, group.number))
         with ExitStack() as stack:
             engine = self._engine(stack, flags, folder)
-            # A change in passing is stored with the alert only if it is the alert's own.
-            state, result = work(engine, notify, is_saved=lambda r: step is None or explains(group, r))
+            state, result = work(engine, notify, is_saved=lambda result: _is_of_alert(group, step, result))
             notify(headline(result))
             steps = found_steps(engine.bisection, group.number)
             return Attempt(result, str(engine.journal.folder), steps, state == INTERRUPTED)
@@ -205,6 +214,11 @@ class _OneOfMany:
         engine = stack.enter_context(started(None, flags, notify))
         assert isinstance(engine, Engine)
         return engine
+
+
+def _is_of_alert(group: AlertGroup, step: FoundStep | None, result: BisectionResult) -> bool:
+    """Whether a result is stored with the alert of a group: a change in passing only if it is its own."""
+    return step is None or explains(group, result)
 
 
 def _is_of(begun: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from shlex import quote
 from perfdash import files
 from perfdash.bisection.alert_culprits import save_to_history
 from perfdash.bisection.engine import Engine, Notify
+from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import BisectionResult, result_of
 from perfdash.errors import UsageError
 from perfdash.files import dumps
@@ -33,18 +34,22 @@ def work(
     folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
     write_reports(folder, result, notify)
     if engine.history and is_saved(result):
-        try:
-            others = save_to_history(engine.history, engine.bisection, result, headline(result))
-            for culprit in others:
-                notify(f"alert {result.alert}: {OTHER_CHANGE}{culprit.revisions[-1].label}")
-        except Exception as error:  # the journal has it all
-            notify(f"The bisection is saved, but not in the history: {error}")
+        save(engine.history, folder, engine.bisection, result, notify)
     if failed:
         notify(how_to_resume(folder))
         raise failed
     if result.word == "end not measured":
         raise UsageError(_unmeasured_ends(result, engine.journal.logs))
     return state, result
+
+
+def save(history: str, folder: Path, bisection: Bisection, result: BisectionResult, notify: Notify) -> None:
+    """Save a bisection in a history; if that fails, say how to do it later."""
+    try:
+        for culprit in save_to_history(history, bisection, result, headline(result)):
+            notify(f"alert {result.alert}: {OTHER_CHANGE}{culprit.revisions[-1].label}")
+    except Exception as error:  # the journal has it all
+        notify(f"The bisection is saved, but not in the history: {error}. To store it: {_resuming(folder)}")
 
 
 def write_reports(folder: Path, result: BisectionResult, notify: Notify) -> None:
@@ -64,7 +69,11 @@ def report_text(result: BisectionResult, as_json: bool) -> str:
 
 def how_to_resume(folder: Path) -> str:
     """The command that continues a bisection."""
-    return f"To continue: perfdash bisect --resume {quote(str(folder))}"
+    return f"To continue: {_resuming(folder)}"
+
+
+def _resuming(folder: Path) -> str:
+    return f"perfdash bisect --resume {quote(str(folder))}"
 
 
 def _unmeasured_ends(result: BisectionResult, logs: Path) -> str:

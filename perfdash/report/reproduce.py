@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +18,8 @@ from perfdash.suites.suite_file import load_suite, suite_names
 
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
+# What no setting of a testbed has: when a case is ended, and the interpreter.
+_OF_RUN = ("--timeout", "--phase-timeout", "--memory-limit", "--output-limit", "--python")
 # What the suites of --model and --torchbench are called.
 OWN, _CHECKOUT = "own", "torchbench-checkout"
 # Variables that concern the machine and its programs, not the measurement. Nor do values that are paths.
@@ -126,15 +128,29 @@ def backend_of(case: Case, ran: Sequence[str]) -> str:
     )
 
 
+def of_run(ran: Sequence[str]) -> dict[str, Any]:
+    """The limits of time, memory and output of a command line, and its interpreter, by their names."""
+    options: dict[str, Any] = {}
+    for flag, value in _values(ran, _OF_RUN):
+        name = flag[2:].replace("-", "_")
+        options[name] = [*options.get(name, ()), value] if name == "phase_timeout" else value
+    return options
+
+
 def _given(ran: Sequence[str]) -> list[tuple[str, str]]:
     """(option, value) of each source in a command line."""
     sources = []
+    for flag, value in _values(ran, _SOURCES):
+        sources += [(flag, part) for part in ([value] if flag == "--torchbench" else value.split(","))]
+    return list(dict.fromkeys(sources))
+
+
+def _values(ran: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, value) of each of some options in a command line."""
     for place, word in enumerate(ran):
         flag, equals, value = word.partition("=")
-        if flag in _SOURCES and (equals or place + 1 < len(ran)):
-            value = value if equals else ran[place + 1]
-            sources += [(flag, part) for part in ([value] if flag == "--torchbench" else value.split(","))]
-    return list(dict.fromkeys(sources))
+        if flag in flags and (equals or place + 1 < len(ran)):
+            yield flag, value if equals else ran[place + 1]
 
 
 def _names(target: str) -> tuple[str, str]:

@@ -9,11 +9,14 @@ from perfdash.bisection.alert_culprits import explaining, save_to_history
 from perfdash.bisection.result import MetricChange, result_of
 from perfdash.bisection.setup import marked
 from perfdash.history import alert_store
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
 from perfdash.report.bisection_report import headline
 from tests.bisection.scripted import Script, begin, bisected, go_on
 from tests.cli.alert_histories import environment_said, history
+from tests.history.made import row, run
 
 OTHER = "found another change, which does not explain this alert: "
 
@@ -167,3 +170,15 @@ def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp
     (culprit,) = result.culprits
     assert [commit.label for commit in culprit.revisions] == ["5"]
     assert explaining(STATUS_ALERT, result) == [culprit]
+
+
+def test_an_alert_whose_change_returned_gets_nothing_from_a_bisection_of_its_first_time(db, tmp_path):
+    """Its ends are those of then: what it found is not behind the change of now."""
+    with open_store(db) as store:
+        take_in(store, [run("2099-01-01", [row(backend_ms=1.2)])])
+    with open_store(db) as store, store.write() as connection:
+        last = list_runs(connection)[-1]
+        before = alert_store.find(connection, 1)
+        alert_store.save(connection, replace(before, state=alert_store.REOPENED, bad_run_id=last.id), "again")
+    alert, note = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
+    assert ("bisected" in alert.details, note) == (False, "again")

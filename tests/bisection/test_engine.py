@@ -8,6 +8,7 @@ import json
 import pytest
 
 from perfdash.bisection.engine import LimitReached
+from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD
 from perfdash.bisection.journal import FILE, Journal, read
 from perfdash.bisection.metrics import Reading
 from perfdash.bisection.replay import Bisection
@@ -133,6 +134,22 @@ def test_a_culprit_among_unbuildable_ones_is_a_set(tmp_path):
     result = result_of(bisection)
     assert {commit.label for commit in result.ranges[0].skipped} == {"29", "30", "31"}
     assert result.culprits[0].parent.label == "28"
+
+
+def test_revisions_of_a_set_that_are_known_not_to_build_are_listed_with_the_reason(tmp_path):
+    """They failed in an earlier bisection, so this one does not try them; 3 is outside the set."""
+    script = Script.step(50, at=30)
+    known = {3, 29, 30, 31}
+    script.costs = lambda listed, touched: [
+        KNOWN_NOT_TO_BUILD if number in known else 20.0 for number in range(50)
+    ]
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["29", "30", "31", "32"]]
+    (top,) = result_of(bisection).ranges
+    assert [skipped.label for skipped in top.skipped] == ["29", "30", "31"]
+    assert {skipped.why for skipped in top.skipped} == {
+        "known not to build, by an earlier bisection: its log is in failed/ of the build cache"
+    }
 
 
 @pytest.mark.parametrize("end", ["0", "29"])

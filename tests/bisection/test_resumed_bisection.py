@@ -10,8 +10,16 @@ from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Bisection
+from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.result import result_of
-from perfdash.bisection.setup import history_of, marked, measured_gpu, refuse_other_gpu, refuse_other_host
+from perfdash.bisection.setup import (
+    history_of,
+    marked,
+    measured_gpu,
+    refuse_other_gpu,
+    refuse_other_host,
+    resumed_request,
+)
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
 from perfdash.runner import gpus
@@ -224,3 +232,15 @@ def test_who_looked_on_may_be_gone(monkeypatch):
 
     monkeypatch.setattr(bisect_output.typer, "echo", broken)
     bisect_output.notify("measured")
+
+
+def test_a_setting_of_the_recipe_may_be_repeated_and_not_changed():
+    """`--all-alerts` repeats its own --set for each bisection that it resumes."""
+    asked = BisectionRequest("0", "8", "git", settings={"submodules": False, "env": {"A": 1}}).to_json()
+    begun = Script.step(10, at=5).begun(asked=asked)
+    flags = dict.fromkeys(("wheels", "repo", "pin_repo"))
+    same = ["submodules=false", 'env={"A": 1}']
+    assert resumed_request(begun, {**flags, "settings": same}).settings == asked["settings"]
+    for other in ("submodules=true", "jobs=null"):
+        with pytest.raises(UsageError, match="cannot be changed with --resume"):
+            resumed_request(begun, {**flags, "settings": [other]})

@@ -289,6 +289,31 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     assert len(stage.calls("bisect")) == (0 if state == "open" else 2)
 
 
+@pytest.mark.parametrize(("seconds", "limits"), [(3500, ["3600", "100"]), (4000, ["3600"])])
+def test_a_bisection_that_cannot_be_resumed_begins_anew_in_the_hours_that_are_left(stage, seconds, limits):
+    """As where an end can no longer be measured, which is known only after a build of hours."""
+    begun(stage.home / "runs" / "bisections" / "2026-11-21_x", 1)
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state="open")]))
+    perfdash, tools, clock = stage.venv / "bin" / "perfdash", stage.home / "tools", stage.home / "clock"
+    perfdash.rename(perfdash.with_name("pretended"))
+    clock.write_text("1000")
+    scripts = {
+        perfdash: f'case "$*" in *--resume*) echo {1000 + seconds} >{clock}; exit 2 ;; esac\n'
+        'exec "${0%perfdash}pretended" "$@"',
+        tools / "date": f"exec cat {clock}",
+        tools / "timeout": f'echo "$4" >>{stage.home}/limits\nshift 4\nexec "$@"',
+    }
+    for path, text in scripts.items():
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    night = night_of_run1(stage, stage.home / "night")
+    more = {"BISECT": "yes", "BISECT_RECIPE": "nightly", "BISECT_HOURS": "1"}
+    done = stage.script("bisect", PERFDASH_NIGHTLY=night, **more)
+    assert done.returncode == 0, done.stderr
+    assert (stage.home / "limits").read_text().split() == limits
+    assert ("BISECT_HOURS=1 are over" in done.stdout + done.stderr) == (len(limits) == 1)
+
+
 def test_the_quick_models_are_not_divided_into_more_shards_than_there_are(stage):
     done = stage.script("measure", PERFDASH_NIGHTLY=str(stage.home / "night"), QUICK="yes", SHARDS="4")
     assert done.returncode == 0, done.stderr

@@ -7,14 +7,19 @@ import runpy
 
 import pytest
 
+from perfdash import metrics
 from tests.ci.nights import NIGHTLY
 
 
 @pytest.fixture(scope="module")
-def chosen():
+def to_bisect():
+    return runpy.run_path(str(NIGHTLY.parent / "nightly" / "to_bisect.py"))
+
+
+@pytest.fixture(scope="module")
+def chosen(to_bisect):
     """`chosen` on a night of testbed 1."""
-    function = runpy.run_path(str(NIGHTLY.parent / "nightly" / "to_bisect.py"))["chosen"]
-    return lambda alerts, most, folders=(): function(alerts, most, {1}, folders)
+    return lambda alerts, most, folders=(): to_bisect["chosen"](alerts, most, {1}, folders)
 
 
 def night(day):
@@ -33,12 +38,12 @@ DONE = {"details": {"bisected": {"word": "found", "finished": True}}}
 BEGUN = {"details": {"bisected": {"word": "not finished", "finished": False}}}
 
 
-def begin_here(folder, number, model):
+def begin_here(folder, number, model, **more):
     """A bisection of an alert that was not finished, as its journal begins."""
     folder.mkdir()
-    (folder / "journal.jsonl").write_text(
-        json.dumps({"event": "begun", "alert": number, "case": {"model": model}}) + "\n"
-    )
+    at = f"{folder.name[:10]}T03:00:00Z"
+    event = {"at": at, "event": "begun", "alert": number, "case": {"model": model}, **more}
+    (folder / "journal.jsonl").write_text(json.dumps(event) + "\n")
 
 
 def numbers(alerts):
@@ -119,3 +124,24 @@ def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repea
     (tmp_path / "failed-3").touch()
     (tmp_path / "failed-4").touch()
     assert numbers(chosen(alerts, 3, [tmp_path])) == [1, 4, 2]
+
+
+def test_a_regression_that_returned_is_not_answered_by_the_bisection_of_its_first_time(to_bisect, tmp_path):
+    """Nor by one that only measured around the culprit of another alert (`--all-alerts`)."""
+    begin_here(tmp_path / "2026-11-20_x", 1, "a")
+    returned = alert(1, "reopened", "a", good=22, bad=23)
+    assert to_bisect["unfinished"](returned, [tmp_path]) == ""
+    begin_here(tmp_path / "2026-11-23_x", 1, "a")
+    begin_here(tmp_path / "2026-11-24_x", 1, "a", confirm=False)
+    assert to_bisect["unfinished"](returned, [tmp_path]) == str(tmp_path / "2026-11-23_x")
+
+
+def test_every_judged_metric_that_bisect_can_measure_is_bisected(chosen):
+    judged = {**metrics.JUDGED, **metrics.JUDGED_COUNTS}.values()
+    alerts = [
+        alert(number, "confirmed", metric.column, metric=metric.column)
+        for number, metric in enumerate(judged)
+    ]
+    left_out = {alert["metric"] for alert in alerts} - {alert["metric"] for alert in chosen(alerts, 99)}
+    assert left_out == {"eager_peak_bytes", "calls_captured", "fallbacks"}
+    assert left_out == {metric.column for metric in judged if not metric.name}

@@ -168,6 +168,46 @@ def test_one_case_is_bisected_where_todays_runs_have_several_configurations(tmp_
     assert planned_case(run_settings(flags, "backend")).inductor_config == {"freezing": True}
 
 
+def test_the_limits_are_those_of_the_nights_command_line(tmp_path, monkeypatch):
+    """A model that the night ended after 60 s of compiling compiles to its end under other limits."""
+    monkeypatch.setenv("PERFDASH_TIMEOUT", "7200")
+    monkeypatch.setenv("PERFDASH_OUTPUT_LIMIT", "8")
+    case = {"suite": "timm", "model": "lcnet_050"}
+    ran = ("--timeout", "120", "--phase-timeout=compile=60", "--phase-timeout", "accuracy=50",
+           "--memory-limit", "2")  # fmt: skip
+    builds = [environment_said("a" * 40), environment_said("b" * 40)]
+    status = {"kind": "status", "metric": None, "change": None}
+    db = history(tmp_path / "h.db", builds, None, case, ran, **status)
+    of_alert = {**BISECT, "alert": 1, "recipe": "git", "db": db}
+    planned = planned_case(run_settings(filled(of_alert, None), "status"))
+    assert (planned.timeout_s, planned.memory_limit_bytes) == (120.0, 2 << 30)
+    assert (planned.phase_timeouts["compile"], planned.phase_timeouts["accuracy"]) == (60.0, 50.0)
+    assert planned.output_limit_bytes == 8 << 20, "the night's command line has none"
+    typed = planned_case(run_settings(filled({**of_alert, "timeout": 300.0}, None), "status"))
+    assert typed.timeout_s == 300.0
+
+
+@pytest.mark.parametrize("named", [sys.executable, "/gone/bin/python"])
+def test_builds_are_laid_over_the_interpreter_of_the_night(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    builds = [environment_said("a" * 40), environment_said("b" * 40)]
+    db = history(tmp_path / "h.db", builds, None, None, ("--python", named))
+    lines = []
+    typist = Typist([], reproduce, lambda evidence: what(evidence.alert), lines.append)
+    flags = {**BISECT, "repo": None, "wheels": None, "alert": 1, "recipe": "git", "db": db}
+    python = completed(flags, None, typist)[0]["python"]
+    if named == sys.executable:
+        assert (python, lines) == (named, [f"Interpreter: {named}, that of alert 1 (--python takes another)"])
+    else:
+        assert (python, lines) == (
+            None,
+            [f"{named}, the interpreter of alert 1, is not there: this one is taken"],
+        )
+    lines.clear()
+    assert completed({**flags, "python": "python3"}, None, typist)[0]["python"] == "python3"
+    assert lines == []
+
+
 def test_nothing_is_compiled_where_eager_changed(tmp_path):
     db = history(
         tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], metric="eager_ms"
@@ -431,6 +471,31 @@ def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
     db = history(tmp_path / "h.db", [environment_said(first), environment_said(two)])
     told_commits(db, {"lib": "c" * 40}, {"lib": "d" * 40})
     assert ends(db, repository.folder) == (first, two)
+
+
+@pytest.mark.parametrize("package", [None, "torchvision"])
+def test_commits_of_a_nightly_branch_stand_for_those_of_main(tmp_path, library, package):
+    """Each nightly is one commit, which a robot makes of that night's main: it is nobody's change."""
+    repository, (first, _, three) = library
+    repository.git("checkout", "--quiet", "--orphan", "nightly")
+    nightlies = [
+        repository.commit(f"2026-11-0{day} nightly release ({of})")
+        for day, of in enumerate((first, three), 1)
+    ]
+    told = [environment_said(commit) for commit in (nightlies if package is None else "ab")]
+    db = history(tmp_path / "h.db", told)
+    if package:
+        told_commits(db, *({package: commit} for commit in nightlies))
+    assert ends(db, repository.folder) == (first, three)
+
+
+def test_two_nightlies_of_one_commit_have_no_range(tmp_path, library):
+    repository, (first, *_) = library
+    repository.git("checkout", "--quiet", "--orphan", "nightly")
+    nightlies = [repository.commit(f"2026-11-0{day} nightly release ({first})") for day in (1, 2)]
+    db = history(tmp_path / "h.db", list(map(environment_said, nightlies)))
+    with pytest.raises(UsageError, match=f"both nights measured commit {first}: it was something else"):
+        ends(db, repository.folder)
 
 
 @pytest.mark.parametrize(("old", "new", "why"), [

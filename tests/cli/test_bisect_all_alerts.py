@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from perfdash.bisection.metrics import Reading
+from perfdash.bisection.open_alerts import alert_groups
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.records import Case
@@ -140,6 +143,9 @@ def causes(ran):
 def test_a_dry_run_shows_each_cause(all_alerts):
     ran = all_alerts("--dry-run")
     assert ran.code == 2
+    assert re.search(
+        r"alert \d+ is of Xeon x 100, and this host is .* x \d+: its change may not show here", ran.err
+    )
     assert ran.out.count("nothing was built or measured (--dry-run)") == 3
     assert "e, which" in ran.out or "matches no model" in ran.out
 
@@ -198,6 +204,37 @@ def test_a_culprit_that_does_not_explain_an_alert_is_not_stored_with_it(all_aler
 
 
 @pytest.mark.slow
+def test_a_culprit_that_could_not_be_stored_is_stored_by_the_same_command(all_alerts, tmp_path, monkeypatch):
+    """The server of the history was away when the bisections ended."""
+
+    def unreachable(*_):
+        raise RuntimeError("the server is away")
+
+    def bisected():
+        with open_store(str(tmp_path / "runs" / "history.db")) as store, store.read() as connection:
+            return [alert.details["bisected"] for alert in alert_store.load(connection)
+                    if "bisected" in alert.details]  # fmt: skip
+
+    with monkeypatch.context() as patch:
+        patch.setattr("perfdash.report.bisection_files.save_to_history", unreachable)
+        ran = all_alerts("--json")
+    assert bisected() == []
+    (line, *_) = [line for line in ran.err.splitlines() if "not in the history" in line]
+    folder = tmp_path / "runs" / "bisections"
+    assert line.startswith(
+        "The bisection is saved, but not in the history: the server is away. To store it: perfdash bisect "
+        f"--resume {folder}"
+    )
+    StandIn.measured.clear()
+    all_alerts("--no-history")
+    assert bisected() == []
+    all_alerts()
+    stored = bisected()
+    assert (len(stored), StandIn.measured) == (3, [])
+    assert all(note["culprits"] for note in stored)
+
+
+@pytest.mark.slow
 def test_ctrl_c_then_the_same_command_goes_on(all_alerts, world, tmp_path):
     _, commits = world
     whole: list[str] = []
@@ -235,3 +272,28 @@ def test_no_alert_is_open(all_alerts, tmp_path):
     ran = all_alerts("--db", str(tmp_path / "empty.db"))
     assert (ran.code, ran.out) == (0, "")
     assert "No alert is open." in ran.err
+
+
+def test_of_a_cause_on_two_machines_the_alert_of_this_one_is_bisected(tmp_path, monkeypatch):
+    """The other's step is the larger one by its noise, and may not show here at all."""
+    nights = [
+        run(str(date(2026, 10, 1) + timedelta(days=night)), [row(eager_ms=5.0 if night < 3 else level)],
+            git=f"{min(night, 3):040x}", host=name, host_class=name)
+        for night in range(6) for name, level in (("here x 8", 5.5), ("there x 64", 9.0))
+    ]  # fmt: skip
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, nights)
+        with store.write() as connection:
+            for bed in {line.testbed_id for line in list_runs(connection)}:
+                runs = [line for line in list_runs(connection) if line.testbed_id == bed]
+                change = float(np.log((5.5 if runs[0].host == "here x 8" else 9.0) / 5.0))
+                alert = alert_store.Alert(
+                    "metric", bed, 1, "eager_ms", alert_store.OPEN, 1, runs[2].id, runs[3].id, runs[5].id,
+                    "2026-10-04", "2026-10-04", change=change, details={"sd": 0.01},
+                )  # fmt: skip
+                alert_store.save(connection, alert)
+    with open_store(str(tmp_path / "h.db")) as store, store.read() as connection:
+        for here, chosen in (("here x 8", "here"), ("there x 64", "there"), ("a third x 2", "there")):
+            (group,) = alert_groups(connection, here)
+            assert len(group.members) == 2
+            assert group.chosen.bad.host == {"here": "here x 8", "there": "there x 64"}[chosen]
