@@ -399,8 +399,7 @@ class CaseProcess:
         One run may have memory where the copies of two runs have none.
         """
         facts: dict[str, Any] = {}
-        shortage = self.memory_shortage(lambda: facts.update(self.how_runs_differ()))
-        if shortage is None:
+        if (shortage := self.memory_shortage(lambda: facts.update(self.how_runs_differ()))) is None:
             return facts
         why = f"no memory was left to see whether eager repeats itself: {shortage}"
         return {"differ": None, "unrepeated": why}
