@@ -252,13 +252,10 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
         result.backend_peak_bytes = _peak(loaded, figures)
         if lost := figures.get("lost"):
             result.notes.append(f"no memory was left to measure the back end's in: {lost}")
+        elif result.backend_peak_bytes is None and "peak_bytes" in figures:
+            result.notes.append("its memory on the GPU is not torch's: the peak is unknown")
         elif result.backend_peak_bytes is None:
-            why = (
-                "its memory on the GPU is not torch's: the peak is unknown"
-                if "peak_bytes" in figures
-                else "this kernel gives no high-water mark of memory: peaks are unknown"
-            )
-            result.notes.append(why)
+            result.notes.append("this kernel gives no high-water mark of memory: peaks are unknown")
         result.memory["backend"] = figures
         file_bytes, held = figures.get("file_bytes") or 0, figures.get("held_bytes") or 0
         if file_bytes >= _TRANSIENT_ERROR_BYTES and file_bytes > _FILE_SHARE * held:

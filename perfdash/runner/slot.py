@@ -222,14 +222,14 @@ class Slot:
 
         Raises MachineError where it does not answer, UsageError where a user's back end does not import.
         """
-        if role == "probe":  # it imports the back end, as each case does before its first phase
-            timeout_s = max(timeout_s, planned.phase_timeouts.get("start", 0.0))
+        # The probe imports the back end, as each case does before its first phase.
+        start_s = planned.phase_timeouts.get("start", 0.0) if role == "probe" else 0.0
         for _ in range(2):
             with TemporaryFolder() as scratch:
                 job = replace(
                     self._job(planned, scratch),
                     role=role,
-                    timeout_s=timeout_s,
+                    timeout_s=max(timeout_s, start_s),
                     phase_timeouts={},  # it has no phases
                     memory_limit_bytes=None,
                 )
@@ -239,9 +239,8 @@ class Slot:
         failed = outcome.find("failed") or {"message": "it ended without a word", "type": None}
         if role == "probe" and failed["type"] == "UnusableBackend":
             raise UsageError(f"--backend: {failed['message']}")
-        why = failed["message"]
-        if outcome.limit and outcome.limit["what"] == "time":
-            why = f"no answer in {outcome.limit['limit']:.0f} s"
+        limit = outcome.limit or {}
+        why = f"no answer in {limit['limit']:.0f} s" if limit.get("what") == "time" else failed["message"]
         raise MachineError(f"the worker under {self._options.python} failed: {why}")
 
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
@@ -334,10 +333,9 @@ class Slot:
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
         preload = allocator_library(self._options.allocator) is not None
-        replica_s = 0.0
-        notes = []
+        replica_s, notes = 0.0, []
+        shares_as = planned.shares_as
         try:
-            shares_as = planned.shares_as
             if order.role in ("full", "profile", "subgraph", "structure") and shares_as.needs_inductor:
                 self._prepare(shares_as)
                 if not self._prepared_for[_prepared_as(shares_as)]:
