@@ -132,6 +132,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order)
     texts: dict[Path, str] = {}
     for item in items:
+        if item.get_closest_marker("machine") is not None and item.get_closest_marker("slow") is None:
+            raise pytest.UsageError(f"{item.nodeid}: what is marked machine is marked slow, too")
         for name in ("slow", "machine"):
             if item.get_closest_marker(name) is not None:
                 text = texts.setdefault(item.path, item.path.read_text())
