@@ -221,20 +221,21 @@ def _by_effects(
     outputs: List[Any],
     unjudged: float,
 ) -> Verdict:
-    """The verdict where no output of either side is finite: by the inputs and buffers that a call changes.
+    """The verdict where no output of either side is finite: of a model that returns None by what it changes.
 
-    outputs: of both sides. A model that returns None passes by what it changes, one that returns NaN does
-    not. What depends on random numbers is not judged.
+    outputs: of both sides. Where a model returns NaN, its inputs and buffers prove nothing: where numbers
+    overflow depends on how they are rounded. What depends on random numbers is not judged either.
     """
     job = comparison.job
     changed = reference.effects, compiled_effects
-    if not job.variant and not all(map(output_comparison.nothing_finite, changed)):
+    returns_none = all(leaf is None for _, leaf in pytree.leaves(outputs))
+    if returns_none and not job.variant and not all(map(output_comparison.nothing_finite, changed)):
         exact = getattr(comparison.backend, "CAPTURES", True) and job.distance_bound is None
         exact = exact and not reference.draws
         effects = output_comparison.other_effects(*changed, exact, job.tolerance, unjudged)
         if effects:
             return effects
-        if exact and all(leaf is None for _, leaf in pytree.leaves(outputs)):
+        if exact:
             verdict = output_comparison.compare(
                 *changed, None, tolerance=job.tolerance, factor=1.0, unjudged=unjudged
             )
