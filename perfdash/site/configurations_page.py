@@ -72,6 +72,16 @@ class ModelCell:
         outcome = _outcome(self.row)
         return str(self.row.status if outcome == _PASS else outcome).replace("_", " ")
 
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it has numbers that are not marked, because the baseline's are of another machine."""
+        return bool(self.machines) and not self.badge and is_counted(self.row)
+
+    @property
+    def speedup(self) -> float | None:
+        """Its speedup over eager; None where the outcome is shown instead."""
+        return self.row.values.get("speedup") if self.ratio is not None or self.is_uncertain else None
+
 
 @dataclass(frozen=True)
 class ModelLine:
@@ -88,8 +98,8 @@ class ModelLine:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether no cell is marked, and other machines than the first column's measured some."""
-        return not self.differing and any(cell is not None and bool(cell.machines) for cell in self.cells)
+        """Whether no cell is marked, and some have numbers of another machine than the first column."""
+        return not self.differing and any(cell is not None and cell.is_uncertain for cell in self.cells)
 
     @property
     def other_outcomes(self) -> int:
@@ -108,7 +118,7 @@ class ModelsTable:
     """Settings of one device, scenario and number of threads; `lines`: the models on which they differ.
 
     The first column is what the others are compared with. `same`: models without difference; `uncertain`:
-    models that are not marked and that several machines measured; `not_compared`: those that are not in the
+    models that are not marked and that pass on several machines; `not_compared`: those that are not in the
     first column.
     """
 

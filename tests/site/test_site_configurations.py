@@ -209,18 +209,21 @@ def test_numbers_of_two_machines_are_not_marked(tmp_path):
         speedup |= {"speedup": 1.2, "speedup_low": 1.19, "speedup_high": 1.21} if way else {}
         return result(Case("timm", model, **way), level, status=status, **ends, **speedup)
 
-    here = run(str(FIRST), [numbers(10.0, "resnet18"), numbers(10.0, "broken")], host="bench-1")
+    passing = [numbers(10.0, model) for model in ("resnet18", "broken", "freezes")]
+    here = run(str(FIRST), [*passing, numbers(10.0, "bad", "crash")], host="bench-1")
     others = [
         numbers(10.5, model, **way) for model in ("resnet18", "broken") for way in (amp, FREEZING)
         if (model, way) != ("broken", amp)
     ]  # fmt: skip
+    failing = [numbers(10.5, "bad", "crash", **way) for way in (amp, FREEZING)]
+    failing += [numbers(10.5, "freezes", **amp), numbers(10.5, "freezes", "crash", **FREEZING)]
     there = run(
-        str(FIRST), [*others, numbers(10.0, "broken", "crash", **amp)],
+        str(FIRST), [*others, numbers(10.0, "broken", "crash", **amp), *failing],
         host="bench-2", name="there", started=f"{FIRST}T02:00:00Z",
     )  # fmt: skip
     page = page_of(tmp_path, here, there)
     ((columns, by_model),) = tables(page)
-    assert set(by_model) == {"broken"}, "no number of resnet18 is certain"
+    assert set(by_model) == {"broken", "freezes"}, "no number of resnet18 is certain"
     cells = dict(zip(columns, by_model["broken"].split("<td")[2:], strict=True))
     (crashed,) = (cell for name, cell in cells.items() if "amp" in name)
     (freezing,) = (cell for name, cell in cells.items() if "float32" in name and "freezing" in name)
@@ -228,7 +231,14 @@ def test_numbers_of_two_machines_are_not_marked(tmp_path):
     assert "badge" not in freezing
     assert "+8.3%" in freezing
     assert freezing.count("on another machine: bench-1 | bench-2") == 1
+    (compared,) = (cell for cell in by_model["freezes"].split("<td")[2:] if "1.200x" in cell)
+    assert "badge" not in compared
+    assert "%" not in compared, "no latency of another machine, but its own speedup"
     text = Page(page).text
-    assert "1 was measured on several machines, which may differ without any change." in text
-    assert "do not differ" not in text
-    assert "does not differ" not in text
+    assert "1 model does not differ. 1 was measured on several machines" in text, "bad fails on all machines"
+    alone = (
+        run(str(FIRST), [numbers(level, "resnet18", **way)], host=f"bench-{level}", name=f"{level}")
+        for level, way in ((1, {}), (2, FREEZING))
+    )
+    alone_text = Page(page_of(tmp_path / "alone", *alone)).text
+    assert "1 model was measured on several machines, which may differ without any change." in alone_text
