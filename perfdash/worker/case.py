@@ -369,6 +369,8 @@ class CaseProcess:
         self.unrepeated, self.eager_changes = facts.pop("unrepeated", None), facts.pop("changes", [])
         others = {name: facts.pop(name, None) for name in ("operators", "compiles_itself")}
         self.emit("eager", differ=self.eager_differs, atomics=self.atomics, memory=facts, **others)
+        if others["compiles_itself"]:  # else the back end would find that code and compile in no time
+            compiler_caches.begin_anew(self.job.scratch, self.job.machine_cache, on_disk=True)
 
     def eager_facts(self) -> dict[str, Any]:
         """How two eager runs differ, what its calls keep, its memory, and whether it compiles code."""
@@ -577,12 +579,11 @@ class CaseProcess:
             figures["accounts"] = {side: self.device.account(step) for side, step in steps.items()}
             for step in steps.values():
                 getattr(step, "marks", []).clear()
-        figures |= {"load": round(load, 2), "cores": cores}
+        figures |= {"load": round(load, 2), "cores": cores, "torch_threads": torch.get_num_threads()}
         if self.job.bind_memory:
             figures["pinned"], figures["memory_nodes"] = is_pinned, list(numa.nodes_of(cores))
-        figures |= {"whole_socket": numa.is_whole_socket(cores), "torch_threads": torch.get_num_threads()}
+        figures |= {"whole_socket": numa.is_whole_socket(cores), "recompile_limit": compilation.gave_up()}
         figures["recompiles"] = compilation.compiled_graphs() - graphs
-        figures["recompile_limit"] = compilation.gave_up()
         if self.device.kind == "cpu" and self.job.case.threads == 1 and self.job.role != "replica":
             figures["instructions"] = hardware_counters.of_calls(steps)
         self.emit("latency", **figures)

@@ -125,10 +125,10 @@ def compare(
             equal = _same_value(left, right)
             verdict = _verdict(equal, "equality", None, None, f"{path}: {left!r} became {right!r}")
             ratio = 0.0 if equal else math.inf
-        ratio = {
-            "pass": min(ratio, 1.0),
+        ratio = {  # the constants come first: they are taken where the ratio is NaN
+            "pass": min(1.0, ratio),
             "skipped": 1.0 + 1e-9,
-            "fail": max(ratio, 1.0 + 2e-9),
+            "fail": max(1.0 + 2e-9, ratio),
         }[verdict["status"]]
         if ratio > worst_ratio:
             worst, worst_ratio = verdict, ratio

@@ -149,10 +149,16 @@ def test_a_model_that_calls_torch_compile_itself_is_known(backend, compiles):
 
 
 @pytest.mark.slow
-def test_the_eager_side_of_a_case_says_whether_it_is_compiled(tmp_path, monkeypatch):
-    act = torch.compile(torch.sin, backend="aot_eager")
+@pytest.mark.parametrize("compiles", [True, False])
+def test_what_eager_has_compiled_is_said_and_forgotten_before_the_back_end_compiles(
+    tmp_path, monkeypatch, compiles
+):
+    torch._dynamo.utils.counters.clear()
+    act = torch.compile(torch.sin, backend="aot_eager") if compiles else torch.sin
     model = modules.Calls(lambda module, x: act(x)), (torch.ones(3),)
+    forgotten = []
     monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, headers: None)
+    monkeypatch.setattr(compiler_caches, "begin_anew", lambda *where, on_disk: forgotten.append(on_disk))
     monkeypatch.setattr(registry.find("loaders", "python"), "load", lambda job: model)
     events = {}
     job = Job(Case("s", "m", backend="eager"), "python", "", scratch=str(tmp_path))
@@ -160,5 +166,6 @@ def test_the_eager_side_of_a_case_says_whether_it_is_compiled(tmp_path, monkeypa
     case.begin()
     with case.scenario.context(job):
         case.eager()
-    assert events["eager"]["compiles_itself"] is True
+    assert events["eager"]["compiles_itself"] is compiles
+    assert forgotten == [True] * compiles
     assert "compiles_itself" not in events["eager"]["memory"]

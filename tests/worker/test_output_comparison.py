@@ -414,6 +414,18 @@ def test_a_plain_float_is_judged_as_a_tensor_is():
     assert comparison.compare(eager, inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
 
 
+@pytest.mark.parametrize("as_tensor", [True, False])
+def test_values_whose_squares_overflow_are_judged(as_tensor):
+    """Their distance relative to a bound is no number."""
+    left, right = (
+        torch.tensor(value, dtype=torch.float64) if as_tensor else value for value in (1e300, 2e300)
+    )
+    assert comparison.compare(left, right, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert comparison.compare(left, right, left, tolerance=1e-3, factor=2)["status"] == "fail"
+    same = comparison.compare(left, left, None, tolerance=1e-3, factor=2)
+    assert (same["status"], same["metric"]) == ("pass", "allclose")
+
+
 def test_a_plain_float_that_eager_is_far_from_is_judged_beside_the_float64_judge():
     verdict = comparison.compare(0.99, 1.008, 1.0, tolerance=1e-3, factor=2)
     assert (verdict["status"], verdict["metric"]) == ("pass", "rmse_to_float64")
