@@ -102,9 +102,9 @@ perfdash() { "$venv/bin/perfdash" "$@"; }
 awk() { LC_ALL=C command awk "$@"; }
 
 # Takes a lock; fails only where another has it. A file system without locks has none: there nobody does.
-lock() { # FILE OR DESCRIPTOR [COMMAND]
+lock() { # DESCRIPTOR
   local code=0
-  flock --nonblock --conflict-exit-code 99 "$@" || code="$?"
+  flock --nonblock --conflict-exit-code 99 "$1" || code="$?"
   [ "$code" != 99 ]
 }
 
