@@ -356,7 +356,11 @@ start_machine() { # its failure leaves out what needs the machine
   if [ "$machine" != unknown ]; then return 0; fi
   machine=started
   if [ -n "$STOP_COMMAND" ]; then
-    touch "$night/machine"
+    if ! touch "$night/machine"; then # as on a disk that has become read-only: nothing would stop it
+      machine=missing worst=3
+      failures+=("start failed: $night/machine cannot be written")
+      return 0
+    fi
     hide_secrets_from stop
     setsid env "${hidden[@]}" ci/nightly/machine.sh guard "$$" >>"$night/stop.log" 2>&1 </dev/null 9>&- &
     guard="$!"

@@ -71,6 +71,7 @@ echo "Setting up $venv (the first time takes some minutes) ..."
 # Without pip it was half made, or the machine has another Python since, and the packages are those of the old one.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || {
   if [ -e "$venv/pyvenv.cfg" ]; then rm -f "$venv"/bin/python*; fi # links to what may be gone
+  hash -r # where it is activated, bash remembers python3 as one of them
   "$python" -m venv "$venv"
 }
 # torch and torchvision come together, from one place: a mismatch does not import.

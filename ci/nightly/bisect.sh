@@ -58,14 +58,16 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   mkdir -p "$OUT/bisections"
   rm -f "$failed"
   if [ -n "$unfinished" ]; then
-    if ! lock "$unfinished/.lock" true; then
+    exec 8>>"$unfinished/.lock" || true # perfdash says what is wrong there
+    if ! lock 8; then
       say "Alert $alert: $unfinished is running"
       continue
     fi
     say "Alert $alert: resuming $unfinished"
     if [ "${unfinished%/*}" != "$OUT/bisections" ]; then
-      flock --nonblock "$unfinished/.lock" mv "$unfinished" "$OUT/bisections/" || true # in use: it refuses
+      mv "$unfinished" "$OUT/bisections/" || true
     fi
+    exec 8>&-
     bisect --resume "${unfinished##*/}"
     if [ "$code" = 2 ]; then say "Alert $alert: it cannot be resumed, and starts again"; fi
   fi

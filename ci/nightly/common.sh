@@ -3,11 +3,11 @@
 # ci/nightly.sh and the stages. docs/nightly.md says what each parameter means.
 set -Eeuo pipefail
 # Says, in brackets, which line of the script failed, since the command may have said nothing. 1 is a gate's code,
-# and this is none.
+# and this is none, also where its words go to a full disk.
 unforeseen() { # CODE
   local line="${BASH_LINENO[-2]}" command
   command="$(sed -n "${line}s/^ *//p" "$0" 2>/dev/null || true)"
-  printf '[%s, line %s: exit code %s: %s]\n' "${0#"$PWD"/}" "$line" "$1" "$command" >&2
+  printf '[%s, line %s: exit code %s: %s]\n' "${0#"$PWD"/}" "$line" "$1" "$command" >&2 || true
   if [ "$1" = 1 ]; then exit 3; fi
 }
 trap 'unforeseen "$?"' ERR
@@ -64,7 +64,7 @@ has_password() { # THE ADDRESS OF A HISTORY
 }
 
 complain() { # CODE WORDS...
-  printf '%s: %s\n' "${0#"$PWD"/}" "${*:2}" >&2
+  printf '%s: %s\n' "${0#"$PWD"/}" "${*:2}" >&2 || true
   exit "$1"
 }
 
@@ -102,9 +102,9 @@ perfdash() { "$venv/bin/perfdash" "$@"; }
 awk() { LC_ALL=C command awk "$@"; }
 
 # Takes a lock; fails only where another has it. A file system without locks has none: there nobody does.
-lock() { # FILE OR DESCRIPTOR [COMMAND]
+lock() { # DESCRIPTOR
   local code=0
-  flock --nonblock --conflict-exit-code 99 "$@" || code="$?"
+  flock --nonblock --conflict-exit-code 99 "$1" || code="$?"
   [ "$code" != 99 ]
 }
 

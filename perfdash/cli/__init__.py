@@ -167,7 +167,7 @@ def _called() -> int:
         code = command()(args=arguments, prog_name="perfdash", standalone_mode=False)
     except PerfdashError as error:
         if debug:
-            traceback.print_exc()
+            _tell(traceback.format_exc().rstrip())
         _tell(f"perfdash: {error}")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -179,7 +179,7 @@ def _called() -> int:
             code = error.exit_code
         else:
             if debug:
-                traceback.print_exc()
+                _tell(traceback.format_exc().rstrip())
             _tell(f"perfdash: internal error: {type(error).__name__}: {error} (--debug shows where)")
             code = 3
     return int(code or 0)

@@ -60,6 +60,17 @@ def test_a_service_of_the_system_gets_its_home() -> None:
     assert ran.stdout == pwd.getpwuid(os.getuid()).pw_dir + "\n", ran.stderr
 
 
+@pytest.mark.parametrize(("command", "code"), [("false", 3), ("complain 2 wrong", 2)])
+def test_a_full_disk_below_the_messages_does_not_change_the_exit_code(
+    tmp_path: Path, command: str, code: int
+) -> None:
+    """Of a script with a gate 1 would be the gate's: the nightly would take the cell for measured."""
+    script = tmp_path / "measure.sh"
+    script.write_text(f". {CHECKOUT}/ci/nightly/common.sh\ngate=yes\n{command}\n")
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(["bash", script], stdout=full, stderr=full).returncode == code
+
+
 @pytest.mark.slow
 def test_numbers_have_a_point_in_every_language(tmp_path: Path) -> None:
     """mawk writes 1,5 on a German machine, which no option takes: --minutes of perfdash confirm."""

@@ -161,6 +161,25 @@ def test_without_the_machine_nothing_is_measured_and_it_is_stopped(stage):
     assert seen.read_text() == "stopped 0\n"
 
 
+def test_a_machine_that_nobody_would_stop_is_not_started(stage):
+    """The disk became read-only while torch was built: what says that it runs cannot be written."""
+    perfdash = stage.venv / "bin" / "perfdash"
+    first = "option = lambda flag: words[words.index(flag) + 1] if flag in words else None\n"
+    sabotage = """if words[:2] == ["nightly", "begin"]:
+    os.symlink("/nowhere/machine", option("--out") + "/nightly/" + option("--night") + "/machine")
+"""
+    assert first in perfdash.read_text()
+    perfdash.write_text(perfdash.read_text().replace(first, first + sabotage, 1))
+    more, seen = around(stage)
+    done = stage.night(**more, EVERY="24h", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden")
+    assert done.code == 3, done.out
+    assert "measure: left out, the machine was not started" in done.out
+    assert f"notify --broken start failed: {done.folder}/machine cannot be written" in "\n".join(
+        stage.calls()
+    )
+    assert not seen.exists()
+
+
 def test_a_command_that_does_not_end_is_ended(stage):
     done = stage.night(START_COMMAND="sleep 1000; true", START_MINUTES="0.005")
     assert done.code == 3

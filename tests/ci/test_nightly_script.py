@@ -340,6 +340,20 @@ def test_lists_are_separated_by_commas_or_spaces_in_each_stage(stage):
     assert f"--suite {own} " in call
 
 
+def test_a_bisection_of_another_build_is_resumed_on_a_file_system_without_locks(stage):
+    begun(stage.home / "runs" / "nightly" / "build-6" / "out" / "bisections" / "2026-11-21_x", 1)
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5, state="open")]))
+    flock = stage.home / "tools" / "flock"
+    flock.write_text("#!/bin/sh\necho 'flock: No locks available' >&2\nexit 71\n")
+    flock.chmod(0o755)
+    out = stage.home / "runs" / "nightly" / "build-7" / "out"
+    night = night_of_run1(stage, out.parent / "found-cpu")
+    more = {"BISECT": "yes", "BISECT_RECIPE": "nightly", "OUT": str(out), "PERFDASH_NIGHTLY": night}
+    done = stage.script("bisect", **more)
+    assert done.returncode == 0, done.stderr
+    assert (out / "bisections" / "2026-11-21_x").is_dir()
+
+
 def test_a_bisection_that_is_running_is_left_alone(stage):
     folder = stage.home / "runs" / "bisections" / "2026-11-20_x"
     begun(folder, 1)

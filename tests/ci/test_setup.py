@@ -123,3 +123,19 @@ def test_an_environment_without_pip_is_made_again(tmp_path, pretended):
     done = subprocess.run([SCRIPT], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "environment").exists()
+
+
+def test_an_environment_that_is_activated_is_made_again(tmp_path, pretended):
+    """Its python3 is the first in PATH, and goes."""
+    (tmp_path / "python3").symlink_to(pretended)
+    old = tmp_path / "venv" / "bin" / "python3"
+    old.parent.mkdir(parents=True)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    old.write_text("#!/bin/bash\ncase $2 in pip) exit 1 ;; esac\n")
+    old.chmod(0o755)
+    (old.parent / "python").symlink_to(old)
+    path = f"{old.parent}:{tmp_path}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PERFDASH_VENV": str(tmp_path / "venv")}
+    env.pop("PYTHON", None)
+    done = subprocess.run([SCRIPT], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

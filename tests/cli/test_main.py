@@ -89,7 +89,13 @@ def test_doctor_examines_the_interpreter_that_a_run_measures(called, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "code"), [(["show", "nothing"], 2), (["nonsense"], 2), (["nightly", "list"], 2)]
+    ("words", "code"),
+    [
+        (["show", "nothing"], 2),
+        (["nonsense"], 2),
+        (["nightly", "list"], 2),
+        (["--debug", "show", "nothing"], 2),
+    ],
 )
 def test_a_full_disk_below_the_messages_does_not_change_the_exit_code(tmp_path, words, code):
     """The log of a nightly's stage; 1 would be a gate's, so that what failed would count as measured."""
