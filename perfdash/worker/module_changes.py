@@ -84,5 +84,5 @@ def _checksum(tensor: torch.Tensor) -> Optional[int]:
     try:
         plain = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         return zlib.crc32(memoryview(plain.numpy()))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:  # of tensors of another library any: torchao's Float8Tensor asserts
         return None

@@ -12,6 +12,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 module_changes = lazy("perfdash.worker.module_changes")
+modules = lazy("tests.worker.modules")
 worker_case = lazy("perfdash.worker.case")
 
 NET = """
@@ -102,6 +103,7 @@ def test_tensors_without_plain_bytes_have_no_checksum():
     module.register_parameter("sparse", nn.Parameter(torch.eye(3).to_sparse()))
     module.register_parameter("meta", nn.Parameter(torch.empty(3, device="meta")))
     module.register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
+    module.register_parameter("opaque", nn.Parameter(torch.ones(2, 2).as_subclass(modules.Opaque)))
     module.register_parameter("scalar", nn.Parameter(torch.tensor(1.0, dtype=torch.bfloat16)))
     assert module_changes.SharedModule(module, values=True).changes() == []
 
