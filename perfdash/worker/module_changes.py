@@ -6,6 +6,7 @@ while something is timed or its memory is measured.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from typing import Any, Collection, Dict, Hashable, List, Optional
 
@@ -54,7 +55,7 @@ class SharedModule:
             hooks = [tuple(map(id, (own.get(kind) or {}).values())) for kind in _HOOKS]
             name = name or type(part).__name__
             state[f"module {name}"] = (id(part), own.get("training"))
-            calls = (id(own.get("forward")), id(own.get("_compiled_call_impl")))
+            calls = (id(_own_forward(part)), id(own.get("_compiled_call_impl")))
             state[f"forward of {name}"] = (*calls, *hooks)
         for name, tensor in self._module.named_parameters():
             of_tensor = (id(tensor), *_layout(tensor), _checksum(tensor) if self._values else None)
@@ -70,6 +71,17 @@ def shared_module(job: Job, side: ModelSide, scenario: Any) -> Optional[SharedMo
     if not job.backend_file or not is_measured or job.variant or not shares_module(side, job):
         return None
     return SharedModule(side.module, not getattr(scenario, "CHANGES_MODULE", False))
+
+
+def _own_forward(part: Any) -> Any:
+    """The `forward` that a module has instead of its class's; None where the class's own was put back."""
+    forward = vars(part).get("forward")
+    is_of_class = getattr(forward, "__func__", None) is _forward_of(type(part))
+    return None if is_of_class and getattr(forward, "__self__", None) is part else forward
+
+
+def _forward_of(kind: type) -> Any:
+    return inspect.getattr_static(kind, "forward", None)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

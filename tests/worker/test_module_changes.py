@@ -65,6 +65,11 @@ CHANGES = {
     "module[0].weight.data = module[0].weight.data.t()": "parameter 0.weight",
     "module.half()": "parameter 0.weight",
 }
+# What a conversion does that patches the module for as long as it takes.
+PUT_BACK = (
+    "module.forward, before = len, module.forward; module.forward = before",
+    "kind = type(module[2]); kind.forward = len; kind.forward = kind.before",
+)
 
 
 @pytest.fixture
@@ -88,14 +93,28 @@ def measured(tmp_path, monkeypatch):
     return measure
 
 
+def sequential():
+    """A model whose last part has a class of its own, which a test may patch."""
+    last = type("Last", (nn.ReLU,), {"forward": nn.ReLU.forward, "before": nn.ReLU.forward})
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0), last()).eval()
+
+
 @pytest.mark.parametrize("does", CHANGES)
 def test_changes_of_a_module_are_named(does):
-    module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)).eval()
+    module = sequential()
     watched = module_changes.SharedModule(module, values=True)
     assert watched.changes() == []
     exec(does, {"module": module, "copy": copy, "torch": torch})
     assert CHANGES[does] in watched.changes()
     assert CHANGES[does] not in watched.changes(without=[CHANGES[does]])
+
+
+@pytest.mark.parametrize("does", PUT_BACK)
+def test_a_forward_that_was_put_back_is_no_change(does):
+    module = sequential()
+    watched = module_changes.SharedModule(module, values=True)
+    exec(does, {"module": module})
+    assert watched.changes() == []
 
 
 def test_tensors_without_plain_bytes_have_no_checksum():
