@@ -12,6 +12,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 module_changes = lazy("perfdash.worker.module_changes")
+failures = lazy("perfdash.worker.failures")
 modules = lazy("tests.worker.modules")
 worker_case = lazy("perfdash.worker.case")
 
@@ -64,6 +65,8 @@ CHANGES = {
     "module[0].weight = copy.deepcopy(module[0].weight)": "parameter 0.weight",
     "module[0].weight.data = module[0].weight.data.t()": "parameter 0.weight",
     "module.half()": "parameter 0.weight",
+    "kind = type(module[2]); kind.forward = lambda self, x: 2 * kind.before(self, x)": "class of 2",
+    "module[2].__class__ = type('Other', (type(module[2]),), {'forward': torch.exp})": "class of 2",
 }
 # What a conversion does that patches the module for as long as it takes.
 PUT_BACK = (
@@ -115,6 +118,31 @@ def test_a_forward_that_was_put_back_is_no_change(does):
     watched = module_changes.SharedModule(module, values=True)
     exec(does, {"module": module})
     assert watched.changes() == []
+
+
+def test_of_a_graph_module_the_code_counts():
+    module = torch.fx.symbolic_trace(sequential())
+    watched = module_changes.SharedModule(module, values=True)
+    module.recompile()
+    assert watched.changes() == []
+    last = next(node for node in module.graph.nodes if node.op == "output").args[0]
+    last.replace_all_uses_with(last.args[0])
+    module.recompile()
+    assert watched.changes() == ["class of Sequential"]
+
+
+def test_who_changes_a_class_is_told_that_a_copy_has_it_too():
+    watched = module_changes.SharedModule(module := sequential(), values=True)
+    type(module[2]).forward = torch.exp
+    with pytest.raises(failures.Unmeasurable, match=r"class of 2\. .*copy\.deepcopy\(module\), and no class"):
+        watched.refuse_changes([], "mine")
+
+
+def test_only_in_training_it_counts_which_parameters_take_a_gradient():
+    for values in (True, False):
+        watched = module_changes.SharedModule(module := sequential(), values=values)
+        module.requires_grad_(False)
+        assert watched.changes() == ([] if values else ["parameter 0.weight", "parameter 0.bias"])
 
 
 def test_tensors_without_plain_bytes_have_no_checksum():
