@@ -6,6 +6,7 @@ while something is timed or its memory is measured.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from typing import Any, Collection, Dict, Hashable, List, Optional
 
@@ -22,8 +23,8 @@ _SHOWN = 3  # changes in the message
 class SharedModule:
     """The state of a side's module when this was made, to be compared with its state later.
 
-    `values`: whether the values of parameters count, which steps of training change and `seed` sets back. The
-    values of buffers never count: they are set back, too.
+    `values`: whether the values of parameters count, which steps of training change and `seed` sets back;
+    there it counts whether they take a gradient. The values of buffers never count: they are set back, too.
     """
 
     def __init__(self, module: Any, values: bool) -> None:
@@ -40,11 +41,13 @@ class SharedModule:
         """Raise Unmeasurable where there are other changes than those that eager's own calls make."""
         changed = self.changes(of_eager)
         if changed:
+            of_class = any(change.startswith("class of ") for change in changed)
             more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
             raise Unmeasurable(
                 Status.FAIL_TO_RUN,
                 f"back end {backend} changes the model, which is the eager side as well: "
-                f"{', '.join(changed[:_SHOWN])}{more}. Let `prepare` change a copy: copy.deepcopy(module)",
+                f"{', '.join(changed[:_SHOWN])}{more}. Let `prepare` change a copy: copy.deepcopy(module)"
+                + (", and no class, which the copy has, too" if of_class else ""),
             )
 
     def _state(self) -> Dict[str, Hashable]:
@@ -54,11 +57,15 @@ class SharedModule:
             hooks = [tuple(map(id, (own.get(kind) or {}).values())) for kind in _HOOKS]
             name = name or type(part).__name__
             state[f"module {name}"] = (id(part), own.get("training"))
-            calls = (id(own.get("forward")), id(own.get("_compiled_call_impl")))
+            calls = (id(_own_forward(part)), id(own.get("_compiled_call_impl")))
             state[f"forward of {name}"] = (*calls, *hooks)
+            # A graph module may make its forward anew of the same code.
+            code = own.get("_code") if isinstance(part, torch.fx.GraphModule) else None
+            state[f"class of {name}"] = (id(type(part)), code or id(_forward_of(type(part))))
         for name, tensor in self._module.named_parameters():
-            of_tensor = (id(tensor), *_layout(tensor), _checksum(tensor) if self._values else None)
-            state[f"parameter {name}"] = of_tensor
+            # Without a gradient a step of training does less; in inference that changes nothing.
+            value = _checksum(tensor) if self._values else tensor.requires_grad
+            state[f"parameter {name}"] = (id(tensor), *_layout(tensor), value)
         for name, tensor in self._module.named_buffers():
             state[f"buffer {name}"] = _layout(tensor)
         return state
@@ -70,6 +77,17 @@ def shared_module(job: Job, side: ModelSide, scenario: Any) -> Optional[SharedMo
     if not job.backend_file or not is_measured or job.variant or not shares_module(side, job):
         return None
     return SharedModule(side.module, not getattr(scenario, "CHANGES_MODULE", False))
+
+
+def _own_forward(part: Any) -> Any:
+    """The `forward` that a module has instead of its class's; None where the class's own was put back."""
+    forward = vars(part).get("forward")
+    is_of_class = getattr(forward, "__func__", None) is _forward_of(type(part))
+    return None if is_of_class and getattr(forward, "__self__", None) is part else forward
+
+
+def _forward_of(kind: type) -> Any:
+    return inspect.getattr_static(kind, "forward", None)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -84,5 +102,5 @@ def _checksum(tensor: torch.Tensor) -> Optional[int]:
     try:
         plain = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         return zlib.crc32(memoryview(plain.numpy()))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:  # of tensors of another library any: torchao's Float8Tensor asserts
         return None

@@ -192,3 +192,12 @@ class WithEngines(torch.nn.Module):
 
     def forward(self, *inputs):
         return self.module(*inputs)
+
+
+class Opaque(torch.Tensor):
+    """A tensor without plain bytes that says so by an assertion, as torchao's Float8Tensor does."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.Tensor.reshape, "only from 2D to 3D"
+        return super().__torch_function__(func, types, args, kwargs or {})

@@ -12,6 +12,8 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 module_changes = lazy("perfdash.worker.module_changes")
+failures = lazy("perfdash.worker.failures")
+modules = lazy("tests.worker.modules")
 worker_case = lazy("perfdash.worker.case")
 
 NET = """
@@ -63,7 +65,14 @@ CHANGES = {
     "module[0].weight = copy.deepcopy(module[0].weight)": "parameter 0.weight",
     "module[0].weight.data = module[0].weight.data.t()": "parameter 0.weight",
     "module.half()": "parameter 0.weight",
+    "kind = type(module[2]); kind.forward = lambda self, x: 2 * kind.before(self, x)": "class of 2",
+    "module[2].__class__ = type('Other', (type(module[2]),), {'forward': torch.exp})": "class of 2",
 }
+# What a conversion does that patches the module for as long as it takes.
+PUT_BACK = (
+    "module.forward, before = len, module.forward; module.forward = before",
+    "kind = type(module[2]); kind.forward = len; kind.forward = kind.before",
+)
 
 
 @pytest.fixture
@@ -87,9 +96,15 @@ def measured(tmp_path, monkeypatch):
     return measure
 
 
+def sequential():
+    """A model whose last part has a class of its own, which a test may patch."""
+    last = type("Last", (nn.ReLU,), {"forward": nn.ReLU.forward, "before": nn.ReLU.forward})
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0), last()).eval()
+
+
 @pytest.mark.parametrize("does", CHANGES)
 def test_changes_of_a_module_are_named(does):
-    module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)).eval()
+    module = sequential()
     watched = module_changes.SharedModule(module, values=True)
     assert watched.changes() == []
     exec(does, {"module": module, "copy": copy, "torch": torch})
@@ -97,11 +112,45 @@ def test_changes_of_a_module_are_named(does):
     assert CHANGES[does] not in watched.changes(without=[CHANGES[does]])
 
 
+@pytest.mark.parametrize("does", PUT_BACK)
+def test_a_forward_that_was_put_back_is_no_change(does):
+    module = sequential()
+    watched = module_changes.SharedModule(module, values=True)
+    exec(does, {"module": module})
+    assert watched.changes() == []
+
+
+def test_of_a_graph_module_the_code_counts():
+    module = torch.fx.symbolic_trace(sequential())
+    watched = module_changes.SharedModule(module, values=True)
+    module.recompile()
+    assert watched.changes() == []
+    last = next(node for node in module.graph.nodes if node.op == "output").args[0]
+    last.replace_all_uses_with(last.args[0])
+    module.recompile()
+    assert watched.changes() == ["class of Sequential"]
+
+
+def test_who_changes_a_class_is_told_that_a_copy_has_it_too():
+    watched = module_changes.SharedModule(module := sequential(), values=True)
+    type(module[2]).forward = torch.exp
+    with pytest.raises(failures.Unmeasurable, match=r"class of 2\. .*copy\.deepcopy\(module\), and no class"):
+        watched.refuse_changes([], "mine")
+
+
+def test_only_in_training_it_counts_which_parameters_take_a_gradient():
+    for values in (True, False):
+        watched = module_changes.SharedModule(module := sequential(), values=values)
+        module.requires_grad_(False)
+        assert watched.changes() == ([] if values else ["parameter 0.weight", "parameter 0.bias"])
+
+
 def test_tensors_without_plain_bytes_have_no_checksum():
     module = nn.Module()
     module.register_parameter("sparse", nn.Parameter(torch.eye(3).to_sparse()))
     module.register_parameter("meta", nn.Parameter(torch.empty(3, device="meta")))
     module.register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
+    module.register_parameter("opaque", nn.Parameter(torch.ones(2, 2).as_subclass(modules.Opaque)))
     module.register_parameter("scalar", nn.Parameter(torch.tensor(1.0, dtype=torch.bfloat16)))
     assert module_changes.SharedModule(module, values=True).changes() == []
 

@@ -101,6 +101,13 @@ def test_tensors_whose_bytes_cannot_be_read_are_not_shared(job):
     assert shared_eager.open_shared(job, side, PLAIN) is None
 
 
+def test_a_model_with_tensors_that_assert_what_is_done_with_them_shares_nothing(job):
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(torch.ones(2, 2).as_subclass(modules.Opaque))
+    side = replace(side_of(job), module=module)
+    assert shared_eager.open_shared(job, side, PLAIN) is None
+
+
 def test_a_file_with_code_counts_as_none(job, tmp_path):
     class Code:
         def __reduce__(self):
