@@ -595,7 +595,5 @@ class CaseProcess:
 
     def measure_memory(self) -> None:
         """Emit the memory of the back end's side; the child has emitted eager's."""
-        figures = peak_memory.of_compiled(
-            self.comparison(), self.held_bytes, self.constants_bytes, self.thread_context
-        )
-        self.emit("memory", **figures)
+        step, bytes_before = self.comparison(), (self.held_bytes, self.constants_bytes)
+        self.emit("memory", **peak_memory.of_compiled(step, *bytes_before, self.thread_context))
