@@ -80,7 +80,9 @@ def _of_runs(values: Mapping[str, Any], run_ids: Mapping[Any, int]) -> dict[str,
     """The columns or details of an alert with the numbers that its runs have in the target."""
     moved = dict(values)
     for name, value in values.items():
-        if name.endswith("run_id"):
+        if name == "fixed_run_id" and value is not None:  # a run that was pruned is of long ago
+            moved[name] = run_ids.get(value, -1)
+        elif name.endswith("run_id"):
             moved[name] = run_ids.get(value)
         elif name == "spells":
             moved[name] = [[run_ids.get(end, -1) for end in spell] for spell in value]

@@ -80,6 +80,25 @@ def test_alerts_and_decisions_about_them_are_copied_into_a_new_history(store, ol
     assert [line[:5] for line in alerts_of(store)] == [line[:5] for line in alerts_of(old)]
 
 
+@pytest.mark.slow
+def test_a_change_that_was_fixed_on_a_night_that_was_pruned_keeps_its_last_levels(store, old):
+    """A later night is excluded: which spell counts is told by the run that fixed the earlier one."""
+    with old.read() as connection:
+        runs = list_runs(connection)
+    prune(old, runs[: SLOWER + 4])
+    merge(store, old)
+    for history in (store, old):
+        curation.exclude(history, runs[-1].name, "a stray build")
+    states = []
+    for history in (store, old):
+        with history.read() as connection:
+            alerts = alert_store.load(connection, states=alert_store.STATES)
+        states.append(
+            [(alert.state, alert.bad_run_id is None, alert.details.get("returns")) for alert in alerts]
+        )
+    assert states[0] == states[1]
+
+
 def test_a_new_alert_has_the_number_after_those_that_were_copied(store, old):
     merge(store, old)
     with store.write() as connection:
