@@ -226,16 +226,20 @@ def _of_testbed(
 ) -> list[_DatedGroup]:
     """Group the alerts of a testbed over the runs that measured any of their cases.
 
+    One without a date, whose first runs were pruned, is alone.
+
     `twins`: of each alert, those of its series on all testbeds: they help to date it.
     """
+    undated = [_DatedGroup([member], member.good, member.bad, []) for member in members if not member.dates]
+    members = [member for member in members if member.dates]
     by_id = {run.id: run for member in members for run, _ in member.dates}
     runs = sorted(by_id.values(), key=_time)
     if not runs:
-        return [_DatedGroup([member], member.good, member.bad, []) for member in members]
+        return undated
     builds = [(order[build_of(old)], order[build_of(new)]) for old, new in pairwise(runs)]
     logs = np.stack([_with_twins(_over(runs, member), member, twins, builds, order) for member in members])
     groups = group(logs)
-    dated = []
+    dated = list(undated)
     for number in range(len(groups.dates)):
         own = [member for member, label in zip(members, groups.label, strict=True) if label == number]
         low, _, high = date_range(groups.dates[number])

@@ -31,6 +31,7 @@ from perfdash.history.pass_rates_and_means import (
     nothing_captured,
 )
 from perfdash.history.queries import OF_ITS_NIGHT
+from perfdash.history.result_hosts import of_row
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes, has_own_threads
 from perfdash.metrics import JUDGED, is_sampled
@@ -60,12 +61,14 @@ class PastNoise:
     """The noise of a series before these runs.
 
     sd, df: standard deviation of one run's log and its degrees of freedom. inflation: variance of the mean of
-    1, 2, ... nights over that of independent nights.
+    1, 2, ... nights over that of independent nights. of_machines: any of several machines measured a night,
+    as on a cluster, so that their differences are part of the noise.
     """
 
     sd: float
     df: float
     inflation: Array
+    of_machines: bool = False
 
 
 NoiseByCase = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
@@ -108,7 +111,8 @@ class ComparedCase:
 
     checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
     method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
-    because other programs disturbed a side. unsteady: as in PairedStatus.
+    because other programs disturbed a side. unsteady: as in PairedStatus. elsewhere: whether no machine
+    measured it on both sides, although some measured both (shards), so that no number could be tested.
     """
 
     case: Case
@@ -118,6 +122,7 @@ class ComparedCase:
     checked_alike: bool = True
     disturbed: bool = False
     unsteady: str = ""
+    elsewhere: bool = False
 
     @property
     def status_direction(self) -> int:
@@ -238,9 +243,15 @@ class Comparison:
             else "as they were disturbed or nothing is known of the noise; "
             f"give {SEVERAL} runs of a side or {FEWEST_NIGHTS} earlier nights"
         )
+        elsewhere = sum(case.elsewhere for case in self.both)
         undecided = sum(any(d.tested and d.undecided for d in case.deltas.values()) for case in self.both)
         sentences = (
-            (sum(case.untested for case in self.both), f"could not be tested, {why}"),
+            (sum(case.untested and not case.elsewhere for case in self.both), f"could not be tested, {why}"),
+            (
+                elsewhere,
+                "could not be tested, as they were measured on another machine on each side, and machines of "
+                "a class differ",
+            ),
             (undecided, "are not decided yet; more pairs of runs would tell"),
         )
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
@@ -304,13 +315,18 @@ def compare(
     machines = "" if nameless or paired is not None else other_machines(*runs)
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
+    apart = [False] * len(both)
+    if paired is None and not nameless and not machines:
+        hosts = [_machines_of_cases(side) for side in (old, new)]
+        apart = [hosts[0][case].isdisjoint(hosts[1][case]) for case in both]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
     raw = [dict((paired or {}).get(case, {})) for case in both]
     if paired is not None:
         logs |= {name: _logs_of_pairs(name, raw) for name in COMPARED}
     for name in COMPARED if paired is None else ():
         for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
-            raw[place][name] = delta._replace(p=None, reach=None) if machines else delta
+            refused = machines or (apart[place] and not _has_machines(noise, name, both[place]))
+            raw[place][name] = delta._replace(p=None, reach=None) if refused else delta
     tested = [(deltas, name) for deltas in raw for name, delta in deltas.items() if delta.p is not None]
     is_discovery = discoveries(np.array([deltas[name].p for deltas, name in tested], dtype=float), _RATE)
     for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
@@ -318,13 +334,16 @@ def compare(
             deltas[name] = deltas[name]._replace(significant=True)
     before, after = _statuses(old), _statuses(new)
     compared = []
-    for case, was, now, deltas in zip(both, *rows, raw, strict=True):
+    for case, was, now, deltas, elsewhere in zip(both, *rows, raw, apart, strict=True):
         (old_word, old_method), (new_word, new_method) = before[case], after[case]
         status = (statuses or {}).get(case) or PairedStatus(old_word, new_word)
         can_compare = alike(old_method, new_method, "status") or stops_running(*status[:2])
         is_alike = can_compare and status.comparable
         disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
-        compared.append(ComparedCase(case, *status[:2], deltas, is_alike, disturbed, status.unsteady))
+        elsewhere = elsewhere and bool(deltas) and not any(delta.tested for delta in deltas.values())
+        compared.append(
+            ComparedCase(case, *status[:2], deltas, is_alike, disturbed, status.unsteady, elsewhere)
+        )
     counted = [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)]
     texts = [text for side in (old, new) for one in side.runs for text in changes(one.run.method, method)]
     has_own = any(map(has_own_threads, both))
@@ -378,6 +397,22 @@ def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[R
         for row in imported.rows:
             rows_by_case.setdefault(row.case, []).append(_of_method(row, imported.run.method, method))
     return rows_by_case
+
+
+def _machines_of_cases(side: ComparedRuns) -> dict[Case, set[str]]:
+    """The machines that measured each case; all of the run where a result names none."""
+    machines: dict[Case, set[str]] = {}
+    for imported in side.runs:
+        for row in imported.rows:
+            host = of_row(row)
+            machines.setdefault(row.case, set()).update([host] if host else imported.run.hosts)
+    return machines
+
+
+def _has_machines(noise: NoiseByCase | None, name: str, case: Case) -> bool:
+    """Whether what is known of a case's noise has the differences between machines."""
+    past = (noise or {}).get(name, {}).get(case)
+    return past is not None and past.of_machines
 
 
 def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int]) -> Row:

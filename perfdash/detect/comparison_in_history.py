@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from perfdash.detect.comparison import (
     COMPARED,
@@ -35,6 +37,7 @@ from perfdash.stats.noise_level import noise_level
 
 ReadPanel = Callable[[sa.Connection, Sequence[RunLine], Sequence[str]], Panel]
 _PAST_NIGHTS = 20
+_ON_ONE = 0.75  # share of a case's nights on one machine, up to which their noise has that of the machines
 
 
 def compare_in_history(
@@ -61,16 +64,26 @@ def noise_before(connection: sa.Connection, runs: Sequence[Imported], read: Read
         return {}
     past = of_method(read(connection, before, COMPARED), runs[-1].run.method)
     cases = cases_by_id(connection, past.case_ids)
+    of_machines = [
+        _is_of_machines(hosts[statuses != ""])
+        for hosts, statuses in zip(past.machines, past.statuses, strict=True)
+    ]
     noise: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:
         level = noise_level(metric_logs(past, metric), floor=FLOOR)
         noise[metric] = {
             cases[past.case_ids[row]]: PastNoise(
-                float(level.sd[row]), float(level.df[row]), level.inflation[row]
+                float(level.sd[row]), float(level.df[row]), level.inflation[row], of_machines[row]
             )
             for row in np.flatnonzero(level.count >= FEWEST_NIGHTS).tolist()
         }
     return noise
+
+
+def _is_of_machines(hosts: NDArray[np.object_]) -> bool:
+    """Whether any of several machines measured a case on a night: none did on nearly all nights."""
+    nights = Counter(hosts.tolist())
+    return bool(nights) and max(nights.values()) <= _ON_ONE * len(hosts)
 
 
 def _nights(connection: sa.Connection, runs: Sequence[Imported], until: str, latest: int) -> list[RunLine]:

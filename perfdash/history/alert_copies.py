@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from perfdash.history import schema
 from perfdash.history.alert_store import SHOWN
-from perfdash.history.ingest import case_ids, number_of
+from perfdash.history.ingest import case_ids, mark_replaced, number_of, replaced_since_judged
 from perfdash.history.queries import cases_by_id
 
 Series = tuple[str, str | None, str, str | None, int]
@@ -32,19 +32,23 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
 
     None where the target has alerts or a judged run. Their events, bisections and the decisions of people
     come along, and which runs were judged: later nights go on from there. `other_runs`: those of the source
-    of which the target has other results, to be judged there.
+    of which the target has other results. They, and those that were replaced in the source and not judged
+    since, are marked: what they changed is taken back when they are judged.
     """
     alerts, runs, acts = schema.alerts, schema.runs, schema.acts
     if _has_judgement(target) or not _has_judgement(source):
         return 0
     keys = {row.key: row.id for row in target.execute(sa.select(runs.c.key, runs.c.id))}
     run_ids: dict[Any, int] = {}
-    for row in source.execute(sa.select(runs.c.id, runs.c.key, runs.c.judged)):
+    judged_as = replaced_since_judged(source)
+    for row in source.execute(sa.select(*runs.c["id", "key", "judged", "testbed_id", "started"])):
         if row.key in keys:
             run_ids[row.id] = keys[row.key]
             if row.id not in other_runs:
                 here = sa.update(runs).where(runs.c.key == row.key)
                 target.execute(here.values(judged=row.judged))
+            elif row.judged is not None:
+                judged_as.setdefault(row.id, []).append((row.testbed_id, row.started))
     rows: dict[sa.Table, list[dict[str, Any]]] = {}
     for table in (alerts, schema.alert_events, schema.bisections, acts):
         query = sa.select(table).order_by(table.c.id)
@@ -52,7 +56,12 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
             query = query.where(acts.c.run_id.is_(None))
         rows[table] = [_of_runs(dict(row._mapping), run_ids) for row in source.execute(query)]
     every = [row for of_table in rows.values() for row in of_table]
-    beds = _testbeds(source, target, {row["testbed_id"] for row in every if row.get("testbed_id")})
+    of_marks = {testbed for marks in judged_as.values() for testbed, _ in marks}
+    beds = _testbeds(source, target, of_marks | {row["testbed_id"] for row in every if row.get("testbed_id")})
+    for number, marks in judged_as.items():
+        if number in run_ids:
+            moved = [(beds[testbed], started) for testbed, started in marks]
+            mark_replaced(target, run_ids[number], moved)
     cases = _cases(source, target, {row["case_id"] for row in every if row.get("case_id")})
     for table, copies in rows.items():
         for copy in copies:
@@ -80,7 +89,9 @@ def _of_runs(values: Mapping[str, Any], run_ids: Mapping[Any, int]) -> dict[str,
     """The columns or details of an alert with the numbers that its runs have in the target."""
     moved = dict(values)
     for name, value in values.items():
-        if name.endswith("run_id"):
+        if name == "fixed_run_id" and value is not None:  # a run that was pruned is of long ago
+            moved[name] = run_ids.get(value, -1)
+        elif name.endswith("run_id"):
             moved[name] = run_ids.get(value)
         elif name == "spells":
             moved[name] = [[run_ids.get(end, -1) for end in spell] for spell in value]

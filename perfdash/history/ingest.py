@@ -202,6 +202,14 @@ def replaced_since_judged(connection: sa.Connection) -> dict[int, list[tuple[int
     }
 
 
+def mark_replaced(connection: sa.Connection, run_id: int, judged_as: Iterable[tuple[int, str]]) -> None:
+    """Remember that a run was replaced after it was judged, with the testbeds and starts that it had then."""
+    of_run = schema.runs.c.id == run_id
+    imported = connection.execute(sa.select(schema.runs.c.imported).where(of_run)).scalar_one()
+    marked = {**imported, _JUDGED_AS: [list(mark) for mark in judged_as]}
+    connection.execute(sa.update(schema.runs).where(of_run).values(imported=marked))
+
+
 def forget_replaced(connection: sa.Connection) -> None:
     """Forget which runs were replaced after they were judged."""
     runs = schema.runs

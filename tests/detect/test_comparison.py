@@ -432,3 +432,36 @@ def test_host_names_that_change_every_night_tell_no_machines(tmp_path, host_of, 
             compared = compare_in_history(connection, side(nights[13]), side(nights[14]))
     assert compared.machines == machines
     assert [case.case.model for case in compared.both if case.regressed] == ([] if machines else ["model03"])
+
+
+def in_shards(nights, machine_of):
+    """Nights that bench-1 and bench-4 share; the latter takes longer. machine_of(night, number of a case)."""
+    runs = []
+    for number, night in enumerate(nights):
+        rows = []
+        for place, one in enumerate(night.rows):
+            host = machine_of(number, place)
+            values = {name: value * (1.2 if host == "bench-4" else 1.0) for name, value in one.values.items()}
+            rows.append(replace(one, values=values, details={"conditions": {"host": host}}))
+        runs.append(replace(night, run=replace(night.run, host="bench-1+bench-4"), rows=rows))
+    return runs
+
+
+@pytest.mark.parametrize("is_cluster", [False, True])
+def test_a_case_of_two_machines_is_not_judged_though_others_have_one(tmp_path, is_cluster):
+    """Shards change places. On a cluster any machine measures a case: the noise has their differences."""
+    draw = np.random.default_rng(0)
+
+    def machine_of(night, place):
+        second = draw.random() < 0.5 if is_cluster and night < 20 else (place < 3) != (night == 21)
+        return "bench-4" if second and place < 6 else "bench-1"
+
+    nights = in_shards(farm(22, 12, change=slower("model09", 21, 1.5)), machine_of)
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights)
+        with store.read() as connection:
+            old, new = (read_run(connection, run) for run in list_runs(connection)[-2:])
+            compared = compare_in_history(connection, side(old), side(new))
+    assert not compared.machines
+    assert [one.case.model for one in compared.both if one.regressed] == ["model09"]
+    assert ("numbers of 6 of 12 cases could not be tested" in (compared.untested or "")) is not is_cluster

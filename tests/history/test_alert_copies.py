@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
@@ -78,6 +80,44 @@ def test_alerts_and_decisions_about_them_are_copied_into_a_new_history(store, ol
         take_in(history, nights(SLOWER + 7)[-1:])
         assert len(judge_new(history)) == 1
     assert [line[:5] for line in alerts_of(store)] == [line[:5] for line in alerts_of(old)]
+
+
+@pytest.mark.slow
+def test_a_change_that_was_fixed_on_a_night_that_was_pruned_keeps_its_last_levels(store, old):
+    """A later night is excluded: which spell counts is told by the run that fixed the earlier one."""
+    with old.read() as connection:
+        runs = list_runs(connection)
+    prune(old, runs[: SLOWER + 4])
+    merge(store, old)
+    for history in (store, old):
+        curation.exclude(history, runs[-1].name, "a stray build")
+    states = []
+    for history in (store, old):
+        with history.read() as connection:
+            alerts = alert_store.load(connection, states=alert_store.STATES)
+        states.append(
+            [(alert.state, alert.bad_run_id is None, alert.details.get("returns")) for alert in alerts]
+        )
+    assert states[0] == states[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_it", ["old", "new"])
+def test_a_night_that_was_resumed_and_not_judged_again_takes_its_alerts_back(store, old, has_it):
+    """As in the old history: else the alert of what the night showed at first would stay open."""
+    *_, last = nights(SLOWER + 6)
+    resumed = replace(
+        last,
+        run=replace(last.run, ended="2026-02-01T00:00:00Z"),
+        rows=[replace(one, status="pass") for one in last.rows],
+    )
+    take_in(old if has_it == "old" else store, [resumed])
+    merge(store, old)
+    take_in(old, [resumed])
+    for history in (store, old):
+        judge_new(history)
+    assert [line[:5] for line in alerts_of(store)] == [line[:5] for line in alerts_of(old)]
+    assert alerts_of(store)[0][1][1] == alert_store.FIXED
 
 
 def test_a_new_alert_has_the_number_after_those_that_were_copied(store, old):

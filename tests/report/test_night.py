@@ -865,6 +865,27 @@ def test_a_change_whose_first_nights_were_pruned_is_older_than_the_week(tmp_path
     assert "held 10 nights" in week.lines[1]
 
 
+@pytest.mark.slow
+def test_a_change_whose_first_nights_were_pruned_is_not_part_of_a_new_one(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        judge_nights(store, farm(30, 24, change=slower("model01", 26, 1.3)), 20)
+        with store.write() as connection:
+            opened = "2025-01-01T05:00:00Z"
+            last = list_runs(connection)[-1]
+            old = alert_store.Alert(
+                "metric", 1, 4, "backend_ms", alert_store.OPEN, 1, None, None, last.id, opened, opened,
+                before=20.0, after=24.0, change=math.log(1.2), details={"born_run_id": 999, "sd": 0.01},
+            )  # fmt: skip
+            alert_store.save(connection, old)
+        with store.read() as connection:
+            week = weekly_digest(connection, datetime(2026, 1, 31, 8))
+    assert week.title.endswith(": 1 came, 0 fixed, 2 open")
+    assert [line.partition(" slower")[0] for line in week.lines if " slower" in line] == [
+        "- timm/model01 bs 1 29%",
+        "- 395 days: timm/model03 bs 1 20%",
+    ]
+
+
 def lost(night, model):
     return "infra_error" if night == 6 or (night, model) == (5, "model01") else "pass"
 
