@@ -104,8 +104,12 @@ def save_to_history(
 
 
 def _began_before(connection: sa.Connection, alert: Alert, result: BisectionResult) -> bool:
-    """Whether a bisection began before the first run with the change of its alert."""
-    runs = list_runs(connection, ids=[alert.bad_run_id]) if alert.bad_run_id is not None else []
+    """Whether a bisection began before the change of its alert returned.
+
+    The night that showed the return counts: later nights may give an alert another first run.
+    """
+    run_id = alert.details.get("born_run_id", alert.bad_run_id) if alert.details.get("returns") else None
+    runs = list_runs(connection, ids=[run_id]) if run_id is not None else []
     return any(result.began < run.started for run in runs)
 
 

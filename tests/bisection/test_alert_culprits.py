@@ -172,13 +172,17 @@ def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp
     assert explaining(STATUS_ALERT, result) == [culprit]
 
 
-def test_an_alert_whose_change_returned_gets_nothing_from_a_bisection_of_its_first_time(db, tmp_path):
-    """Its ends are those of then: what it found is not behind the change of now."""
+@pytest.mark.parametrize(("later", "is_noted"), [({"returns": 1}, False), ({}, True)])
+def test_an_alert_whose_change_returned_gets_nothing_from_a_bisection_of_its_first_time(
+    db, tmp_path, later, is_noted
+):
+    """Its ends are those of then. An alert that later nights only date anew gets its culprit."""
     with open_store(db) as store:
         take_in(store, [run("2099-01-01", [row(backend_ms=1.2)])])
     with open_store(db) as store, store.write() as connection:
         last = list_runs(connection)[-1]
         before = alert_store.find(connection, 1)
-        alert_store.save(connection, replace(before, state=alert_store.REOPENED, bad_run_id=last.id), "again")
+        details = {**later, "born_run_id": last.id if later else before.bad_run_id}
+        alert_store.save(connection, replace(before, bad_run_id=last.id, details=details), "again")
     alert, note = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
-    assert ("bisected" in alert.details, note) == (False, "again")
+    assert ("bisected" in alert.details, note != "again") == (is_noted, is_noted)
