@@ -15,6 +15,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,16 @@ def _is_bisected(alert: dict[str, Any]) -> bool:
 
 
 def _has_failed(alert: dict[str, Any], folders: Sequence[Path]) -> bool:
-    """Whether an earlier night's bisection of this alert failed."""
-    return alert["state"] == "open" and any((folder / f"failed-{alert['id']}").exists() for folder in folders)
+    """Whether an earlier night's bisection of this alert failed, since the change of now."""
+    files = [path for folder in folders if (path := folder / f"failed-{alert['id']}").exists()]
+    ends = [datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in files]
+    is_of_now = any(f"{end:%Y-%m-%dT%H:%M:%SZ}" >= _since(alert) for end in ends)
+    return alert["state"] == "open" and is_of_now
+
+
+def _since(alert: dict[str, Any]) -> str:
+    """When the first run with the change of now began: what is older is of a time before it returned."""
+    return str((alert.get("bad") or {}).get("started", ""))
 
 
 def _nights(alert: dict[str, Any]) -> tuple[object, ...]:
@@ -110,7 +119,6 @@ def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
     a confirmation: `--all-alerts` measures so around the culprit of another alert.
     """
     begun = []
-    since = (alert.get("bad") or {}).get("started", "")
     for path in [path for folder in folders for path in folder.glob("*/journal.jsonl")]:
         try:
             with path.open() as journal:
@@ -118,7 +126,7 @@ def unfinished(alert: dict[str, Any], folders: Sequence[Path]) -> str:
         except (OSError, ValueError):
             continue
         model = (event.get("case") or {}).get("model")
-        is_of_now = event.get("at", "") >= since and event.get("confirm", True)
+        is_of_now = event.get("at", "") >= _since(alert) and event.get("confirm", True)
         if event.get("alert") == alert["id"] and model == alert["case"].get("model") and is_of_now:
             begun.append(path.parent)
     return str(max(begun, key=lambda folder: folder.name, default=""))

@@ -104,9 +104,19 @@ def save_to_history(
 
 
 def _began_before(connection: sa.Connection, alert: Alert, result: BisectionResult) -> bool:
-    """Whether a bisection began before the first run with the change of its alert."""
-    runs = list_runs(connection, ids=[alert.bad_run_id]) if alert.bad_run_id is not None else []
+    """Whether a bisection began before the change of its alert returned.
+
+    The night that showed the return counts: later nights may give an alert another first run.
+    """
+    run_id = alert.details.get("born_run_id", alert.bad_run_id) if alert.details.get("returns") else None
+    runs = list_runs(connection, ids=[run_id]) if run_id is not None else []
     return any(result.began < run.started for run in runs)
+
+
+def _is_of_another_host(connection: sa.Connection, alert: Alert, result: BisectionResult) -> bool:
+    """Whether a bisection was measured on another kind of host than the alert, which may not show there."""
+    runs = list_runs(connection, ids=[alert.bad_run_id]) if alert.bad_run_id is not None else []
+    return any(run.host_class != result.host_class for run in runs)
 
 
 def progress(result: BisectionResult) -> str:
@@ -129,10 +139,14 @@ def _note(
     """Write the culprits into an alert, or how far the search came, unless it has surer ones.
 
     own: those that explain the alert; others: those that do not. Only the bisection that found a culprit
-    takes it back, after it was resumed.
+    takes it back, after it was resumed. What another kind of host does not find is not finished: the alert's
+    own nightly looks for it, too.
     """
-    finished = result.state == "done"
     before = alert.details.get("bisected") or {}
+    is_back = bool(before.get("name") == result.name and before.get("culprits"))
+    finished = result.state == "done" and (
+        bool(own) or is_back or not _is_of_another_host(connection, alert, result)
+    )
     noted = [_noted(alert, result, culprit) for culprit in own]
     if before and before.get("finished", True) and not finished:
         return

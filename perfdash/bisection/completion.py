@@ -5,6 +5,7 @@ All that is missing is named in one message, with a command to copy.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tomllib
@@ -115,7 +116,14 @@ def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool 
     filled = complete_from_alert(flags, command, typist.options, typist.describe)
     if (python := filled.get("python")) and not flags["python"]:
         if shutil.which(python):
-            typist.notify(f"Interpreter: {python}, that of alert {flags['alert']} (--python takes another)")
+            origin = f"that of alert {flags['alert']}"
+            if os.sep in python and not os.path.isabs(python):
+                filled["python"] = python = os.path.abspath(python)
+                origin = (
+                    f"by the relative path of alert {flags['alert']}: another one if its night began in "
+                    "another folder"
+                )
+            typist.notify(f"Interpreter: {python}, {origin} (--python takes another)")
         else:
             typist.notify(
                 f"{python}, the interpreter of alert {flags['alert']}, is not there: this one is taken"

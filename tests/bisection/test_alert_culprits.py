@@ -27,13 +27,13 @@ def db(tmp_path):
     return history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
 
 
-def saved(db, folder, script, **confirmation):
+def saved(db, folder, script, on="Xeon x 100", **confirmation):
     """The alert after the bisection of this folder was saved, and the note on it.
 
-    confirmation: what replaces that of the culprit.
+    on: the kind of host that measured it. confirmation: what replaces that of the culprit.
     """
     asked = {"good": "0", "bad": "8", "recipe": "git"}
-    bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True)
+    bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True, host_class=on)
     result = replace(result_of(bisection), state="done")
     result = replace(result, culprits=tuple(replace(one, **confirmation) for one in result.culprits))
     save_to_history(db, bisection, result, headline(result))
@@ -172,13 +172,32 @@ def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp
     assert explaining(STATUS_ALERT, result) == [culprit]
 
 
-def test_an_alert_whose_change_returned_gets_nothing_from_a_bisection_of_its_first_time(db, tmp_path):
-    """Its ends are those of then: what it found is not behind the change of now."""
+@pytest.mark.parametrize(("later", "is_noted"), [({"returns": 1}, False), ({}, True)])
+def test_an_alert_whose_change_returned_gets_nothing_from_a_bisection_of_its_first_time(
+    db, tmp_path, later, is_noted
+):
+    """Its ends are those of then. An alert that later nights only date anew gets its culprit."""
     with open_store(db) as store:
         take_in(store, [run("2099-01-01", [row(backend_ms=1.2)])])
     with open_store(db) as store, store.write() as connection:
         last = list_runs(connection)[-1]
         before = alert_store.find(connection, 1)
-        alert_store.save(connection, replace(before, state=alert_store.REOPENED, bad_run_id=last.id), "again")
+        details = {**later, "born_run_id": last.id if later else before.bad_run_id}
+        alert_store.save(connection, replace(before, bad_run_id=last.id, details=details), "again")
     alert, note = saved(db, tmp_path / "b", Script.step(9, 4, by=1.1, metric="backend"))
-    assert ("bisected" in alert.details, note) == (False, "again")
+    assert ("bisected" in alert.details, note != "again") == (is_noted, is_noted)
+
+
+@pytest.mark.parametrize(("on", "is_finished"), [("Xeon x 100", True), ("laptop x 8", False)])
+@pytest.mark.parametrize("by", [1.0, 0.95])
+def test_what_another_kind_of_host_does_not_find_is_left_to_that_of_the_alert(
+    db, tmp_path, on, is_finished, by
+):
+    """Its nightly leaves alerts that have a finished bisection. A culprit is one on any host."""
+    nothing, found = (Script.step(9, 4, by=step, metric="backend", sd=0.001) for step in (by, 1.1))
+    alert, _ = saved(db, tmp_path / "b", nothing, on)
+    assert alert.details["bisected"]["finished"] == is_finished
+    alert, _ = saved(db, tmp_path / "c", found, on)
+    assert (len(alert.details["bisected"]["culprits"]), alert.details["bisected"]["finished"]) == (1, True)
+    again, _ = saved(db, tmp_path / "resumed" / "c", nothing, on)
+    assert (again.details["bisected"]["culprits"], again.details["bisected"]["finished"]) == ([], True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+from datetime import datetime
 
 import pytest
 
@@ -44,6 +46,13 @@ def begin_here(folder, number, model, **more):
     at = f"{folder.name[:10]}T03:00:00Z"
     event = {"at": at, "event": "begun", "alert": number, "case": {"model": model}, **more}
     (folder / "journal.jsonl").write_text(json.dumps(event) + "\n")
+
+
+def fail_here(folder, number, day=22):
+    """What a night leaves of a bisection that failed."""
+    path, at = folder / f"failed-{number}", datetime.fromisoformat(night(day)["started"]).timestamp()
+    path.touch()
+    os.utime(path, (at, at))
 
 
 def numbers(alerts):
@@ -94,7 +103,7 @@ def test_two_metrics_of_one_older_change_are_one_bisection(chosen):
 
 def test_of_the_nights_of_a_failed_bisection_no_other_is_begun(chosen, tmp_path):
     many = [alert(number, "open", f"m{number}", good=10, bad=11) for number in range(1, 41)]
-    (tmp_path / "failed-40").touch()
+    fail_here(tmp_path, 40)
     assert numbers(chosen(many, 3, [tmp_path])) == []
     assert numbers(chosen([*many, alert(41, "confirmed", "z", good=10, bad=11)], 3, [tmp_path])) == [41]
 
@@ -121,8 +130,8 @@ def test_a_begun_bisection_comes_before_older_ones_and_a_failed_one_is_not_repea
         alert(4, "confirmed", "d"),
     ]
     begin_here(tmp_path / "2026-11-20_x", 1, "a")
-    (tmp_path / "failed-3").touch()
-    (tmp_path / "failed-4").touch()
+    fail_here(tmp_path, 3)
+    fail_here(tmp_path, 4)
     assert numbers(chosen(alerts, 3, [tmp_path])) == [1, 4, 2]
 
 
@@ -134,6 +143,15 @@ def test_a_regression_that_returned_is_not_answered_by_the_bisection_of_its_firs
     begin_here(tmp_path / "2026-11-23_x", 1, "a")
     begin_here(tmp_path / "2026-11-24_x", 1, "a", confirm=False)
     assert to_bisect["unfinished"](returned, [tmp_path]) == str(tmp_path / "2026-11-23_x")
+
+
+def test_a_bisection_that_failed_before_the_regression_returned_does_not_count(chosen, tmp_path):
+    """A night may have had no time for it while it was reopened; on the next one it is open."""
+    returned = alert(1, "open", "a", good=22, bad=23)
+    fail_here(tmp_path, 1, day=21)
+    assert numbers(chosen([returned], 3, [tmp_path])) == [1]
+    fail_here(tmp_path, 1, day=24)
+    assert numbers(chosen([returned], 3, [tmp_path])) == []
 
 
 def test_every_judged_metric_that_bisect_can_measure_is_bisected(chosen):

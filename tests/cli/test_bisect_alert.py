@@ -208,6 +208,24 @@ def test_builds_are_laid_over_the_interpreter_of_the_night(tmp_path, monkeypatch
     assert lines == []
 
 
+def test_an_interpreter_by_a_relative_path_is_named_by_its_whole_path(tmp_path, monkeypatch):
+    """It may be another one than the night's, which began in another folder."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    builds = [environment_said("a" * 40), environment_said("b" * 40)]
+    db = history(tmp_path / "h.db", builds, None, None, ("--python", "venv/python"))
+    lines = []
+    typist = Typist([], reproduce, lambda evidence: what(evidence.alert), lines.append)
+    flags = {**BISECT, "repo": None, "wheels": None, "alert": 1, "recipe": "git", "db": db}
+    python = f"{tmp_path}/venv/python"
+    assert completed(flags, None, typist)[0]["python"] == python
+    assert lines == [
+        f"Interpreter: {python}, by the relative path of alert 1: another one if its night began in another "
+        "folder (--python takes another)"
+    ]
+
+
 def test_nothing_is_compiled_where_eager_changed(tmp_path):
     db = history(
         tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], metric="eager_ms"
