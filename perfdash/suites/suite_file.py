@@ -339,10 +339,12 @@ def _refuse_unread(suite: Suite, model: Model, loader: str) -> None:
             if suite.setting(model, name, scenario=scenario):
                 key = name
     if key:
+        is_of_defaults = getattr(suite.defaults, key, None) and not getattr(model, key, None)
+        of_defaults = f" or, of [defaults], set {key} = {{}} for this model" if is_of_defaults else ""
         raise UsageError(
             f"suite file {suite.path}: key '{key}' (model {model.name!r}): the loader {loader} makes a model "
             "of its target and batch size alone, so this would measure the same model as without the key: "
-            "remove it, or give the model a target of its own"
+            f"remove it{of_defaults}, and give the model a target of its own if it differs from others"
         )
 
 

@@ -57,8 +57,8 @@ class SharedModule:
             hooks = [tuple(map(id, (own.get(kind) or {}).values())) for kind in _HOOKS]
             name = name or type(part).__name__
             state[f"module {name}"] = (id(part), own.get("training"))
-            calls = (id(_own_forward(part)), id(own.get("_compiled_call_impl")))
-            state[f"forward of {name}"] = (*calls, *hooks)
+            state[f"forward of {name}"] = (id(_own_forward(part)), id(own.get("_compiled_call_impl")))
+            state[f"hooks of {name}"] = tuple(hooks)
             # A graph module may make its forward anew of the same code.
             code = own.get("_code") if isinstance(part, torch.fx.GraphModule) else None
             state[f"class of {name}"] = (id(type(part)), code or id(_forward_of(type(part))))

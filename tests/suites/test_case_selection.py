@@ -345,6 +345,6 @@ def test_a_function_of_the_users_own_may_have_what_acts_without_its_loader(write
     load_suite(write(FUNCTION + "variant = { channels_last = true }"))
     load_suite(write(FUNCTION + 'data = "images"\ninputs = { size = [3, 64, 64] }'))
     defaults = FUNCTION.replace("[[models]]", "[defaults]\nconfig = { width = 4096 }\n[[models]]")
-    with pytest.raises(UsageError, match="key 'config'"):
+    with pytest.raises(UsageError, match=r"key 'config' .* or, of \[defaults\], set config = {} "):
         load_suite(write(defaults))
     load_suite(write(defaults + "config = {}"))

@@ -39,6 +39,14 @@ def make(batch_size):
     torch.manual_seed(0)
     return ChangesItself(), (torch.arange(4),)
 
+class Hooked(ChangesItself):
+    def forward(self, at):
+        self.table.register_forward_hook(lambda module, inputs, output: output)
+        return self.layer(self.table(at))
+
+def hooked(batch_size):
+    return Hooked(), (torch.arange(4),)
+
 def plain(batch_size):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)), (torch.randn(4, 8),)
@@ -57,7 +65,7 @@ def prepare(module, inputs, job):
 CHANGES = {
     "module.compile(backend='eager')": "forward of Sequential",
     "module.forward = torch.compile(module.forward, backend='eager')": "forward of Sequential",
-    "module[0].register_forward_hook(lambda module, inputs, output: output)": "forward of 0",
+    "module[0].register_forward_hook(lambda module, inputs, output: output)": "hooks of 0",
     "module[0] = copy.deepcopy(module[0])": "module 0",
     "module.train()": "module Sequential",
     "module[0].weight.data.mul_(2)": "parameter 0.weight",
@@ -168,6 +176,12 @@ def test_a_back_end_that_changes_the_module_in_place_fails_with_the_way_out(meas
 @pytest.mark.slow
 def test_weights_that_are_written_in_place_are_noticed(measured):
     assert "parameter 0.weight" in measured("module[0].weight.data.mul_(2)")["failed"]["message"]
+
+
+@pytest.mark.slow
+def test_hooks_of_the_models_own_hide_no_change_of_its_forward(measured):
+    does = "module.table.forward = torch.compile(module.table.forward, backend='eager')"
+    assert "forward of table" in measured(does, "hooked")["failed"]["message"]
 
 
 @pytest.mark.slow
