@@ -247,15 +247,20 @@ def test_a_confirmed_change_of_a_night_that_is_judged_later_stays_confirmed(quic
     assert not [note for note in notes if note.startswith("judged again")]
 
 
-def test_a_merged_history_was_not_judged_on_the_testbeds_of_the_other(quick, tmp_path):
+@pytest.mark.parametrize("judged_before", [0, 2])
+def test_a_night_that_was_replaced_is_marked_where_its_alerts_are_copied(quick, tmp_path, judged_before):
+    """By the testbeds of that history; one with alerts or judged nights of its own gets neither."""
     runs = crashes()[:7]
     judge_nights(quick, runs, 7)
     take_in(quick, [measured_again(runs[6], {"model01": "pass"})])
     with made_store(tmp_path / "other.db") as other:
+        judge_nights(other, runs[:judged_before], judged_before)
         merge(other, quick)
         with quick.read() as here, other.read() as there:
             assert list(replaced_since_judged(here)) == [list_runs(here)[6].id]
-            assert replaced_since_judged(there) == {}
+            last = list_runs(there)[6]
+            marked = {} if judged_before else {last.id: [(last.testbed_id, last.started)]}
+            assert replaced_since_judged(there) == marked
     judge_new(quick)
     with quick.read() as connection:
         assert replaced_since_judged(connection) == {}
