@@ -143,7 +143,6 @@ def test_the_number_of_compilers_that_a_user_gives_holds_on_more_cores(monkeypat
 @pytest.mark.parametrize(("backend", "compiles"), [(None, False), ("eager", False), ("aot_eager", True)])
 def test_a_model_that_calls_torch_compile_itself_is_known(backend, compiles):
     """The back end `eager` generates no code: dynamo traces torch.cond and flex_attention with such a one."""
-    torch._dynamo.utils.counters.clear()
     (torch.compile(torch.sin, backend=backend) if backend else torch.sin)(torch.ones(3))
     assert compilation.model_compiles_itself() is compiles
 
@@ -153,7 +152,6 @@ def test_a_model_that_calls_torch_compile_itself_is_known(backend, compiles):
 def test_what_eager_has_compiled_is_said_and_forgotten_before_the_back_end_compiles(
     tmp_path, monkeypatch, compiles
 ):
-    torch._dynamo.utils.counters.clear()
     act = torch.compile(torch.sin, backend="aot_eager") if compiles else torch.sin
     model = modules.Calls(lambda module, x: act(x)), (torch.ones(3),)
     forgotten = []
