@@ -9,6 +9,7 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import functools
 import gc
 import shutil
 import signal
@@ -83,6 +84,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return min(2, len(physical_cores())) if config.getoption("--own-core") else None
 
 
+@functools.cache
+def _locks_all_cores(file: str) -> bool:
+    """Whether a file has a test marked `machine`; the scheduler asks for each test."""
+    return "mark.machine" in (HERE.parent / file).read_text()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """`--dist loadfile`: a file to a process, and all files with tests that need all cores to one of them."""
     from xdist.scheduler import LoadFileScheduling
@@ -90,7 +97,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class MachineApart(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "machine" if "mark.machine" in (HERE.parent / file).read_text() else file
+            return "machine" if _locks_all_cores(file) else file
 
     return MachineApart(config, log) if config.getvalue("dist") == "loadfile" else None
 

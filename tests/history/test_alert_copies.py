@@ -84,7 +84,7 @@ def test_alerts_and_decisions_about_them_are_copied_into_a_new_history(store, ol
 
 @pytest.mark.slow
 def test_a_change_that_was_fixed_on_a_night_that_was_pruned_keeps_its_last_levels(store, old):
-    """A later night is excluded: which spell counts is told by the run that fixed the earlier one."""
+    """A later night is excluded: the run that fixed the earlier spell tells which spell counts."""
     with old.read() as connection:
         runs = list_runs(connection)
     prune(old, runs[: SLOWER + 4])
