@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from perfdash.detect.compared_means import Means, means_of
 from perfdash.detect.confirmation import PairedStatus
 from perfdash.detect.findings import (
     BETTER,
@@ -170,22 +170,6 @@ class ComparedCase:
     @property
     def other_status(self) -> bool:
         return self.checked_alike and self.old_status != self.new_status
-
-
-@dataclass(frozen=True)
-class Means:
-    """Geometric means of a metric over the cases that pass a check on both sides.
-
-    Cases in which dynamo reached its recompile limit, or whose outputs were not checked, are left out. Each
-    is (mean, low, high) with the 95 % interval of Student's t over the models' logs; `ratio` uses log ratios,
-    so that differences between models cancel.
-    """
-
-    metric: str
-    cases: int
-    old: tuple[float, float, float]
-    new: tuple[float, float, float]
-    ratio: tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -353,7 +337,11 @@ def compare(
         sorted(compared, key=_order),
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
-        [means for name, pair in logs.items() if (means := _means(name, pair, np.array(counted, bool)))],
+        [
+            means
+            for name, pair in logs.items()
+            if (means := means_of(name, pair, np.array(counted, bool), rows))
+        ],
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
         machines,
     )
@@ -570,21 +558,3 @@ def _change_of_eager(old: Sequence[Mapping[str, float]], new: Sequence[Mapping[s
 def least_change(name: str) -> float:
     """The smallest change (log) of a metric that counts."""
     return math.log1p(JUDGED[name].threshold if name in JUDGED else JUDGED["backend_ms"].threshold)
-
-
-def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> Means | None:
-    in_both = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1) & counted
-    if not in_both.any():
-        return None
-    levels, _ = levels_and_noise(logs, FLOOR)
-    before, after = (level[in_both] for level in levels)
-    return Means(name, int(in_both.sum()), _mean(before), _mean(after), _mean(after - before))
-
-
-def _mean(logs: Array) -> tuple[float, float, float]:
-    """Geometric mean with its 95 % interval by Student's t over the logs; NaN for one value."""
-    middle, reach = float(np.mean(logs)), math.nan
-    if len(logs) > 1:
-        error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-        reach = min(700.0, float(special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error)
-    return math.exp(middle), math.exp(middle - reach), math.exp(min(middle + reach, 700.0))

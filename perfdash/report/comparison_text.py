@@ -10,7 +10,8 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
+from perfdash.detect.compared_means import Means
+from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta
 from perfdash.detect.environment_changes import build_changes
 from perfdash.history.results import RunRow
 from perfdash.metrics import METRICS, title_of

@@ -36,19 +36,28 @@ def geometric_mean_interval(
     """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
 
     It says how well the mean of just these models is known, not how other models would do. The errors of the
-    models are independent but for what their fork parents lend to all (SHARED_SD). Cases are sampled
-    under two parents; `one_parent` of them were sampled in one process, under the first alone. Raises
-    ValueError when empty.
+    models are independent but for what their fork parents lend to all (shared_variance()). Raises ValueError
+    when empty.
     """
     if not speedups:
         raise ValueError("the mean of no models")
     count = len(speedups)
     errors = [math.log(high / low) / 2 / _NORMAL for _, low, high in speedups]
-    # How much of the mean is due to the first and to the second parent; both are renewed after some cases.
-    second = (count - one_parent) / count / 2
-    shares = (1 - second) ** 2 + second**2
-    renewed = max(1.0, count / _CASES_OF_A_PARENT)
-    shared = SHARED_SD**2 * shares / renewed if count > 1 else 0.0  # of one model it is in its own interval
-    reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared)
+    variance = sum(error**2 for error in errors) / count**2 + shared_variance(count, one_parent)
+    reach = _NORMAL * math.sqrt(variance)
     middle = sum(math.log(value) for value, _, _ in speedups) / count
     return math.exp(middle - reach), math.exp(middle + reach)
+
+
+def shared_variance(count: int, one_parent: float = 0) -> float:
+    """The variance of the mean log of `count` models that the fork parents lend to all of them.
+
+    `one_parent` of them were sampled in one process, under the first parent alone. No number of models
+    makes it vanish, and it does not cancel between two runs. 0 of one model, whose own interval has it.
+    """
+    if count < 2:
+        return 0.0
+    # How much of the mean is due to the first and to the second parent; both are renewed after some cases.
+    second = (count - one_parent) / count / 2
+    renewed = max(1.0, count / _CASES_OF_A_PARENT)
+    return SHARED_SD**2 * ((1 - second) ** 2 + second**2) / renewed

@@ -12,6 +12,7 @@ from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, read_run
 from perfdash.methods import CURRENT
+from perfdash.stats.means import shared_variance
 from tests.detect.simulated import farm, slower
 from tests.effort import trials
 from tests.history.made import case, row, run
@@ -87,6 +88,35 @@ def test_means_and_their_intervals():
     assert high - low < 0.01, "what differs between models cancels"
     assert means.old[2] - means.old[1] > 0.1
     assert ratio == pytest.approx(means.new[0] / means.old[0])
+
+
+def test_what_all_models_of_a_run_share_is_no_change_of_their_mean():
+    """However many models there are: a run whose fork parents are 0.7 % slower is of the same build."""
+
+    def measured(day, moved):
+        rows = [
+            row(
+                f"m{k}",
+                speedup=value * moved,
+                speedup_low=value * moved / 1.01,
+                speedup_high=value * moved * 1.01,
+            )
+            for k, value in enumerate(np.exp(np.random.default_rng(0).normal(0, 0.3, 100)).tolist())
+        ]
+        return run(day, rows)
+
+    old = measured("2026-11-01", 1.0)
+    (means,) = compare(side(old), side(measured("2026-11-02", 1 / 1.007))).means
+    assert means.ratio[1] < 1 < means.ratio[2]
+    assert math.log(means.ratio[2] / means.ratio[1]) / 2 == pytest.approx(
+        1.96 * math.sqrt(2 * shared_variance(100)), rel=1e-3
+    )
+    (means,) = compare(side(old), side(measured("2026-11-02", 1 / 1.03))).means
+    assert means.ratio[2] < 1, "more than they share"
+    nights = [measured(f"2026-11-0{day}", 1 / 1.007) for day in (2, 3, 4, 5, 6, 7)]
+    before = [measured(f"2026-10-0{day}", 1.0) for day in (2, 3, 4, 5, 6, 7)]
+    (means,) = compare(side(*before), side(*nights)).means
+    assert means.ratio[2] < 1, "it is another one in each run"
 
 
 def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
