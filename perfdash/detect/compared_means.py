@@ -39,22 +39,24 @@ def means_of(
     logs: tuple[Array, Array],
     counted: NDArray[np.bool_],
     rows: Sequence[Sequence[Sequence[Row]]],
+    pairs: float = 0.0,
 ) -> Means | None:
     """The means of one metric; None where no case counts.
 
     `logs` of both sides have the shape (cases, runs), NaN where a run has none; `counted` says which cases
-    may count; `rows` are those of both sides, case by case.
+    may count; `rows` are those of both sides, case by case; `pairs`: of so many runs of each side are the
+    logs where rows are those of the last pair alone.
     """
     in_both = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1) & counted
     if not in_both.any():
         return None
     levels, _ = levels_and_noise(logs, FLOOR)
     before, after = (level[in_both] for level in levels)
-    shared = sum(_shared(side, in_both) for side in rows) if metric == "speedup" else 0.0
+    shared = sum(_shared(side, in_both, pairs) for side in rows) if metric == "speedup" else 0.0
     return Means(metric, len(before), _mean(before), _mean(after), _mean(after - before, shared))
 
 
-def _shared(side: Sequence[Sequence[Row]], counted: NDArray[np.bool_]) -> float:
+def _shared(side: Sequence[Sequence[Row]], counted: NDArray[np.bool_], pairs: float) -> float:
     """The variance of a side's mean log speedup by what all models of a run share; 0 of imported runs."""
     chosen = [row for of_case, counts in zip(side, counted, strict=True) if counts for row in of_case]
     measured = [row for row in chosen if row.values.get("speedup_low")]
@@ -62,7 +64,7 @@ def _shared(side: Sequence[Sequence[Row]], counted: NDArray[np.bool_]) -> float:
         return 0.0
     count = int(counted.sum())
     one_parent = sum(row.basis == "pooled" for row in measured) / len(measured)
-    return shared_variance(count, one_parent * count) / max(1.0, len(measured) / count)
+    return shared_variance(count, one_parent * count) / (pairs or max(1.0, len(measured) / count))
 
 
 def _mean(logs: Array, shared: float = 0.0) -> tuple[float, float, float]:

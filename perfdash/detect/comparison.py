@@ -328,6 +328,8 @@ def compare(
         compared.append(
             ComparedCase(case, *status[:2], deltas, is_alike, disturbed, status.unsteady, elsewhere)
         )
+    numbers = [delta.pairs for deltas in raw for name, delta in deltas.items() if name == "speedup"]
+    pairs = statistics.fmean(number or 1 for number in numbers) if paired is not None and numbers else 0.0
     counted = [not any(map(_is_in_no_mean, (*was, *now))) for was, now in zip(*rows, strict=True)]
     texts = [text for side in (old, new) for one in side.runs for text in changes(one.run.method, method)]
     has_own = any(map(has_own_threads, both))
@@ -340,7 +342,7 @@ def compare(
         [
             means
             for name, pair in logs.items()
-            if (means := means_of(name, pair, np.array(counted, bool), rows))
+            if (means := means_of(name, pair, np.array(counted, bool), rows, pairs))
         ],
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
         machines,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import median
+
+import numpy as np
 
 from perfdash.detect.comparison import COMPARED, Delta, least_change
 from perfdash.detect.confirmation import PairedResult, PairedStatus, passed_pairs, quiet_pairs
 from perfdash.stats import confirmation_test
+from perfdash.stats.step_likelihood import robust_level
 
 PairedRun = tuple[PairedResult, PairedResult]  # old, new
 
@@ -97,9 +100,11 @@ def _delta(logs: Sequence[tuple[float, float]], least: float, false_alarm: float
     )
     stands = test.decision == "stands"
     same = len(ratios) >= LEAST_PAIRS and -least < test.low and test.high < least
+    # The new level by the robust estimate, too: one outlying pair must not give two answers.
+    level = robust_level(np.array([old for old, _ in logs]))
     return Delta(
-        math.exp(fmean(old for old, _ in logs)),
-        math.exp(fmean(new for _, new in logs)),
+        math.exp(level),
+        math.exp(level + test.estimate),
         test.estimate,
         None,
         stands,

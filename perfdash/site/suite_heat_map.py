@@ -21,7 +21,7 @@ _UP = "../../../"  # from the page to the top of the site
 
 @dataclass(frozen=True)
 class HeatLine:
-    """A case over nights: each value relative to its median on that machine, None for none.
+    """A case over nights: its speed relative to its median on that machine, above 1 if faster, or None.
 
     `spread`: standard deviation of their logs; `open`: whether an alert is, as `OpenChange.word`.
     """
@@ -50,18 +50,18 @@ def heat_lines(
     several: bool,
     open_words: Mapping[int, str],
 ) -> tuple[list[HeatLine], str]:
-    """The rows of the heat map: compiled latency relative to each case's own median.
+    """The rows of the heat map, and what their numbers are: median compiled latency / latency of each case.
 
-    The median is over nights of one method and machine. Speedup serves where no latency is known.
+    The median is over nights of one method and machine. Where no latency is known, it is speedup / median.
     """
     rows = [history.row[number] for number in numbers]
     at = np.ix_(rows, nights)
     passed = history.passed[at]
     logs = -as_logs(history.values["backend_ms"][at], passed)
-    measure, column = "compiled latency against the row's median", "backend_ms"
+    measure, column = "speed: the row's median compiled latency / latency", "backend_ms"
     if not np.isfinite(logs).any():
         logs = as_logs(history.values["speedup"][at], passed)
-        measure, column = "speedup against the row's median", "speedup"
+        measure, column = "speedup / the row's median", "speedup"
     crosses = failed(history.statuses[at])
     alike = _alike(history, column, rows, nights)
     spreads = _spreads(logs, alike)

@@ -43,6 +43,15 @@ def test_a_large_change_is_significant_in_its_direction(change):
     assert delta.new / delta.old == pytest.approx(1 + change, abs=0.03)
 
 
+def test_both_levels_differ_by_the_change_also_where_one_pair_is_far_off():
+    pairs = runs(np.random.default_rng(1), 8, sd=0.004)
+    old, new = pairs[3]
+    pairs[3] = old, replace(new, values={**new.values, "backend_ms": new.values["backend_ms"] * 1.6})
+    delta = paired_deltas(pairs, ALPHA)["backend_ms"]
+    assert delta.new / delta.old == pytest.approx(math.exp(delta.change))
+    assert delta.old == pytest.approx(10, rel=0.03), "the other pairs'"
+
+
 def test_two_equal_builds_are_the_same_after_few_pairs():
     pairs = runs(np.random.default_rng(2), 5, sd=0.002)
     delta = paired_deltas(pairs, ALPHA)["backend_ms"]
@@ -256,3 +265,16 @@ def test_the_means_are_of_all_quiet_pairs_not_of_the_last_alone():
     assert (mean.old[0], mean.new[0]) == pytest.approx((delta.old, delta.new))
     assert mean.ratio[0] == pytest.approx(math.sqrt(1.1 * 0.9))
     assert compared(runs(rng, 2, change=0.1, clean=False)).means == []
+
+
+def test_what_the_models_of_a_run_share_is_another_in_each_pair():
+    rows = [row(f"m{number}", speedup=1.5, speedup_low=1.49, speedup_high=1.51) for number in range(4)]
+    old, new = run("2026-11-01", rows), run("2026-11-02", rows)
+
+    def width(pairs):
+        side = PairedResult("pass", {"speedup": 1.5, "calls_captured": 3.0})
+        paired = {each.case: paired_deltas([(side, side)] * pairs, ALPHA) for each in rows}
+        (means,) = compare(ComparedRuns("x", (old,)), ComparedRuns("x", (new,)), paired=paired).means
+        return math.log(means.ratio[2] / means.ratio[1])
+
+    assert width(8) == pytest.approx(width(2) / 2)
