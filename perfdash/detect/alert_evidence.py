@@ -28,6 +28,7 @@ from perfdash.stats.nightly_test import FLOOR
 
 _DATED_IN = 800  # days with runs in which a change is dated
 _BASELINE = 20  # nights in the level before a change, at most
+_SPEEDUPS = 5  # nights before a change whose median speedup is shown, at least
 _OTHERS = 100  # cases that show the levels of several machines, at most
 REAL = [state for state in STATES if state not in NOT_REAL]
 _AT_ONCE = 50  # runs read in one query
@@ -49,9 +50,10 @@ class AlertEvidence:
     """An alert with its case and runs.
 
     `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
-    runs are None. `speedup`: before and after the change. `before`: the number of runs of the case before
-    the change that date it; `nights`: the days since then that measured it. `dates`: the runs with which it
-    may have come, oldest first, each with its log likelihood, after one run with which it cannot have come.
+    runs are None. `speedup`: medians before and after the change. `before`: the number of runs of the case
+    before the change that date it; `nights`: the days since then that measured it. `dates`: the runs with
+    which it may have come, oldest first, each with its log likelihood, after one run with which it cannot
+    have come.
     `range`: the runs around its cause, where that is known.
     """
 
@@ -195,7 +197,7 @@ def _evidence_of(
     before = known or _BASELINE  # which were longer ago than is read, or pruned
     nights = len({run.started[:10] for run in of_case.runs if _time(run) >= _time(bad)})
     dates = _dates(_at_one_level(past, of_case, alert, bad, steps), alert, metric, bad) or _between(good, bad)
-    speedup = _speedups(of_case, alert, good, seen)
+    speedup = _speedups(of_case, alert, bad)
     return AlertEvidence(alert, case, good, bad, seen, speedup, before, nights, dates)
 
 
@@ -413,13 +415,21 @@ def _part(panel: Panel, rows: Sequence[int], nights: Sequence[int]) -> Panel:
     )
 
 
-def _speedups(
-    of_case: Panel, alert: Alert, good: RunLine | None, seen: RunLine | None
-) -> tuple[float, float] | None:
-    if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen):
+def _speedups(of_case: Panel, alert: Alert, bad: RunLine) -> tuple[float, float] | None:
+    """The median speedup of the last nights before a latency's change, and of those that raised its alert.
+
+    All on the machine of the first of these. Later nights may have further changes. None where a side is not
+    known.
+    """
+    if alert.metric not in ("eager_ms", "backend_ms"):
         return None
-    by_run = {
-        run.id: value for run, value in zip(of_case.runs, of_case.values["speedup"][0].tolist(), strict=True)
-    }
-    before, after = (by_run.get(run.id, math.nan) for run in (good, seen))
-    return (before, after) if before > 0 and after > 0 else None
+    machines, values = of_case.machines[0], of_case.values["speedup"][0]
+    first = next((place for place, run in enumerate(of_case.runs) if _time(run) >= _time(bad)), len(values))
+    if first == len(values):
+        return None
+    is_known = (machines == machines[first]) & (values > 0)
+    before, after = values[:first][is_known[:first]], values[first:][is_known[first:]]
+    nights = int(alert.details.get("nights") or 1)
+    if not (len(before) and len(after)):
+        return None
+    return float(np.median(before[-max(nights, _SPEEDUPS) :])), float(np.median(after[:nights]))

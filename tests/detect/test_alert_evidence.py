@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from perfdash.detect.alert_evidence import gather
@@ -31,6 +33,21 @@ def test_an_old_alert_is_dated_by_nights_of_twelve_runs_as_by_nights_of_one(quic
     assert [(item.before, item.nights, item.interval, item.between) for item in of_twelve] == [
         (item.before, item.nights, item.interval, item.between) for item in of_one
     ]
+
+
+def test_the_speedups_of_a_change_have_no_later_change_in_them(quick):
+    def change(night, name, values):
+        if name == "model03":
+            values["backend_ms"] *= (1.05 if night >= 30 else 1.0) * (1.4 if night >= 40 else 1.0)
+        return {**values, "speedup": values["eager_ms"] / values["backend_ms"]}
+
+    judge_nights(quick, farm(42, 12, noise=0.003, change=change), 29)
+    with quick.read() as connection:
+        evidence = gather(connection, alert_store.load(connection, states=alert_store.SHOWN))
+    changes = {item.alert.change: item.speedup[1] / item.speedup[0] for item in evidence if item.speedup}
+    assert len(changes) == 2
+    for change_of_latency, of_speedup in changes.items():
+        assert of_speedup == pytest.approx(math.exp(-change_of_latency), rel=0.01)
 
 
 @pytest.mark.parametrize("both", [False, True])
