@@ -171,7 +171,10 @@ def _levels(evidence: AlertEvidence) -> tuple[str, str]:
     alert = evidence.alert
     if alert.kind == "status":
         return str(alert.details.get("before") or "?"), str(alert.details.get("after") or "?")
-    return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after)
+    after, again = alert.after, evidence.remeasured
+    if again and alert.before:  # of the change that is shown; a note has that of the nights
+        after = alert.before * math.exp(again.ratio)
+    return with_unit(alert.metric, alert.before), with_unit(alert.metric, after)
 
 
 def of_comparison(comparison: Comparison) -> list[RunChange]:

@@ -104,7 +104,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         )
         if compared.regressed:
             worse = [
-                f"{name} {delta.change:+.3f} (log)"
+                f"{name} {percent_change(delta.change)}"
                 for name, delta in compared.deltas.items()
                 if delta.significant
             ]
@@ -142,9 +142,11 @@ def _alerts(alerts: Sequence[AlertEvidence]) -> ET.Element:
             name=_fit(f"{alert.id}: {model_of(evidence.case)}: {what(alert)}"),
         )
         if alert.direction > 0 and alert.state in LIVE and alert.state != ACKNOWLEDGED:
-            size = "" if alert.change is None else f" {alert.change:+.3f} (log)"
+            again = evidence.remeasured
+            size = percent_change(again.ratio if again else alert.change)
+            words = " ".join([what(alert), size]).rstrip()
             failure = ET.SubElement(
-                test, "failure", type="regression", message=_fit(f"{what(alert)}{size}, {alert.state}")
+                test, "failure", type="regression", message=_fit(f"{words}, {alert.state}")
             )
             failure.text = _fit("\n".join([origin(evidence), *consequences(evidence)]))
     return suite

@@ -1,6 +1,9 @@
 """What is said of alerts; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.change_dates import Dated
@@ -83,3 +86,5 @@ def test_the_size_of_a_change_is_that_of_its_interval():
     low, high = change.interval
     assert low < change.change < high
     assert any("by the nights +15.0%" in note for note in change.notes)
+    before, after = (float(level.split()[0]) for level in (change.before, change.after))
+    assert math.log(after / before) == pytest.approx(change.change, abs=0.01), "and of its levels"
