@@ -250,7 +250,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     )
     size = max(sizes, default=0)
     if not size:
-        notes.append("batch size unknown (0): the model did not get that far")
+        notes.append("batch size 0 in the file: the model did not get that far")
     details = {
         "origin": line.where.origin,
         "accuracy_origin": checked.where.origin if checked and timed else None,
