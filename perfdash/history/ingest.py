@@ -90,6 +90,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         return OLDER
     import_details = _without_mark(run.imported)
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
+    testbed_id = number_of(connection, schema.testbeds, "digest", testbed)
     values = {
         "key": old.key if old is not None and imported.copied else key,
         "content": content,
@@ -100,7 +101,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         "origin": run.origin,
         "source": run.source,
         "host_id": number_of(connection, schema.hosts, "name", {"name": run.host}),
-        "testbed_id": number_of(connection, schema.testbeds, "digest", testbed),
+        "testbed_id": testbed_id,
         "environment_id": number_of(connection, schema.environments, "fingerprint", environment_values(run)),
         "command": list(run.command),
         "noise": dict(run.noise),
@@ -113,7 +114,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         "judged": None,
     }
     if foreign:
-        rows = _with_known_sizes(connection, values["testbed_id"], run.started, rows)
+        rows = _with_known_sizes(connection, testbed_id, run.started, rows)
     same = old is not None and _same_results(connection, old, values, rows)
     if old is not None and same and foreign:
         if not imported.copied:
@@ -150,7 +151,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         _insert_rows(connection, run_id, named, _ids_of_hosts(connection, run))
         connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
         if foreign:
-            _give_size_to_stored_failures(connection, values["testbed_id"], named)
+            _give_size_to_stored_failures(connection, testbed_id, named)
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
@@ -413,8 +414,8 @@ def _give_size_to_stored_failures(connection: sa.Connection, testbed_id: int, ro
         moved = sa.update(results).where(*of_case, results.c.run_id.not_in(with_both))
         connection.execute(moved.values(case_id=new))
         alerts = schema.alerts
-        of_case = alerts.c.case_id == number, alerts.c.testbed_id == testbed_id
-        connection.execute(sa.update(alerts).where(*of_case).values(case_id=new))
+        renamed = sa.update(alerts).where(alerts.c.case_id == number, alerts.c.testbed_id == testbed_id)
+        connection.execute(renamed.values(case_id=new))
 
 
 def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str) -> list[Row]:

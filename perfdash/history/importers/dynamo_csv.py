@@ -32,7 +32,6 @@ from perfdash.records import DEFAULT_CONFIGURATION, DISTURBED, Case, Status
 
 NAME = "dynamo-csv"
 TITLE = "CSV of pytorch's dynamo runners (dev,name,batch_size,speedup|accuracy,...)"
-_OTHER = {"performance": "accuracy", "accuracy": "performance"}
 _FIRST = ("dev", "name", "batch_size")
 _HINT = "name the file as the harness does: inductor_timm_models_float32_inference_cpu_performance.csv"
 _FROM_RIGHT = re.compile(
@@ -59,22 +58,7 @@ def recognises(sample: FileBeginning) -> bool:
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """Read one run a pair; the other file of a pair is found beside the first."""
-    pairs: dict[Path, dict[str, Path]] = {}
-    for path in paths:
-        kind = _kind_of(path)
-        pair = pairs.setdefault(path.parent / _without_kind(path), {})
-        if kind in pair:  # two files of one kind are no pair
-            pair = pairs.setdefault(path, {})
-        pair[kind] = path
-    for pair in pairs.values():
-        for kind, path in list(pair.items()):
-            other = path.with_name(_renamed(path.name, kind))
-            if _OTHER[kind] not in pair and other != path and other.exists():
-                other_kind = _kind_of(other)
-                if other_kind == kind:
-                    raise FilePlace(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
-                pair[_OTHER[kind]] = other
-    return [_run(pair, options) for pair in pairs.values()]
+    return [_run(pair, options) for pair in dynamo_vocabulary.pairs(paths, _kind_of)]
 
 
 def _kind(header: str) -> str | None:
@@ -101,18 +85,7 @@ def _kind_of(path: Path) -> str:
     return kind
 
 
-def _without_kind(path: Path) -> str:
-    return re.sub(r"_?(performance|accuracy)$", "", path.stem) or path.stem
-
-
-def _renamed(name: str, kind: str) -> str:
-    left, separator, right = name.rpartition(kind)
-    return left + _OTHER[kind] + right if separator else name
-
-
 def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
-    # In a fixed order, so that the run has the same content whichever file the user named first.
-    pair = {kind: pair[kind] for kind in _OTHER if kind in pair}
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
@@ -126,7 +99,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
     )
     run = run_row(
         NAME,
-        _without_kind(path),
+        dynamo_vocabulary.without_kind(path),
         list(pair.values()),
         options,
         harness=dynamo_vocabulary.HARNESS,
@@ -137,7 +110,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
     """The setting of all cases of a pair, from the file's name or the options."""
     where = FilePlace(path)
-    match = _FROM_RIGHT.fullmatch(_without_kind(path))
+    match = _FROM_RIGHT.fullmatch(dynamo_vocabulary.without_kind(path))
     configuration = match["configuration"] if match else None
     if match and configuration not in (None, _DYNAMIC):
         raise where.wrong(
