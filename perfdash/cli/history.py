@@ -161,7 +161,7 @@ def runs(
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(help="The name of a run, or `last` (the newest).")] = "last",
+    run: Annotated[str, typer.Argument(help="The name of a run, `last` (the newest), or id:N.")] = "last",
     model: Annotated[str | None, typer.Option(help="Show the numbers of this model over all nights.")] = None,
     metric: Annotated[
         list[str] | None,
@@ -176,7 +176,8 @@ def show(
     """Show a stored run, or one model over time."""
     from dataclasses import asdict
 
-    from perfdash.history.queries import find_run, model_series, rows_of
+    from perfdash.history.queries import model_series, rows_of
+    from perfdash.history.run_selection import find_run
     from perfdash.report.terminal_tables import run_rows, series_table
 
     with opened(db, out) as store, store.read() as connection:

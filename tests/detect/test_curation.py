@@ -25,13 +25,12 @@ from perfdash.history.nightlies import Nightly, begin
 from perfdash.history.nightlies import load as nightlies
 from perfdash.history.queries import (
     case_numbers,
-    find_run,
     list_runs,
     read_run,
-    select,
     series,
     trend,
 )
+from perfdash.history.run_selection import find_run, select
 from perfdash.history.store import open_store
 from perfdash.report.night import of_history
 from tests.detect.simulated import farm, judge_nights, slower
