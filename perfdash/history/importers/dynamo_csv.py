@@ -88,14 +88,16 @@ def _kind_of(path: Path) -> str:
 def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
-    devices = {line.device for table in tables.values() for line in table.values()}
+    devices = {line.device for table in tables.values() for of_model in table.values() for line in of_model}
     common = _common(path, options, devices, threads(options, FilePlace(path)))
-    keys = list(dict.fromkeys(key for table in tables.values() for key in table))
-    if not keys:
+    models = list(dict.fromkeys(model for table in tables.values() for model in table))
+    if not models:
         raise FilePlace(path).wrong("no results in it, only the header: nothing to import")
+    timed, checked = tables.get("performance", {}), tables.get("accuracy", {})
     rows = tuple(
-        _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
-        for key in keys
+        _row(*lines_of_case, common, set(pair))
+        for model in models
+        for lines_of_case in _by_batch_size(timed.get(model, []), checked.get(model, []))
     )
     run = run_row(
         NAME,
@@ -154,7 +156,7 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
     )
 
 
-def _lines(path: Path) -> dict[str, CsvLine]:
+def _lines(path: Path) -> dict[str, list[CsvLine]]:
     """The rows of one file by model."""
     rows = lines(path)
     number, header = next(rows)
@@ -162,7 +164,7 @@ def _lines(path: Path) -> dict[str, CsvLine]:
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
         raise FilePlace(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
-    lines_by_model: dict[str, CsvLine] = {}
+    lines_by_model: dict[str, list[CsvLine]] = {}
     for number, text in rows:
         where = FilePlace(path, number)
         values = cells(text, where)
@@ -171,13 +173,33 @@ def _lines(path: Path) -> dict[str, CsvLine]:
         row = _padded(columns, values, where)
         model = checked_name(row["name"], where, "the model's name")
         device = checked_name(row["dev"], where, "the device")
-        if model in lines_by_model:
-            raise where.wrong(
-                f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one "
-                "of them"
-            )
-        lines_by_model[model] = CsvLine(where, device, checked_batch_size(row["batch_size"], where), row)
+        size = checked_batch_size(row["batch_size"], where)
+        of_model = lines_by_model.setdefault(model, [])
+        for before in of_model:
+            if before.batch_size == size or 0 in (before.batch_size, size):  # 0: of no size of its own
+                raise where.wrong(
+                    f"{shown(model, 80)} again, it is in line {before.where.line} too: remove one of them"
+                )
+        of_model.append(CsvLine(where, device, size, row))
     return lines_by_model
+
+
+def _by_batch_size(
+    timed: Sequence[CsvLine], checked: Sequence[CsvLine]
+) -> list[tuple[CsvLine | None, CsvLine | None]]:
+    """The lines of a model in both files, paired by their batch sizes.
+
+    A single line that is left on each side is a pair, too: a model that failed early has batch size 0.
+    """
+    sizes = {line.batch_size: line for line in checked}
+    pairs: list[tuple[CsvLine | None, CsvLine | None]] = [
+        (line, sizes.pop(line.batch_size)) for line in timed if line.batch_size in sizes
+    ]
+    paired = [line for line, _ in pairs]
+    left = [line for line in timed if line not in paired]
+    if len(left) == len(sizes) == 1:
+        return [*pairs, (left[0], next(iter(sizes.values())))]
+    return [*pairs, *((line, None) for line in left), *((None, line) for line in sizes.values())]
 
 
 def _padded(columns: list[str], values: list[str], where: FilePlace) -> dict[str, str]:
