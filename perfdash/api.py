@@ -370,7 +370,8 @@ class History:
         """
         import pandas as pd
 
-        from perfdash.history.queries import find_run, model_series
+        from perfdash.history.queries import model_series
+        from perfdash.history.run_selection import find_run
         from perfdash.history.store import open_store
 
         with open_store(self.address, create=False) as store, store.read() as connection:

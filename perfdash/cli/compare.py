@@ -15,7 +15,7 @@ def compare(
     old: Annotated[
         str,
         typer.Argument(
-            help="A run (folder, name, last), or runs of the history: a "
+            help="A run (folder, name, id:N, last), or runs of the history: a "
             "date, a window 2026-11-01..2026-11-10, "
             "torch==2.14.0, or a commit of torch."
         ),

@@ -63,8 +63,9 @@ def confirm(
     from perfdash.detect.confirmation import candidates, of_this_method
     from perfdash.detect.nightly_judging import judge_new, judge_run
     from perfdash.errors import UsageError
-    from perfdash.history.queries import cases_by_id, find_run
+    from perfdash.history.queries import cases_by_id
     from perfdash.history.results import from_run
+    from perfdash.history.run_selection import find_run
     from perfdash.methods import CURRENT, changes
     from perfdash.report.night import line_of
     from perfdash.runner.alternating_builds import Budget

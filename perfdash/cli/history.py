@@ -86,6 +86,11 @@ def import_(
         if not as_json:
             typer.echo(f"{run.run.name}: {outcome} ({run.run.origin}, {len(run.rows)} results)")
 
+    def show_json() -> None:
+        if as_json:
+            plain = {"runs": stored, "left_out": left_out, "cannot_be_imported": unreadable}
+            typer.echo(dumps(plain, indent=1))
+
     with opened(db, out, create=True) as store:
         for run, outcome in zip(imported, take_in(store, imported), strict=True):
             show(run, outcome)
@@ -102,10 +107,15 @@ def import_(
             except PerfdashError as error:
                 unreadable.append(str(error))
                 continue
-            show(run, take_in(store, [run])[0])
-    if as_json:
-        plain = {"runs": stored, "left_out": left_out, "cannot_be_imported": unreadable}
-        typer.echo(dumps(plain, indent=1))
+            try:
+                show(run, take_in(store, [run])[0])
+            except UsageError as error:
+                unreadable.append(str(error))
+            except PerfdashError:  # the history fails, so it would fail for the others
+                if stored:
+                    show_json()
+                raise
+    show_json()
     if unreadable:
         raise UsageError(
             "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be imported:", *unreadable])
@@ -161,7 +171,7 @@ def runs(
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(help="The name of a run, or `last` (the newest).")] = "last",
+    run: Annotated[str, typer.Argument(help="The name of a run, `last` (the newest), or id:N.")] = "last",
     model: Annotated[str | None, typer.Option(help="Show the numbers of this model over all nights.")] = None,
     metric: Annotated[
         list[str] | None,
@@ -176,7 +186,8 @@ def show(
     """Show a stored run, or one model over time."""
     from dataclasses import asdict
 
-    from perfdash.history.queries import find_run, model_series, rows_of
+    from perfdash.history.queries import model_series, rows_of
+    from perfdash.history.run_selection import find_run
     from perfdash.report.terminal_tables import run_rows, series_table
 
     with opened(db, out) as store, store.read() as connection:

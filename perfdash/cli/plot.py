@@ -29,7 +29,7 @@ def plot(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run: its folder, its name, or the name of a run in the history. "
+            help="A run: its folder, its name, or the name or id:N of a run in the history. "
             "`last` is the newest run with a result."
         ),
     ] = "last",

@@ -225,7 +225,7 @@ def _noisiest(store: Store, number: int, run: str | None, as_json: bool) -> None
     from dataclasses import asdict
 
     from perfdash.detect.nightly_judging import AFTER, noisiest
-    from perfdash.history.queries import find_run
+    from perfdash.history.run_selection import find_run
     from perfdash.report.alert_text import noise_list
     from perfdash.settings import judging_rules
 
@@ -262,7 +262,8 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
 
     from perfdash.detect.change_dates import lasting_changes
     from perfdash.detect.nights import latest_days
-    from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
+    from perfdash.history.queries import cases_by_id, list_runs, panel
+    from perfdash.history.run_selection import find_run
     from perfdash.methods import changes
     from perfdash.metrics import JUDGED
     from perfdash.report.alert_text import change_list

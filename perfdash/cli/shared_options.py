@@ -25,7 +25,7 @@ LAST = "`last` is the newest run with a result"
 RunName = Annotated[
     str,
     typer.Argument(
-        help=f"A run: its folder, its name, or the name of a run in the history. {LAST}.",
+        help=f"A run: its folder, its name, or the name or id:N of a run in the history. {LAST}.",
         autocompletion=runs,
     ),
 ]

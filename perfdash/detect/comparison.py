@@ -270,7 +270,8 @@ def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
 
 def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
     """Raise UsageError if two windows share a run. One run may be compared with itself."""
-    names = [{(imported.run.name, imported.run.started) for imported in side.runs} for side in (old, new)]
+    sides = [[imported.run for imported in side.runs] for side in (old, new)]
+    names = [{(run.name, run.started, run.host) for run in runs} for runs in sides]
     both = sorted(names[0] & names[1])
     if both and len(old.runs) + len(new.runs) > 2:
         raise UsageError(f"{both[0][0]} is on both sides; give windows that do not overlap")

@@ -14,6 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import schema
 from perfdash.history.queries import RunLine, list_runs
+from perfdash.history.run_selection import named, only
 from perfdash.redaction import redact
 
 REMOVE, EXCLUDE, RESTORE, RENAME = "remove", "exclude", "undo exclude", "rename"
@@ -98,20 +99,13 @@ def the_run(connection: sa.Connection, name: str) -> RunLine:
     """
     if name == "last":
         runs = list_runs(connection, latest=1)
-    elif name.startswith("id:") and name[3:].isdigit() and name.isascii():
-        runs = list_runs(connection, ids=[min(int(name[3:]), 2**31 - 1)])
     else:
-        runs = list_runs(connection, name=name)
+        runs = named(connection, name)
         if not runs:
             again = [number for number, _, first in _merged_again(connection) if first == name]
             runs = list_runs(connection, ids=again)
-    if len(runs) == 1:
-        return runs[0]
     if runs:
-        choices = "; ".join(
-            f"id:{run.id} started {run.started} on {run.host}, {run.results} results" for run in runs
-        )
-        raise UsageError(f"the history has {len(runs)} runs {name!r}: give the id of one of them: {choices}")
+        return only(name, runs)
     removed = [act for act in load(connection, act=REMOVE) if act.subject == name]
     renamed = [act for act in load(connection, act=RENAME) if act.subject == name]
     ended = ""

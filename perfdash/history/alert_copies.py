@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.history import schema
+from perfdash.history import acts, schema
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import case_ids, mark_replaced, number_of, replaced_since_judged
 from perfdash.history.queries import cases_by_id
@@ -31,30 +31,33 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
     """Copy all alerts under their numbers, which issues name; return how many.
 
     None where the target has alerts or a judged run. Their events, bisections and the decisions of people
-    come along, and which runs were judged: later nights go on from there. `other_runs`: those of the source
+    come along (also levels accepted from runs and exclusions of runs that the target had before), and which
+    runs were judged: later nights go on from there. `other_runs`: those of the source
     of which the target has other results. They, and those that were replaced in the source and not judged
     since, are marked: what they changed is taken back when they are judged.
     """
-    alerts, runs, acts = schema.alerts, schema.runs, schema.acts
+    alerts, runs = schema.alerts, schema.runs
     if _has_judgement(target) or not _has_judgement(source):
         return 0
     keys = {row.key: row.id for row in target.execute(sa.select(runs.c.key, runs.c.id))}
     run_ids: dict[Any, int] = {}
     judged_as = replaced_since_judged(source)
-    for row in source.execute(sa.select(*runs.c["id", "key", "judged", "testbed_id", "started"])):
+    for row in source.execute(sa.select(*runs.c["id", "key", "judged", "testbed_id", "started", "excluded"])):
         if row.key in keys:
             run_ids[row.id] = keys[row.key]
+            if row.excluded is not None:
+                here = sa.update(runs).where(runs.c.key == row.key, runs.c.excluded.is_(None))
+                target.execute(here.values(excluded=row.excluded))
             if row.id not in other_runs:
                 here = sa.update(runs).where(runs.c.key == row.key)
                 target.execute(here.values(judged=row.judged))
             elif row.judged is not None:
                 judged_as.setdefault(row.id, []).append((row.testbed_id, row.started))
     rows: dict[sa.Table, list[dict[str, Any]]] = {}
-    for table in (alerts, schema.alert_events, schema.bisections, acts):
+    for table in (alerts, schema.alert_events, schema.bisections):
         query = sa.select(table).order_by(table.c.id)
-        if table is acts:  # those about runs were copied with them
-            query = query.where(acts.c.run_id.is_(None))
         rows[table] = [_of_runs(dict(row._mapping), run_ids) for row in source.execute(query)]
+    rows[schema.acts] = [_of_runs(act, run_ids) for act in _acts_to_copy(source, target)]
     every = [row for of_table in rows.values() for row in of_table]
     of_marks = {testbed for marks in judged_as.values() for testbed, _ in marks}
     beds = _testbeds(source, target, of_marks | {row["testbed_id"] for row in every if row.get("testbed_id")})
@@ -76,6 +79,23 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
         last = sa.select(sa.func.max(alerts.c.id)).scalar_subquery()
         target.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence("alerts", "id"), last)))
     return len(rows[alerts])
+
+
+def _acts_to_copy(source: sa.Connection, target: sa.Connection) -> list[dict[str, Any]]:
+    """The acts that nights are judged by, without those that the target has: they came with their runs.
+
+    The name that a person gave to a run is copied only with the run.
+    """
+    table = schema.acts
+    query = sa.select(table).order_by(table.c.id)
+
+    def identity(act: Mapping[str, Any]) -> tuple[str, ...]:
+        names = ("at", "who", "host", "act", "subject", "details")
+        return tuple(str(act[name]) for name in names)
+
+    copied = {identity(row._mapping) for row in target.execute(query)}
+    judged_by = query.where(table.c.run_id.is_(None) | (table.c.act != acts.RENAME))
+    return [dict(row._mapping) for row in source.execute(judged_by) if identity(row._mapping) not in copied]
 
 
 def _has_judgement(connection: sa.Connection) -> bool:

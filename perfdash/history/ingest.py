@@ -15,11 +15,11 @@ from perfdash.history import generated_code, nightlies, result_hosts, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
-from perfdash.history.queries import in_chunks, list_runs, read_run, rows_of
+from perfdash.history.queries import CASE_COLUMNS, in_chunks, list_runs, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest, pruned_content
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
-from perfdash.records import DEFAULT_CONFIGURATION, Case
+from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case
 
 TAKEN_IN, REPLACED, KNOWN = "imported", "replaced", "known"
 # What a night is judged by, beside its results.
@@ -27,6 +27,7 @@ _JUDGED_BY = ("started", "state", "expected", "method", "noise", "environment_id
 OLDER = "left out: what is there is newer"
 # In `imported` of a run that was replaced after it was judged: the testbeds and starts that it had then.
 _JUDGED_AS = "judged_as"
+_PASSING = [str(status) for status in PASSING]
 
 
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
@@ -89,6 +90,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         return OLDER
     import_details = _without_mark(run.imported)
     testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
+    testbed_id = number_of(connection, schema.testbeds, "digest", testbed)
     values = {
         "key": old.key if old is not None and imported.copied else key,
         "content": content,
@@ -99,7 +101,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         "origin": run.origin,
         "source": run.source,
         "host_id": number_of(connection, schema.hosts, "name", {"name": run.host}),
-        "testbed_id": number_of(connection, schema.testbeds, "digest", testbed),
+        "testbed_id": testbed_id,
         "environment_id": number_of(connection, schema.environments, "fingerprint", environment_values(run)),
         "command": list(run.command),
         "noise": dict(run.noise),
@@ -111,6 +113,8 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         "taken_in": imported.taken_in or now(),
         "judged": None,
     }
+    if foreign:
+        rows = _with_known_sizes(connection, testbed_id, run.started, rows)
     same = old is not None and _same_results(connection, old, values, rows)
     if old is not None and same and foreign:
         if not imported.copied:
@@ -146,6 +150,8 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         named = _with_one_name(connection, rows, run.started)
         _insert_rows(connection, run_id, named, _ids_of_hosts(connection, run))
         connection.execute(sa.insert(schema.summaries), summaries(run_id, named))
+        if foreign:
+            _give_size_to_stored_failures(connection, testbed_id, named)
     if old is not None:
         generated_code.drop_unused(connection)
     return TAKEN_IN if old is None else REPLACED
@@ -340,6 +346,76 @@ def _same_results(
     if old.testbed_id != values["testbed_id"]:
         return False
     return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
+
+
+def _with_known_sizes(
+    connection: sa.Connection, testbed_id: int, started: str, rows: Sequence[Row]
+) -> tuple[Row, ...]:
+    """Give failures without a batch size (0) the one that their model has on this testbed.
+
+    The dynamo runners write 0 for a model that fails early; as a case of its own it would be no failure of
+    the model. The size is that of the last run before, else of the first run after it; a failure keeps 0
+    where that run has several sizes.
+    """
+    unsized = [row.case for row in rows if not row.case.batch_size and row.status not in _PASSING]
+    if not unsized:
+        return tuple(rows)
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    is_before = runs.c.started <= started
+    query = (
+        sa.select(
+            sa.func.max(sa.case((is_before, runs.c.started))).label("before"),
+            sa.func.min(sa.case((~is_before, runs.c.started))).label("after"),
+            *cases.c[CASE_COLUMNS],
+        )
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .where(runs.c.testbed_id == testbed_id, cases.c.batch_size > 0)
+        .group_by(*cases.c[CASE_COLUMNS])
+    )
+    found: dict[Case, list[tuple[str | None, str | None, Case]]] = {case: [] for case in unsized}
+    for chunk in in_chunks(sorted({case.model for case in unsized})):
+        for before, after, *columns in connection.execute(query.where(cases.c.model.in_(chunk))):
+            case = Case(*columns)
+            found.get(replace(case, batch_size=0), []).append((before, after, case))
+    sized = {row.case for row in rows}
+    known: dict[Case, Case] = {}
+    for case, alike in found.items():
+        last = max((before for before, _, _ in alike if before), default=None)
+        first = min((after for _, after, _ in alike if after), default=None)
+        of_run = [other for before, after, other in alike if (before == last if last else after == first)]
+        if len(of_run) == 1 and of_run[0] not in sized:
+            known[case] = of_run[0]
+    return tuple(replace(row, case=known.get(row.case, row.case)) for row in rows)
+
+
+def _give_size_to_stored_failures(connection: sa.Connection, testbed_id: int, rows: Sequence[Row]) -> None:
+    """Move stored cases without a batch size that never passed to the size in these rows, if it is one."""
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    sizes: dict[Case, set[Case]] = {}
+    for row in rows:
+        sizes.setdefault(replace(row.case, batch_size=0), set()).add(row.case)
+    of_testbed = sa.select(runs.c.id).where(runs.c.testbed_id == testbed_id).scalar_subquery()
+    passed = sa.func.max(sa.case((results.c.status.in_(_PASSING), 1), else_=0))
+    query = (
+        sa.select(*cases.c["id", *CASE_COLUMNS])
+        .join_from(results, cases, results.c.case_id == cases.c.id)
+        .where(cases.c.batch_size == 0, results.c.run_id.in_(of_testbed))
+        .group_by(*cases.c["id", *CASE_COLUMNS])
+        .having(passed == 0)
+    )
+    for number, *columns in connection.execute(query).all():
+        alike = sizes.get(Case(*columns), set())
+        if len(alike) != 1 or (case := next(iter(alike))).batch_size == 0:
+            continue
+        new = case_ids(connection, [case])[case]
+        with_both = sa.select(results.c.run_id).where(results.c.case_id == new).scalar_subquery()
+        of_case = results.c.case_id == number, results.c.run_id.in_(of_testbed)
+        moved = sa.update(results).where(*of_case, results.c.run_id.not_in(with_both))
+        connection.execute(moved.values(case_id=new))
+        alerts = schema.alerts
+        renamed = sa.update(alerts).where(alerts.c.case_id == number, alerts.c.testbed_id == testbed_id)
+        connection.execute(renamed.values(case_id=new))
 
 
 def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str) -> list[Row]:

@@ -93,8 +93,8 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 
     Into a history without alerts and judged runs the alerts are copied, too. Otherwise they are judged anew
     from its latest runs, and those that are open there only are counted. Of a run that is new here, what
-    people did with it (excluded, renamed) is copied. A run that is here already keeps its name, also in the
-    nightlies.
+    people did with it (excluded, renamed) is copied; of a run that is here already only with the alerts, and
+    without its name: it keeps the one here, also in the nightlies.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     names: dict[str, str] = {}

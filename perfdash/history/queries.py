@@ -1,11 +1,7 @@
-"""Read runs, results and series from the history.
-
-Runs are selected by name, `last`, a date, a window, or the version or commit of torch.
-"""
+"""Read runs, results and series from the history."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,11 +28,6 @@ CASE_COLUMNS = (
 T = TypeVar("T")
 _PASSING = [str(status) for status in PASSING]
 _NOT_MEASURED = [str(status) for status in NOT_MEASURED]
-_DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
-_WORDS = (
-    "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
-    "torch==2.14.0, or a commit of torch"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,21 +161,6 @@ def testbed_of(connection: sa.Connection, run: RunRow) -> int | None:
     return connection.execute(sa.select(beds.c.id).where(beds.c.digest == run.testbed_digest)).scalar()
 
 
-def find_run(connection: sa.Connection, name: str) -> RunLine:
-    """Find a run by its name, or `last`: the newest that is not excluded.
-
-    Raises UsageError, which names the latest runs.
-    """
-    if name == "last":
-        runs = list_runs(connection, latest=1, with_excluded=False) or list_runs(connection, latest=1)
-    else:
-        runs = list_runs(connection, name=name)
-    if runs:
-        return runs[-1]
-    latest_names = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
-    raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
-
-
 def run_before(
     connection: sa.Connection, run: RunRow, case: Case, *, other_settings: bool = False
 ) -> RunLine | None:
@@ -242,53 +218,6 @@ def runs_around(
     )
     found = {run.id: run for run in list_runs(connection, ids=[n for n in numbers if n is not None])}
     return found.get(numbers[0] or -1), found.get(numbers[1] or -1)
-
-
-def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
-    """Select runs by a word, oldest first. Raises UsageError if no run matches.
-
-    An excluded run is selected by its name only.
-    """
-    named = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
-    runs = [run for run in named if run.excluded is None or run.name in word.split(",")]
-    if word == "last":
-        runs = runs[-1:]
-    if named and not runs:
-        raise UsageError(
-            f"{word!r} means only runs that were excluded ({', '.join(run.name for run in named[-5:])}); "
-            "give one of them by its name, or bring it back with `perfdash history exclude RUN --undo`"
-        )
-    if not runs:
-        latest = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
-        raise UsageError(f"{word!r} is no run in the history; give {_WORDS}; the latest runs: {latest}")
-    return runs
-
-
-def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
-    if named := list_runs(connection, name=word):
-        return named
-    if "," in word:
-        several = {run.name: run for part in word.split(",") for run in select(connection, part.strip())}
-        return sorted(several.values(), key=lambda run: run.started)
-    if word == "last":
-        return list_runs(connection)
-    if window := re.fullmatch(rf"({_DATE})?\.\.({_DATE})?", word):
-        return list_runs(connection, since=_time(window[1]), until=_time(window[2]))
-    if re.fullmatch(_DATE, word):
-        return list_runs(connection, since=_time(word), until=_time(word))
-    version = word.removeprefix("torch==")
-    runs = list_runs(connection)
-    if re.fullmatch(r"[0-9a-f]{7,40}", version):
-        return [run for run in runs if (run.torch_git_version or "").startswith(version)]
-    return [run for run in runs if run.torch and version in (run.torch, run.torch.partition("+")[0])]
-
-
-def _time(word: str | None) -> str | None:
-    """The prefix of a stored time; names of run folders have dashes instead of colons."""
-    if word is None:
-        return None
-    day, letter, hour = word.partition("T")
-    return day + letter + hour.replace("-", ":")
 
 
 def rows_of(

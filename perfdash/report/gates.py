@@ -15,8 +15,9 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, STATES, Alert, load
-from perfdash.history.queries import RunLine, find_run, read_run
+from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported, from_run
+from perfdash.history.run_selection import find_run
 from perfdash.history.store import Store, check_writable, open_store
 from perfdash.records import PASSING, Result, RunInfo, Status
 from perfdash.report import junit

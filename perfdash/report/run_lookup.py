@@ -15,8 +15,9 @@ from perfdash.detect.nights import other_machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.history import acts
 from perfdash.history.maintenance import read_stored_run
-from perfdash.history.queries import read_run, run_before, select, testbed_of, trend
+from perfdash.history.queries import read_run, run_before, testbed_of, trend
 from perfdash.history.results import Imported, RunRow, from_run
+from perfdash.history.run_selection import one_run, select
 from perfdash.history.store import NoHistory, open_store
 from perfdash.records import NOT_MEASURED, Case
 from perfdash.report.digest import Digest
@@ -73,11 +74,7 @@ class RunLookup:
             return read_folder(folder, self._warn, code=code)
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                runs = select(connection, word)
-                if len(runs) > 1:
-                    names = ", ".join(run.name for run in runs[-5:])
-                    raise UsageError(f"{word!r} means {len(runs)} runs; give one of them: {names}")
-                return read_stored_run(connection, runs[0])
+                return read_stored_run(connection, one_run(connection, word))
         except NoHistory:
             find_run(word, self.out)  # its error lists the runs that there are
             raise

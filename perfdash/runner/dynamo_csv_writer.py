@@ -112,6 +112,8 @@ def _accuracy(result: Result) -> list[object]:
 
 
 def _stats(result: Result) -> list[object]:
+    if not result.capture:  # a back end without dynamo, or a failure before compiling: not measured
+        return [""] * len(_STATS)
     capture = {**result.capture, "unique_graphs": result.capture.get("graphs", 0)}
     return [capture.get(key, 0) for key in _STATS]
 

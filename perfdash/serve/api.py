@@ -11,6 +11,7 @@ from perfdash.detect.causes import gather_in_causes
 from perfdash.history import alert_store, queries
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
+from perfdash.history.run_selection import find_run
 from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
 from perfdash.report.comparison_text import to_plain
@@ -37,7 +38,9 @@ from perfdash.serve.parameters import (
 
 Values = dict[str, Any]
 _PRIVATE = ("source",)  # the path of the run's folder: nothing for a reader of the network
-_SIDE = "a run's name, last, a date, a window 2026-11-01..2026-11-10, torch==2.14.0, a commit of torch"
+_SIDE = (
+    "a run's name or id:N, last, a date, a window 2026-11-01..2026-11-10, torch==2.14.0, a commit of torch"
+)
 _STATES = ("live", "all", *alert_store.STATES)
 
 ROUTER = APIRouter(
@@ -73,7 +76,7 @@ def runs(
 @ROUTER.get("/run", response_model=shapes.RunResults, summary="A run and its results.")
 def run(
     answer: Answer,
-    run: Annotated[str, text("a run's name, last, or a date that means one run")] = "last",
+    run: Annotated[str, text("a run's name or id:N, last, or a date that means one run")] = "last",
     suite: Suite = None,
     model: Model = None,
     offset: Offset = 0,
@@ -225,7 +228,7 @@ def _testbed(connection: sa.Connection, number: int | None) -> int:
     """The testbed of a number; without one, that of the last run, as `last` names it."""
     if not queries.list_runs(connection, testbed_id=number, latest=1):
         raise NotFound("the history has no run" + (f" of testbed {number}" if number is not None else ""))
-    return queries.find_run(connection, "last").testbed_id if number is None else number
+    return find_run(connection, "last").testbed_id if number is None else number
 
 
 def run_plain(run: RunLine) -> Values:

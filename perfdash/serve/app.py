@@ -89,7 +89,7 @@ def _page_below(make: Callable[[sa.Connection, str], str]) -> Callable[..., Resp
 def _compare_any(
     answer: Answer,
     old: Annotated[
-        str | None, text("a run's name, last, a date, a window, a version or commit of torch")
+        str | None, text("a run's name or id:N, last, a date, a window, a version or commit of torch")
     ] = None,
     new: Annotated[str | None, text("the same of what it is compared with")] = None,
     host_class: Annotated[str | None, text("of runs on several classes of hosts, those on this one")] = None,

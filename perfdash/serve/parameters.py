@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, core_schema
 from perfdash.detect.comparison import ComparedRuns, Comparison, refuse_overlap, refuse_unlike
 from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.errors import UsageError
-from perfdash.history.queries import RunLine, read_run, select
+from perfdash.history.queries import RunLine, read_run
+from perfdash.history.run_selection import only, select
 
 LONGEST = 300  # characters of a value
 _TIME = r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}Z?)?)?)?)?)?$"
@@ -111,11 +112,7 @@ def chosen(connection: sa.Connection, word: str, host_class: str | None = None) 
 
 def one_run(connection: sa.Connection, word: str) -> RunLine:
     """The run that a word means. Raises NotFound for none, UsageError for several."""
-    runs = chosen(connection, word)
-    if len(runs) > 1:
-        names = ", ".join(run.name for run in runs[-5:])
-        raise UsageError(f"{word!r} means {len(runs)} runs; give one of them: {names}")
-    return runs[0]
+    return only(word, chosen(connection, word))
 
 
 def compared(connection: sa.Connection, old: str, new: str, host_class: str | None = None) -> Comparison:

@@ -11,6 +11,8 @@ import typer
 
 from perfdash.cli import app
 from perfdash.detect.findings import Finding
+from perfdash.errors import MachineError, UsageError
+from perfdash.history import ingest
 from perfdash.records import Case
 from perfdash.runner.remeasurement import Decision
 from tests.bisection.scripted import Script, begin, bisected
@@ -90,6 +92,40 @@ def test_an_import(called, tmp_path):
     assert message in ran.err
     (run,) = printed(called("history", "import", f"runs/{RUN}", "--json"))["runs"]
     assert run["outcome"] == "known"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "names"),
+    [(MachineError("the disk is full"), 3, ["a"]), (UsageError("b: eager_ms is inf"), 2, ["a", "c"])],
+)
+def test_an_import_that_fails_halfway(called, tmp_path, monkeypatch, error, code, names):
+    for name in ("a", "b", "c"):
+        folder = write_run(tmp_path / "runs" / name, a_night())
+        record = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(record | {"id": name}))
+
+    def failing(store, runs, take_in=ingest.take_in):
+        if [imported.run.name for imported in runs] == ["b"]:
+            raise error
+        return take_in(store, runs)
+
+    monkeypatch.setattr(ingest, "take_in", failing)
+    ran = called("history", "import", "runs", "--json")
+    plain = printed(ran, code=code)
+    assert [run["name"] for run in plain["runs"]] == names
+    assert plain["cannot_be_imported"] == ([] if code == 3 else ["b: eager_ms is inf"])
+    assert str(error) in ran.err
+
+
+def test_an_import_that_fails_before_it_stores_anything(called, tmp_path, monkeypatch):
+    write_run(tmp_path / "runs" / "a", a_night())
+
+    def failing(store, runs):
+        raise MachineError("the disk is full")
+
+    monkeypatch.setattr(ingest, "take_in", failing)
+    ran = called("history", "import", "runs", "--json")
+    assert (ran.code, ran.out) == (3, "")
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_another_baseline(command, farmed):
     ("words", "message"),
     [
         (["nothing"], "nothing"),
-        (["2026-01"], "give one of them"),
+        (["2026-01"], "give the id of one of them: id:"),
         (["--format", "pdf"], "not one of comment"),
         (["--format", "plot-csv"], "--to"),
         (["--site-url", "perf.example"], "https://"),

@@ -25,13 +25,12 @@ from perfdash.history.nightlies import Nightly, begin
 from perfdash.history.nightlies import load as nightlies
 from perfdash.history.queries import (
     case_numbers,
-    find_run,
     list_runs,
     read_run,
-    select,
     series,
     trend,
 )
+from perfdash.history.run_selection import find_run, select
 from perfdash.history.store import open_store
 from perfdash.report.night import of_history
 from tests.detect.simulated import farm, judge_nights, slower
@@ -112,7 +111,7 @@ def test_a_run_that_changed_since_it_was_looked_up_is_not_removed(three):
 def test_a_name_that_several_runs_have_needs_an_id(store):
     take_in(store, [run("2026-11-01", [row()], host="a"), run("2026-11-01", [row()], host="b")])
     with store.read() as connection:
-        with pytest.raises(UsageError, match=rf"2 runs '{FIRST}': .*id:1 .* on a, .*; id:2 .* on b"):
+        with pytest.raises(UsageError, match=rf"'{FIRST}' means 2 runs; .*id:1 .* on a, .*; id:2 .* on b"):
             acts.the_run(connection, FIRST)
         assert acts.the_run(connection, "id:2").host == "b"
         for missing in ("id:9", "id:99999999999999", "nothing"):

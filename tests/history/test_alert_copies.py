@@ -83,6 +83,30 @@ def test_alerts_and_decisions_about_them_are_copied_into_a_new_history(store, ol
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("known", [0, 4, SLOWER + 6], ids=["none", "some", "all"])
+def test_decisions_about_runs_that_are_here_already_are_copied_with_the_alerts(store, old, known):
+    """Else the next night is judged against the old level, and raises the accepted change again."""
+    with old.read() as connection:
+        runs = list_runs(connection)
+    curation.accept_level(old, runs[-1].name, "costs this", curation.LevelSelection(alert=2))
+    curation.exclude(old, runs[2].name, "the fan was broken")
+    curation.rename(old, runs[3].name, "base", None)
+    take_in(store, nights(SLOWER + 6)[:known])
+    merge(store, old)
+    assert merge(store, old)[COPIED] == 0
+    with store.read() as connection:
+        here = {run.name: run for run in list_runs(connection)}
+        made = acts.load(connection)
+    assert here[runs[2].name].excluded == "the fan was broken"
+    wanted = [(acts.BASELINE, runs[-1].name), (acts.EXCLUDE, runs[2].name)]
+    if known < 4:
+        wanted.append((acts.RENAME, runs[3].name))
+    assert sorted((act.act, act.subject) for act in made) == sorted(wanted)
+    assert {act.run_id for act in made if act.act == acts.BASELINE} == {here[runs[-1].name].id}
+    assert {act.testbed_id for act in made} == {runs[0].testbed_id}
+
+
+@pytest.mark.slow
 def test_a_change_that_was_fixed_on_a_night_that_was_pruned_keeps_its_last_levels(store, old):
     """A later night is excluded: the run that fixed the earlier spell tells which spell counts."""
     with old.read() as connection:

@@ -100,6 +100,78 @@ def test_database_of_an_accuracy_run(written):
     assert row.others == {"accuracy_run_compilation_s": 9.0}
 
 
+def of_model(name, size=8, **metrics):
+    """Records of a model; text is a status, as the dynamo runners write it."""
+    for metric, value in metrics.items():
+        entry = {"benchmark_values": [value]}
+        model = {"name": name, "backend": "inductor", "origins": ["timm_models"]}
+        base = record(model=model)
+        base["metric"] = {"name": metric} | ({"extra_info": entry} if isinstance(value, str) else entry)
+        base["benchmark"]["extra_info"]["batch_size"] = size
+        yield base
+
+
+@pytest.fixture
+def pair(written):
+    """The two files of one night, as the dynamo runners write them beside the CSV pair."""
+    counts = {"calls_captured": 98, "unique_graphs": 1, "compilation_latency": 20.0}
+    timed = {"speedup": 1.5, "abs_latency": 4.0, **counts}
+    failed = {"speedup": 0.0, "abs_latency": 0.0}
+    performance = [
+        *of_model("wrong", **timed),
+        *of_model("right", **timed),
+        *of_model("late", None, **failed),
+        *of_model("unchecked", **timed),
+    ]
+    accuracy = [
+        *of_model("wrong", accuracy="fail_accuracy", **counts),
+        *of_model("right", accuracy="pass", **counts | {"compilation_latency": 9.0}),
+        *of_model("late", accuracy="pass", **counts),
+        *of_model("crashed", None, accuracy="fail_to_run"),
+    ]
+    return [
+        written(value, f"inductor_timm_models_float32_inference_cpu_{kind}.json")
+        for kind, value in (("performance", performance), ("accuracy", accuracy))
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0,), (1,)])
+def test_database_files_of_accuracy_and_performance_are_one_run(pair, order):
+    (imported,) = read([pair[place] for place in order], TOLD)
+    assert imported.run.name == "2024-02-03T00-00-00Z_inductor_timm_models_float32_inference_cpu"
+    assert imported.run.imported["files"] == [path.name for path in pair]
+    rows = {row.case.model: row for row in imported.rows}
+    assert {model: (row.status, row.case.batch_size) for model, row in rows.items()} == {
+        "wrong": ("fail_accuracy", 8), "right": ("pass", 8), "late": ("fail_to_run", 8),
+        "unchecked": ("fail_to_run", 8), "crashed": ("fail_to_run", 0),
+    }  # fmt: skip
+    assert rows["right"].values == {
+        "speedup": 1.5, "backend_ms": 4.0, "eager_ms": 6.0, "compilation_s": 20.0, "graphs": 1,
+        "calls_captured": 98,
+    }  # fmt: skip
+    assert rows["right"].others == {"accuracy_run_compilation_s": 9.0}
+    assert "no row in the accuracy file" in rows["unchecked"].details["notes"][0]
+
+
+def test_database_pairs_of_other_commits_and_other_files_stay_apart(pair, written):
+    dependencies = {"pytorch": {"sha": "0123456789abcdef"}}
+    records = [{**each, "dependencies": dependencies} for each in json.loads(pair[1].read_text())]
+    pair[1].write_text(json.dumps(records))
+    other = written([record()], "inductor_timm_models_float32_inference_cpu.json")
+    runs = read([other, pair[0]], TOLD)
+    assert [sorted({row.status for row in run.rows}) for run in runs] == [
+        ["pass_due_to_skip"],
+        ["fail_to_run", "pass_due_to_skip"],
+        ["fail_accuracy", "fail_to_run", "pass"],
+    ]
+
+
+def test_database_pair_with_a_speedup_in_both_files_is_refused(pair):
+    pair[1].write_text(pair[0].read_text())
+    with pytest.raises(UsageError, match=r"speedup of this case again, it is in .*, line 1 too"):
+        read(pair, TOLD)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

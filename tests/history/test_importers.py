@@ -168,7 +168,11 @@ HEADER = "dev,name,batch_size,speedup,abs_latency"
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["cpu,a,1,1.5,2", "cpu,b,1,1.5,2", "cpu,a,1,1.5,2"], "line 4: a again, it is in line 2 too"),
+        (
+            ["cpu,a,1,1.5,2", "cpu,b,1,1.5,2", "cpu,a,1,1.5,2"],
+            "line 4: a again, it is in line 2 too",
+        ),
+        (["cpu,a,0,0.0,0.0", "cpu,a,1,1.5,2"], "line 3: a again, it is in line 2 too"),
         (["cpu,a,1,-1.5,2"], "line 2: speedup is -1.5, which cannot be"),
         (["cpu,a,1,1.5,-2"], "line 2: abs_latency is -2, which cannot be"),
         (["cpu,a,1,1.5,1e12"], "line 2: abs_latency is 1e\\+12, which cannot be"),
@@ -257,12 +261,32 @@ def test_what_perfdash_writes_comes_back(tmp_path):
     (imported,) = read(paths)
     rows = by_model(imported)
     assert [row.case for row in imported.rows] == [result.case for result in results]
-    assert rows["a"].values == {
-        "speedup": 1.5, "compilation_s": 3.5, "compression_ratio": 1.25,
-        "graphs": 0, "graph_breaks": 0, "calls_captured": 0,
-    }  # fmt: skip
+    assert rows["a"].values == {"speedup": 1.5, "compilation_s": 3.5, "compression_ratio": 1.25}
+    assert is_counted(rows["a"])
     assert [row.status for row in imported.rows] == ["pass", "fail_to_run", "timeout"]
     assert rows["b"].values == {}
+
+
+def test_several_batch_sizes_that_perfdash_writes_come_back(tmp_path):
+    results = [
+        Result(Case("timm", "a", batch_size=1), "", 1.0, Status.PASS, speedup=Speedup(1.5, 1, 2, "faster")),
+        Result(Case("timm", "a", batch_size=64), "", 1.0, Status.FAIL_ACCURACY),
+        Result(Case("timm", "b", batch_size=64), "", 1.0, Status.PASS, speedup=Speedup(3.0, 1, 2, "faster")),
+    ]
+    (imported,) = read(dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"}))
+    assert [(row.case, row.status, row.values.get("speedup")) for row in imported.rows] == [
+        (results[0].case, "pass", 1.5), (results[1].case, "fail_accuracy", None),
+        (results[2].case, "pass", 3.0),
+    ]  # fmt: skip
+
+
+def test_rows_of_one_model_are_paired_by_batch_size(csv):
+    path = csv(HEADER, "cpu,a,1,1.5,2", "cpu,a,64,1.5,2", "cpu,b,1,1.5,2", "cpu,b,64,1.5,2")
+    csv("dev,name,batch_size,accuracy", "cpu,a,64,OOM", "cpu,a,1,pass", "cpu,b,64,pass", kind="accuracy")
+    (imported,) = read([path])
+    assert [(row.case.model, row.case.batch_size, row.status) for row in imported.rows] == [
+        ("a", 1, "pass"), ("a", 64, "oom"), ("b", 64, "pass"), ("b", 1, "fail_to_run"),
+    ]  # fmt: skip
 
 
 def test_configurations_and_disturbed_rows_that_perfdash_writes(tmp_path):

@@ -12,13 +12,13 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import (
     case_numbers,
     cases_by_id,
-    find_run,
     list_runs,
     panel,
     run_before,
     series,
     trend,
 )
+from perfdash.history.run_selection import find_run
 from perfdash.records import NOT_MEASURED
 from tests.history.made import case, nights, row, run
 

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from perfdash.detect import curation
 from perfdash.errors import UsageError
+from perfdash.history.acts import the_run
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import read_run, select
+from perfdash.history.queries import read_run
+from perfdash.history.run_selection import find_run, one_run, select
 from tests.history.made import row, run
 
 
@@ -60,3 +63,49 @@ def test_one_class_of_hosts(filled):
 def test_words_that_mean_nothing(filled, word):
     with filled.read() as connection, pytest.raises(UsageError, match="the latest runs: 2026-"):
         select(connection, word)
+
+
+@pytest.fixture
+def twice(store):
+    """Two machines whose runs of a night have one name: id 1 and 2, 3 and 4."""
+    for night in ("2026-11-01", "2026-11-02"):
+        take_in(store, [run(night, [row()], host=host) for host in ("farm", "barn")])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("word", "ids"),
+    [
+        ("id:3", [3]),
+        ("id:1,id:4", [1, 4]),
+        ("2026-11-01", [1, 2]),
+        ("2026-11-02,2026-11-01", [1, 2, 3, 4]),
+        ("2026-11-01T01-00-00Z_farm", [1, 2]),
+    ],
+)
+def test_runs_of_one_name_are_all_selected_and_an_id_selects_one(twice, word, ids):
+    with twice.read() as connection:
+        assert [line.id for line in select(connection, word)] == ids
+
+
+def test_a_name_of_several_runs_is_not_one_run(twice):
+    with twice.read() as connection:
+        assert find_run(connection, "id:1").host == "farm"
+        for find in (find_run, the_run, one_run):
+            with pytest.raises(
+                UsageError, match=r"Z_farm' means 2 runs; give the id of one of them: id:1 \(.* farm, 1"
+            ):
+                find(connection, "2026-11-01T01-00-00Z_farm")
+        assert one_run(connection, "id:2").host == "barn"
+        for word in ("id:9", "id:x", f"id:{2**70}"):
+            with pytest.raises(UsageError, match="the latest"):
+                find_run(connection, word)
+            with pytest.raises(UsageError, match="the latest runs"):
+                select(connection, word)
+
+
+def test_an_excluded_run_is_selected_by_its_id(twice):
+    curation.exclude(twice, "id:4", "a fan was broken")
+    with twice.read() as connection:
+        assert [line.id for line in select(connection, "2026-11-02")] == [3]
+        assert [line.id for line in select(connection, "id:4")] == [4]

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import perfdash
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import find_run, model_series, rows_of
+from perfdash.history.queries import model_series, rows_of
+from perfdash.history.run_selection import find_run
 from perfdash.report.terminal_tables import details, one_line, phase_table, run_rows, series_table
 from tests.history.made import row, run
 from tests.report.golden_files import golden

@@ -66,6 +66,13 @@ def test_files_columns_and_words(tmp_path):
     assert [row["accuracy"] for row in accuracy] == ["pass", "fail_to_run", "eager_1st_run_OOM"]
 
 
+def test_counts_of_a_back_end_without_dynamo_are_empty(tmp_path):
+    timed = result("m", Status.PASS, backend="onnxruntime", speedup=Speedup(1.25, 1.2, 1.3, "faster"))
+    for path in dynamo_csv_writer.write(tmp_path, [timed], {}):
+        (row,) = read(path)
+        assert {row[name] for name in ("calls_captured", "unique_graphs", "graph_breaks")} == {""}
+
+
 def test_each_configuration_has_files_of_its_own(tmp_path):
     case = Case("timm", "m")
     cases = [

@@ -158,7 +158,7 @@ def test_the_trend_of_a_suite(ask):
         ("runs", {"since": "yesterday"}, "since: 'yesterday' is no time"),
         ("runs", {"colour": "red"}, "there is no parameter 'colour' here; there are: since, until"),
         ("run", {"run": "x" * 400}, "run: more than 300 characters"),
-        ("run", {"run": "2026-10"}, "'2026-10' means 25 runs; give one of them"),
+        ("run", {"run": "2026-10"}, "'2026-10' means 25 runs; give the id of one of them: id:"),
         ("series", {}, "case is missing"),
         (
             "series",

@@ -14,7 +14,7 @@ import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ _DYNAMO = {"speedup": "", "abs_latency": "ms", "compilation_latency": "s", "comp
            "calls_captured": ""}  # fmt: skip
 _LATENCIES = {"latency", "median_latency", "inference_latency"}
 _COMPILATIONS = {"compilation_time", "compile_time", "compilation_latency"}
+_ACCURACY_RUN_COMPILATION = "accuracy_run_compilation_s"
 _PEAKS = {"peak_memory", "peak_memory_usage", "peak_mem"}
 
 
@@ -61,47 +62,51 @@ class Entry:
     unit: str | None
 
 
+Metrics = dict[str, Entry]  # by name
+
+
 def recognises(sample: FileBeginning) -> bool:
     head = sample.head.lstrip()
     return head[:1] in ("{", "[") and bool(_METRIC.search(head)) and bool(_OTHER.search(head))
 
 
+@dataclass
+class _Group:
+    """The records of one commit, runner and workflow. `tables`: the metrics of each case, by file."""
+
+    where: FilePlace
+    record: Mapping[str, Any]
+    tables: dict[Path, dict[Case, Metrics]] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+
+
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
-    """One run for each file, commit, runner and workflow."""
-    return [run for path in paths for run in _runs(path, options)]
+    """One run for each file, or pair of the dynamo runners, and each commit, runner and workflow."""
+    named = [path for path in paths if _kind_of(path)]
+    files = [[path] for path in paths if path not in named]
+    files += [list(pair.values()) for pair in dynamo_vocabulary.pairs(named, _kind_of)]
+    return [run for of_run in files for run in _runs(of_run, options)]
 
 
-def _runs(path: Path, options: ImportOptions) -> list[Imported]:
-    notes: list[str] = []
-    thread_count = threads(options, FilePlace(path))
-    first: dict[str, tuple[FilePlace, dict[str, Any]]] = {}
-    groups: dict[str, dict[Case, dict[str, Entry]]] = {}
-    times: dict[str, list[float]] = {}
-    for where, record in json_values(path):
-        if not isinstance(record, dict) or not isinstance(record.get("metric"), dict):
-            raise where.wrong("not a record with a metric, as the benchmark database has them: remove it")
-        key = json.dumps([_commit(record, where), _identity(record, where), _workflow(record)])
-        first.setdefault(key, (where, record))
-        if "timestamp" in record:
-            times.setdefault(key, []).append(finite_number(record["timestamp"], where, "timestamp"))
-        metrics = groups.setdefault(key, {}).setdefault(_case(record, where, options, thread_count), {})
-        name, entry = _entry(record["metric"], where)
-        if name in metrics:
-            raise where.wrong(
-                f"{name} of this case again, it is in line {metrics[name].where.line} too: remove one of them"
-            )
-        metrics[name] = entry
-    if not groups:
-        raise FilePlace(path).wrong("no records in it: nothing to import")
+def _kind_of(path: Path) -> str:
+    """The kind that a file of the dynamo runners has in its name; empty for any other file."""
+    return next((kind for kind in dynamo_vocabulary.KINDS if path.stem.endswith(f"_{kind}")), "")
+
+
+def _runs(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
+    groups: dict[str, _Group] = {}
+    for path in paths:
+        _read_into(groups, path, options)
+    stem = dynamo_vocabulary.without_kind(paths[0]) if len(paths) > 1 else paths[0].stem
     imported = []
     names: list[str] = []
-    for key, cases in groups.items():
-        where, record = first[key]
+    for group in groups.values():
+        where, record = group.where, group.record
         started = None
-        if key in times:
-            started = from_seconds(min(times[key]), where, "timestamp"), "timestamp of its records"
+        if group.times:
+            started = from_seconds(min(group.times), where, "timestamp"), "timestamp of its records"
         commit = _commit(record, where)
-        name = " ".join(filter(None, [path.stem, commit[:10]]))
+        name = " ".join(filter(None, [stem, commit[:10]]))
         names.append(name)
         if names.count(name) > 1:  # same commit, other runner or workflow
             name = f"{name} {names.count(name)}"
@@ -109,17 +114,76 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
         run = run_row(
             NAME,
             name,
-            [path],
+            list(group.tables),
             options,
             started=started,
             host=host,
             host_class=host_class,
             harness=_harness(record, where),
             environment=_environment(record, where, commit),
-            notes=notes,
         )
-        imported.append(Imported(run, tuple(_row(case, metrics) for case, metrics in cases.items())))
+        is_pair = len(group.tables) > 1
+        cases = _joined(*group.tables.values())
+        imported.append(Imported(run, tuple(_row(case, cases[case], is_pair) for case in cases)))
     return imported
+
+
+def _read_into(groups: dict[str, _Group], path: Path, options: ImportOptions) -> None:
+    """Add the records of a file to their groups."""
+    thread_count = threads(options, FilePlace(path))
+    is_empty = True
+    for where, record in json_values(path):
+        is_empty = False
+        if not isinstance(record, dict) or not isinstance(record.get("metric"), dict):
+            raise where.wrong("not a record with a metric, as the benchmark database has them: remove it")
+        key = json.dumps([_commit(record, where), _identity(record, where), _workflow(record)])
+        group = groups.setdefault(key, _Group(where, record))
+        if "timestamp" in record:
+            group.times.append(finite_number(record["timestamp"], where, "timestamp"))
+        table = group.tables.setdefault(path, {})
+        metrics = table.setdefault(_case(record, where, options, thread_count), {})
+        name, entry = _entry(record["metric"], where)
+        if name in metrics:
+            raise where.wrong(
+                f"{name} of this case again, it is in line {metrics[name].where.line} too: remove one of them"
+            )
+        metrics[name] = entry
+    if is_empty:
+        raise FilePlace(path).wrong("no records in it: nothing to import")
+
+
+def _joined(*tables: Mapping[Case, Metrics]) -> dict[Case, Metrics]:
+    """The metrics of each case from all files of a run; the first file with a metric counts.
+
+    A model that failed early in one file has batch size 0 there; it is the case of the other file.
+    """
+    sizes: dict[Case, set[int]] = {}
+    for case in (case for table in tables for case in table):
+        sizes.setdefault(replace(case, batch_size=0), set()).add(case.batch_size)
+    joined: dict[Case, Metrics] = {}
+    for table in tables:
+        for case, metrics in table.items():
+            known = sizes[replace(case, batch_size=0)] - {0}
+            if len(tables) > 1 and not case.batch_size and len(known) == 1:
+                case = replace(case, batch_size=min(known))
+            metrics = _of_its_run(metrics)
+            before = joined.setdefault(case, {})
+            for name in ("speedup", "accuracy"):
+                if name in before and name in metrics:
+                    raise metrics[name].where.wrong(
+                        f"{name} of this case again, it is in {before[name].where} too: remove one of them"
+                    )
+            for name, entry in metrics.items():
+                before.setdefault(name, entry)
+    return joined
+
+
+def _of_its_run(metrics: Metrics) -> Metrics:
+    """Give the compilation latency of an accuracy run, which is all of dynamo's time, its own name."""
+    if "accuracy" not in metrics or "speedup" in metrics:
+        return metrics
+    names = {"compilation_latency": _ACCURACY_RUN_COMPILATION}
+    return {names.get(name, name): entry for name, entry in metrics.items()}
 
 
 def _part(value: Mapping[str, Any], name: str, where: FilePlace) -> dict[str, Any]:
@@ -233,7 +297,8 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
     return name, Entry(where, tuple(finite_number(v, where, name) for v in values), (), unit)
 
 
-def _row(case: Case, metrics: dict[str, Entry]) -> Row:
+def _row(case: Case, metrics: Metrics, is_pair: bool) -> Row:
+    """`is_pair`: whether the run has both files, so that a case without accuracy or speedup failed."""
     where = next(iter(metrics.values())).where
     details: dict[str, Any] = {"origin": where.origin}
     notes: list[str] = []
@@ -243,7 +308,6 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
     others: dict[str, float] = {}
     accuracy: Status | None = None
     side = "eager" if case.backend == "eager" else "backend"
-    accuracy_run = "accuracy" in metrics and "speedup" not in metrics
     for name, entry in metrics.items():
         if entry.texts:
             if name == "accuracy" and len(entry.texts) == 1:
@@ -257,10 +321,8 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
             details.setdefault("units", {})[name] = entry.unit
         factor = _factor(unit, _DYNAMO[name]) if name in _DYNAMO else None
         target = _column(name, unit, side)
-        if name == "compilation_latency" and accuracy_run:
-            others["accuracy_run_compilation_s"] = value * (
-                factor or 1
-            )  # all of dynamo's time: another thing
+        if name == _ACCURACY_RUN_COMPILATION:
+            others[name] = value * (_factor(unit, "s") or 1)
         elif factor:
             dynamo_numbers[name] = value * factor
         elif target:
@@ -276,9 +338,12 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
     measured = dynamo_vocabulary.measured(dynamo_numbers, where, case.device)
     if twice := columns.keys() & measured.values.keys():
         raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
-    timed = "speedup" in metrics
     status = dynamo_vocabulary.ended(
-        accuracy, measured.ran, checked=accuracy is not None, timed=timed, notes=notes
+        accuracy,
+        measured.ran,
+        checked=is_pair or accuracy is not None,
+        timed=is_pair or "speedup" in metrics,
+        notes=notes,
     )
     details |= {"notes": notes + measured.notes} if notes or measured.notes else {}
     details |= {"derived": measured.derived} if measured.derived else {}

@@ -205,7 +205,7 @@ def _row(cells: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> 
     where = next(iter(cells.values()))[0]
     if len(sizes) > 1:
         raise where.wrong(f"batch sizes {sorted(sizes)} in different tables for one model: correct them")
-    notes = [] if sizes else ["batch size unknown (0): the model did not get that far"]
+    notes = [] if sizes else ["batch size 0 in the file: the model did not get that far"]
     numbers = {
         metric: dynamo_vocabulary.number_or_nothing(cell, place, metric)
         for metric, (place, _, cell) in cells.items()

@@ -32,7 +32,6 @@ from perfdash.records import DEFAULT_CONFIGURATION, DISTURBED, Case, Status
 
 NAME = "dynamo-csv"
 TITLE = "CSV of pytorch's dynamo runners (dev,name,batch_size,speedup|accuracy,...)"
-_OTHER = {"performance": "accuracy", "accuracy": "performance"}
 _FIRST = ("dev", "name", "batch_size")
 _HINT = "name the file as the harness does: inductor_timm_models_float32_inference_cpu_performance.csv"
 _FROM_RIGHT = re.compile(
@@ -59,22 +58,7 @@ def recognises(sample: FileBeginning) -> bool:
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """Read one run a pair; the other file of a pair is found beside the first."""
-    pairs: dict[Path, dict[str, Path]] = {}
-    for path in paths:
-        kind = _kind_of(path)
-        pair = pairs.setdefault(path.parent / _without_kind(path), {})
-        if kind in pair:  # two files of one kind are no pair
-            pair = pairs.setdefault(path, {})
-        pair[kind] = path
-    for pair in pairs.values():
-        for kind, path in list(pair.items()):
-            other = path.with_name(_renamed(path.name, kind))
-            if _OTHER[kind] not in pair and other != path and other.exists():
-                other_kind = _kind_of(other)
-                if other_kind == kind:
-                    raise FilePlace(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
-                pair[_OTHER[kind]] = other
-    return [_run(pair, options) for pair in pairs.values()]
+    return [_run(pair, options) for pair in dynamo_vocabulary.pairs(paths, _kind_of)]
 
 
 def _kind(header: str) -> str | None:
@@ -101,32 +85,23 @@ def _kind_of(path: Path) -> str:
     return kind
 
 
-def _without_kind(path: Path) -> str:
-    return re.sub(r"_?(performance|accuracy)$", "", path.stem) or path.stem
-
-
-def _renamed(name: str, kind: str) -> str:
-    left, separator, right = name.rpartition(kind)
-    return left + _OTHER[kind] + right if separator else name
-
-
 def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
-    # In a fixed order, so that the run has the same content whichever file the user named first.
-    pair = {kind: pair[kind] for kind in _OTHER if kind in pair}
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
-    devices = {line.device for table in tables.values() for line in table.values()}
+    devices = {line.device for table in tables.values() for of_model in table.values() for line in of_model}
     common = _common(path, options, devices, threads(options, FilePlace(path)))
-    keys = list(dict.fromkeys(key for table in tables.values() for key in table))
-    if not keys:
+    models = list(dict.fromkeys(model for table in tables.values() for model in table))
+    if not models:
         raise FilePlace(path).wrong("no results in it, only the header: nothing to import")
+    timed, checked = tables.get("performance", {}), tables.get("accuracy", {})
     rows = tuple(
-        _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
-        for key in keys
+        _row(*lines_of_case, common, set(pair))
+        for model in models
+        for lines_of_case in _by_batch_size(timed.get(model, []), checked.get(model, []))
     )
     run = run_row(
         NAME,
-        _without_kind(path),
+        dynamo_vocabulary.without_kind(path),
         list(pair.values()),
         options,
         harness=dynamo_vocabulary.HARNESS,
@@ -137,7 +112,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
     """The setting of all cases of a pair, from the file's name or the options."""
     where = FilePlace(path)
-    match = _FROM_RIGHT.fullmatch(_without_kind(path))
+    match = _FROM_RIGHT.fullmatch(dynamo_vocabulary.without_kind(path))
     configuration = match["configuration"] if match else None
     if match and configuration not in (None, _DYNAMIC):
         raise where.wrong(
@@ -181,7 +156,7 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
     )
 
 
-def _lines(path: Path) -> dict[str, CsvLine]:
+def _lines(path: Path) -> dict[str, list[CsvLine]]:
     """The rows of one file by model."""
     rows = lines(path)
     number, header = next(rows)
@@ -189,7 +164,7 @@ def _lines(path: Path) -> dict[str, CsvLine]:
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
         raise FilePlace(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
-    lines_by_model: dict[str, CsvLine] = {}
+    lines_by_model: dict[str, list[CsvLine]] = {}
     for number, text in rows:
         where = FilePlace(path, number)
         values = cells(text, where)
@@ -198,13 +173,33 @@ def _lines(path: Path) -> dict[str, CsvLine]:
         row = _padded(columns, values, where)
         model = checked_name(row["name"], where, "the model's name")
         device = checked_name(row["dev"], where, "the device")
-        if model in lines_by_model:
-            raise where.wrong(
-                f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one "
-                "of them"
-            )
-        lines_by_model[model] = CsvLine(where, device, checked_batch_size(row["batch_size"], where), row)
+        size = checked_batch_size(row["batch_size"], where)
+        of_model = lines_by_model.setdefault(model, [])
+        for before in of_model:
+            if before.batch_size == size or 0 in (before.batch_size, size):  # 0: of no size of its own
+                raise where.wrong(
+                    f"{shown(model, 80)} again, it is in line {before.where.line} too: remove one of them"
+                )
+        of_model.append(CsvLine(where, device, size, row))
     return lines_by_model
+
+
+def _by_batch_size(
+    timed: Sequence[CsvLine], checked: Sequence[CsvLine]
+) -> list[tuple[CsvLine | None, CsvLine | None]]:
+    """The lines of a model in both files, paired by their batch sizes.
+
+    A single line that is left on each side is a pair, too: a model that failed early has batch size 0.
+    """
+    sizes = {line.batch_size: line for line in checked}
+    pairs: list[tuple[CsvLine | None, CsvLine | None]] = [
+        (line, sizes.pop(line.batch_size)) for line in timed if line.batch_size in sizes
+    ]
+    paired = [line for line, _ in pairs]
+    left = [line for line in timed if line not in paired]
+    if len(left) == len(sizes) == 1:
+        return [*pairs, (left[0], next(iter(sizes.values())))]
+    return [*pairs, *((line, None) for line in left), *((None, line) for line in sizes.values())]
 
 
 def _padded(columns: list[str], values: list[str], where: FilePlace) -> dict[str, str]:
@@ -250,7 +245,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     )
     size = max(sizes, default=0)
     if not size:
-        notes.append("batch size unknown (0): the model did not get that far")
+        notes.append("batch size 0 in the file: the model did not get that far")
     details = {
         "origin": line.where.origin,
         "accuracy_origin": checked.where.origin if checked and timed else None,

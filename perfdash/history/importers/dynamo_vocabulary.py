@@ -1,4 +1,6 @@
-"""Translate the statuses and columns of pytorch's benchmarks/dynamo: its CSV, JSON and dashboard.
+"""Pair the files of pytorch's benchmarks/dynamo and translate its statuses and columns.
+
+For its CSV, JSON and dashboard.
 
 From benchmarks/dynamo/common.py (check_accuracy, write_csv_when_exception, output_csv) and runner.py.
 """
@@ -6,14 +8,17 @@ From benchmarks/dynamo/common.py (check_accuracy, write_csv_when_exception, outp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from perfdash.history.importers.foreign_files import FilePlace, checked_metric, parsed_number, shown
 from perfdash.records import PASSING, Status
 
 HARNESS = "dynamo"  # RunRow.setting: CSV, JSON and dashboard of one harness may be compared
 SUITES = {"torchbench": "torchbench", "huggingface": "huggingface", "timm_models": "timm", "timm": "timm"}
+
+KINDS = ("performance", "accuracy")  # the two files of a run
 
 _WORDS = {status.value: status for status in Status} | {
     "OOM": Status.OOM,
@@ -32,6 +37,33 @@ _FAMILIES = (
 )
 _COUNTS = {"unique_graphs": "graphs", "graph_breaks": "graph_breaks", "calls_captured": "calls_captured"}
 _PEAKS = {"eager_peak_mem": "eager_peak_bytes", "dynamo_peak_mem": "backend_peak_bytes"}
+
+
+def pairs(paths: Sequence[Path], kind_of: Callable[[Path], str]) -> list[dict[str, Path]]:
+    """The files of each run by kind; the other file of a pair is found beside the first."""
+    found: dict[Path, dict[str, Path]] = {}
+    for path in paths:
+        kind = kind_of(path)
+        pair = found.setdefault(path.parent / without_kind(path), {})
+        if kind in pair:  # two files of one kind are no pair
+            pair = found.setdefault(path, {})
+        pair[kind] = path
+    for pair in found.values():
+        for kind, path in list(pair.items()):
+            other_kind = KINDS[1 - KINDS.index(kind)]
+            left, separator, right = path.name.rpartition(kind)
+            other = path.with_name(left + other_kind + right) if separator else path
+            if other_kind not in pair and other != path and other.exists():
+                if kind_of(other) == kind:
+                    raise FilePlace(other).wrong(f"is named {other_kind} but holds {kind}: rename it")
+                pair[other_kind] = other
+    # In a fixed order, so that the run has the same content whichever file the user named first.
+    return [{kind: pair[kind] for kind in KINDS if kind in pair} for pair in found.values()]
+
+
+def without_kind(path: Path) -> str:
+    """The name that both files of a pair have."""
+    return re.sub(r"_?(performance|accuracy)$", "", path.stem) or path.stem
 
 
 def suite(word: str) -> str:
