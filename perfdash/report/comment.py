@@ -136,9 +136,7 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -
         for member in cause.of_run
         if member.case
     ]
-    commands = list(
-        dict.fromkeys(plain(command_of_run(case, night.run, night.run.command), 2000) for case in again)
-    )
+    commands = list(dict.fromkeys(plain(command_of_run(case, night.run), 2000) for case in again))
     if commands and shown:
         more = [f"# and {len(commands) - shown} more"] if len(commands) > shown else []
         body = fenced("\n".join([*commands[:shown], *more]))
