@@ -176,6 +176,8 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
     for name in sorted(setting.keys() - {*_ORDER, *_TABLES, *_NO_FLAGS}):
         value = setting[name]
+        if value is False:
+            continue
         value = ",".join(map(str, value)) if isinstance(value, list) else value
         flag = f"--{name.replace('_', '-')}"
         parts += [flag] if value is True else [flag, str(value)]

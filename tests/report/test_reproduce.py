@@ -24,6 +24,7 @@ def test_a_case_and_the_setting_it_was_measured_in():
     case = Case("timm", "a model; rm -rf", dtype="amp", amp_dtype="bfloat16", threads=4, dynamic=True)
     setting = {"allocator": "jemalloc", "env": {"A": "b c"}, "inductor_config": {"freezing": True}}
     assert command(case, {"tf32": True}).endswith("--tf32")
+    assert "tf32" not in command(case, {"tf32": False})  # of perfdash.toml: no option turns it off
     of_kinds = {"side_by_side_of": {"1 thread": [1, 3]}}
     assert command(case, {**setting, "line": "main", "side_by_side": 3, **of_kinds}) == (
         "perfdash run --suite timm --models 'a model; rm -rf' --batch-size 1 --threads 4 --dtype amp "
