@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.history.failures import reason
 from perfdash.history.results import Row, RunRow
 from perfdash.records import Case
 
@@ -34,6 +35,7 @@ class ExplainedSide:
     values: Mapping[str, float]
     phases_s: Mapping[str, float]
     code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
+    reason: str = ""  # why it failed or was skipped
 
     @property
     def kernels(self) -> list[Mapping[str, Any]] | None:
@@ -50,7 +52,7 @@ def side_of(run: RunRow, row: Row) -> ExplainedSide:
     counts = {**details.get("structure", {}), "break_reasons": reasons}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)
+    return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code, reason(row))
 
 
 @dataclass(frozen=True)
@@ -325,8 +327,8 @@ def _break_counts(structure: Mapping[str, Any]) -> Any:
     if not isinstance(reasons, Mapping):
         return reasons
     counts: dict[str, int] = {}
-    for reason, count in reasons.items():
-        counts[without_line(reason)] = counts.get(without_line(reason), 0) + count
+    for text, count in reasons.items():
+        counts[without_line(text)] = counts.get(without_line(text), 0) + count
     return counts
 
 

@@ -14,6 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import Alert
+from perfdash.history.failures import failure
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import case_digest, digest
 from perfdash.history.store import open_store
@@ -22,7 +23,6 @@ from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.cause_text import of_cause
 from perfdash.report.changes import of_alert
-from perfdash.report.dashboard_tables import failure
 from perfdash.report.full_tables import failed_row, reason_of_failure
 from perfdash.report.night import Night, machines_of_testbeds
 from perfdash.report.site_links import cause_page, model_page

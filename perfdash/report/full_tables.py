@@ -11,6 +11,7 @@ from prettytable import PrettyTable
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause
 from perfdash.detect.findings import WORSE
+from perfdash.history.failures import reason
 from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
 from perfdash.history.queries import rows_of
 from perfdash.history.results import Row
@@ -223,15 +224,6 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
     if hidden := len(lines) - len(printed):
         printed.append(f"# and {hidden} more: perfdash report --format json has the command of each case")
     return "\n".join(printed)
-
-
-def reason(row: Row) -> str:
-    """The first line of a failure's message, with the phase that failed; empty without one."""
-    error = dashboard_tables.failure(row)
-    phase = row.details.get("failed_phase")
-    message = str(error.get("message") or row.details.get("skip_reason") or "")
-    first = message.strip().splitlines()[0] if message.strip() else ""
-    return f"{first} (in {phase})" if first and phase else first
 
 
 def reason_of_failure(connection: sa.Connection, cause: Cause) -> str:

@@ -14,6 +14,7 @@ from perfdash.publish.issues import ExistingIssue, planned_steps
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
 from tests.detect.simulated import begin, farm, slower, with_reason
+from tests.explain.sides import kernel, structure
 from tests.stores import as_revision_0012
 
 
@@ -76,6 +77,18 @@ def test_the_issue_of_several_failures_has_the_reason_of_the_first(tmp_path):
     (issue,) = tracked(tmp_path, runs)
     assert issue.title == "Regression: 2 timm models fail: crash"
     assert "| Why | model02: no kernel (in compile) |" in issue.body
+
+
+def test_the_reason_of_what_failed_after_compiling_is_beside_what_changed(tmp_path):
+    def statuses(night, name):
+        return "crash" if name in ("model02", "model03") and night >= 4 else "pass"
+
+    runs = []
+    for night in farm(8, 6, statuses=statuses):
+        rows = tuple(replace(row, structure=structure(kernel("add"))) for row in night.rows)
+        runs.append(with_reason(replace(night, rows=rows), "ended by SIGSEGV\nmore", "latency"))
+    (issue,) = tracked(tmp_path, runs)
+    assert "the status is crash instead of pass: ended by SIGSEGV (in latency). |" in issue.body
 
 
 @pytest.mark.slow
