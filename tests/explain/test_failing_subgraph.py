@@ -13,7 +13,7 @@ from perfdash.cli import explain_profile
 from perfdash.errors import UsageError
 from perfdash.explain import profiling
 from perfdash.explain.reproducer import write_accuracy
-from perfdash.records import Case
+from perfdash.records import Case, Job
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from tests.explain.scripts import run
@@ -56,6 +56,41 @@ def test_the_window_is_the_smallest_that_fails(culprits, size, window):
 def test_only_inference_under_inductor_is_bisected(tmp_path):
     with pytest.raises(UsageError, match="only the graphs of inference under inductor"):
         profiling.failing_subgraph(build({}, "training"), {}, tmp_path, lambda line: None)
+
+
+@pytest.mark.slow
+def test_a_case_of_amp_is_cut_up_in_the_dtype_of_autocast(tmp_path, monkeypatch):
+    """The compiler may be wrong in bfloat16 alone; a float64 copy rounds nothing to it."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
+    job = Job(Case("own", "m", dtype="amp"), loader="python", target="x:y", folder=str(tmp_path))
+    compare, judges = failing_subgraph.output_comparison.compare, []
+
+    def under_autocast(backend):
+        model = torch.compile(net, backend=backend)
+
+        def step():
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(torch.ones(2, 8))
+
+        return step
+
+    def wrong_in_bfloat16(module, inputs):
+        def call(*values):
+            outputs = module(*values)
+            return tuple(value + 1 if value.dtype is torch.bfloat16 else value for value in outputs)
+
+        return call
+
+    def recorded(eager, compiled, judge, **options):
+        judges.extend(judge)
+        return compare(eager, compiled, judge, **options)
+
+    monkeypatch.setattr(failing_subgraph.output_comparison, "compare", recorded)
+    with torch.no_grad():
+        found = failing_subgraph.of_case(under_autocast, wrong_in_bfloat16, job)
+    assert found is not None
+    assert {value.dtype for value in judges} == {torch.float64}
 
 
 class FakeSlot:
