@@ -17,7 +17,7 @@ import torch
 import torch._inductor.config as config
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None
+THREADS, TOLERANCE, FACTOR, MODE, DYNAMIC = 1, 1e-3, 2.0, None, None
 CONFIG = {}
 CODE = ""
 
@@ -78,7 +78,7 @@ def main():
             exact = flat(in_float64(*copies(lambda x: x.double() if x.is_floating_point() else x)))
         except RuntimeError:
             exact = [None] * len(eager)
-        compiled = flat(torch.compile(forward, mode=MODE)(*copies()))
+        compiled = flat(torch.compile(forward, mode=MODE, dynamic=DYNAMIC)(*copies()))
     failed = False
     for number, tensors in enumerate(zip(eager, compiled, exact)):
         is_wrong, error, own = wrong(*tensors)

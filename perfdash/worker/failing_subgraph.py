@@ -23,8 +23,6 @@ INPUTS = "inputs.pt"
 _MOST_BYTES = 4 << 30  # of intermediate values that are kept at once
 _UNJUDGED = 0.01
 
-Compile = Callable[[Any, Any], Any]  # a module and its inputs -> something that is called like it
-
 
 def trace(module: Any, inputs: list[Any]) -> Any:
     """The ATen operators of a dynamo graph, with the casts of an autocast that is entered now."""
@@ -100,12 +98,10 @@ def smallest(size: int, fails: Callable[[int, int], bool]) -> Optional[tuple[int
     return start, end
 
 
-def of_case(
-    capture: Callable[[Any], Callable[[], Any]], compile_module: Compile, job: Job
-) -> Optional[dict[str, Any]]:
+def of_case(capture: Callable[[Any], Callable[[], Any]], back_end: Any, job: Job) -> Optional[dict[str, Any]]:
     """The smallest failing subgraph of a case, written into the job's folder; None where no graph fails.
 
-    `capture(backend)` returns the model's step under a dynamo back end.
+    `capture(backend)` returns the model's step under a dynamo back end; `back_end`: that of the case.
     """
     graphs: list[tuple[Any, list[Any]]] = []
 
@@ -124,17 +120,20 @@ def of_case(
 
         def fails(start: int, end: int, graph: Graph = graph, verdicts: Any = verdicts) -> bool:
             window, values = graph.window(start, end)
-            verdicts[start, end] = judge(window, values, compile_module, job)
+            verdicts[start, end] = judge(window, values, back_end, job)
             return bool(verdicts[start, end]["status"] == "fail")
 
         found = smallest(len(graph.nodes), fails)
         if found:
             window, values = graph.window(*found)
-            return _write(job, window, values, verdicts[found], found, number, len(graph.nodes))
+            effective_job = getattr(back_end, "effective_job", lambda job: job)
+            return _write(
+                effective_job(job), window, values, verdicts[found], found, number, len(graph.nodes)
+            )
     return None
 
 
-def judge(window: Any, inputs: list[Any], compile_module: Compile, job: Job) -> dict[str, Any]:
+def judge(window: Any, inputs: list[Any], back_end: Any, job: Job) -> dict[str, Any]:
     """The verdict on a compiled window, beside eager and a float64 copy where that runs."""
     torch._dynamo.reset()
     with torch.no_grad():
@@ -144,7 +143,7 @@ def judge(window: Any, inputs: list[Any], compile_module: Compile, job: Job) -> 
             exact = pytree.detach(_in_float64(window)(*doubles))
         except Exception:  # an operator that has no float64
             exact = None
-        compiled = pytree.detach(compile_module(window, inputs)(*[_copy(value) for value in inputs]))
+        compiled = pytree.detach(back_end.prepare(window, inputs, job)(*[_copy(value) for value in inputs]))
     return output_comparison.compare(
         eager,
         compiled,
@@ -188,6 +187,7 @@ def _write(
         "verdict": verdict,
         "config": job.inductor_config,
         "mode": job.compile_mode,
+        "dynamic": job.case.dynamic or None,
         "tolerance": job.tolerance,
         "factor": job.factor,
         "threads": job.case.threads,
