@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -190,8 +191,10 @@ def test_the_script_has_the_variables_that_the_outputs_were_wrong_with(tmp_path,
     of_case = build({})
     env = {"TORCHINDUCTOR_FREEZING": "1", "TORCH_TOKEN": "hidden", "OWN": "2"}
     of_case = replace(of_case, planned=replace(of_case.planned, env=env))
-    plain, problem = explain_profile._reproduce_accuracy(of_case, {}, tmp_path, tmp_path, print)
+    lines, script = [], tmp_path / "a folder"
+    plain, problem = explain_profile._reproduce_accuracy(of_case, {}, tmp_path, script, lines.append)
     assert problem is None
+    assert shlex.split(lines[-1]) == ["Reproducer:", sys.executable, str(script / "reproduce.py")]
     before, _ = Path(plain["reproducer"]).read_text().split("\nimport torch\n")
     assert "os.environ.update({'TORCHINDUCTOR_FREEZING': '1'})" in before
 
