@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ def measured(
         script = write(reproducer, side, profiles[-1], folders, variables)
     except UsageError as problem:  # the profile is printed all the same
         return plain, problem
-    say(f"Reproducer: python {script}")
+    say(f"Reproducer: {shlex.join([case.settings.python, str(script)])}")
     return {**plain, "reproducer": str(script)}, None
 
 
@@ -135,5 +136,5 @@ def _reproduce_accuracy(
             "it calls the outputs right, the model's file, or what it imports, changes how torch compiles: "
             "add that code to the script."
         )
-    say(f"Reproducer: python {script}")
+    say(f"Reproducer: {shlex.join([build.settings.python, str(script)])}")
     return plain, None

@@ -150,7 +150,7 @@ def _registered_clauses(findings: Sequence[Difference]) -> list[str]:
 def _effect_clauses(explanation: Explanation) -> list[str]:
     """The differences in the compiled code, the most telling first."""
     clauses = [
-        *_status_clauses(explanation.of(STATUS)),
+        *_status_clauses(explanation),
         *_recompile_clauses(explanation),
         *_break_clauses(explanation),
         *_fallback_clauses(explanation.of(FALLBACK)),
@@ -167,12 +167,15 @@ def _effect_clauses(explanation: Explanation) -> list[str]:
     return clauses
 
 
-def _status_clauses(findings: Sequence[Difference]) -> list[str]:
+def _status_clauses(explanation: Explanation) -> list[str]:
+    """The change of the status, with the reason of the newer one."""
+    reason = _reason(explanation.after.reason)
+    because = f": {reason}" if reason else ""
     return [
-        f"the outputs are wrong ({item.after} instead of {item.before})"
+        f"the outputs are wrong ({item.after} instead of {item.before}){because}"
         if item.after == "fail_accuracy"
-        else f"the status is {item.after} instead of {item.before}"
-        for item in findings
+        else f"the status is {item.after} instead of {item.before}{because}"
+        for item in explanation.of(STATUS)
     ]
 
 

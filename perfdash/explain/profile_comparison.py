@@ -240,9 +240,23 @@ def _buffers(sides: Sequence[tuple[Profile, Profile]]) -> Buffers | None:
     old, new = (profile["memory"] for profile in sides[-1])
     if old is None or new is None:
         return None
-    by_name = [{row["name"]: int(row["bytes"]) for row in memory["buffers"]} for memory in (old, new)]
-    names = dict.fromkeys(name for rows in by_name for name in rows)
-    changes = [(name, by_name[0].get(name, 0), by_name[1].get(name, 0)) for name in names]
+    before, after = _by_allocator(old["buffers"]), _by_allocator(new["buffers"])
+    changes = []
+    for allocator in dict.fromkeys([*before, *after]):
+        of_old, of_new = before.get(allocator, {}), after.get(allocator, {})
+        names = list(of_new or of_old)
+        name = names[0] if len(names) == 1 else allocator
+        changes.append((name, sum(of_old.values()), sum(of_new.values())))
     changes = [change for change in changes if change[1] != change[2]]
     changes.sort(key=lambda change: -abs(change[2] - change[1]))
     return Buffers(int(old["peak_bytes"]), int(new["peak_bytes"]), tuple(changes))
+
+
+def _by_allocator(buffers: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """The bytes of buffers by name, under what two builds call them: kernels without their numbers."""
+    groups: dict[str, dict[str, int]] = {}
+    for buffer in buffers:
+        kernel, bracket, shape = buffer["name"].partition(" (")
+        allocator = _NUMBER.sub("", kernel) + bracket + shape
+        groups.setdefault(allocator, {})[buffer["name"]] = int(buffer["bytes"])
+    return groups

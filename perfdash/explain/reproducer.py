@@ -102,9 +102,9 @@ def write_accuracy(
         f"{found['torch']}: {operators}"
     )
     values = {
-        "THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None": (
-            f"THREADS, TOLERANCE, FACTOR, MODE = {found['threads']}, {found['tolerance']}, "
-            f"{found['factor']}, {found['mode']!r}"
+        "THREADS, TOLERANCE, FACTOR, MODE, DYNAMIC = 1, 1e-3, 2.0, None, None": (
+            f"THREADS, TOLERANCE, FACTOR, MODE, DYNAMIC = {found['threads']}, {found['tolerance']}, "
+            f"{found['factor']}, {found['mode']!r}, {found['dynamic']!r}"
         ),
         "environ.update({})": f"environ.update({dict(variables)!r})",
         "CONFIG = {}": f"CONFIG = {found['config']!r}",

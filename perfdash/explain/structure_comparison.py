@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.history.failures import reason
 from perfdash.history.results import Row, RunRow
-from perfdash.records import Case
+from perfdash.methods import changes as method_changes
+from perfdash.methods import has_own_threads
+from perfdash.metrics import is_sampled
+from perfdash.records import DISTURBED, Case
 
 _BRANCH_LINE = re.compile(r"^(a branch that depends on data in .*):\d+(?= \()")  # see worker.compilation
 _GUARD_ADDRESS = re.compile(r"(_check_(?:type|obj)_id\(.*?), \d+")  # of an object: another in each process
@@ -34,6 +38,8 @@ class ExplainedSide:
     values: Mapping[str, float]
     phases_s: Mapping[str, float]
     code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
+    reason: str = ""  # why it failed or was skipped
+    verdict: str | None = None  # on its speedup, as in records.Result
 
     @property
     def kernels(self) -> list[Mapping[str, Any]] | None:
@@ -50,7 +56,9 @@ def side_of(run: RunRow, row: Row) -> ExplainedSide:
     counts = {**details.get("structure", {}), "break_reasons": reasons}
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
-    return ExplainedSide(run, row.case, row.status, structure, row.values, phases, row.code)
+    return ExplainedSide(
+        run, row.case, row.status, structure, row.values, phases, row.code, reason(row), row.verdict
+    )
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,8 @@ ABOUT = (
     FALLBACK, RECOMPILE, FAILED_GUARD, GIVEN_UP, SKIPPED_GRAPHS, MEMORY, LATENCY, EAGER_OPERATOR,
     LIBRARY_CALL, GUARDS, OPERATORS, LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
+# Parts that compare measured numbers, each with a column of the same method.
+_MEASURED = {MEMORY: "backend_peak_bytes", LATENCY: "backend_ms", PHASE: "compilation_s"}
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
 _LEAST_LATENCY = 0.1  # the same, of a latency whose intervals do not overlap
@@ -106,7 +116,7 @@ class Explanation:
     findings: tuple[Difference, ...] = ()
     same_code: bool | None = None
     same_files: bool | None = None
-    unknown: tuple[str, ...] = field(default=())  # what a side does not say, in words
+    unknown: tuple[str, ...] = field(default=())  # what a side does not say or was not compared, in words
     note: str = ""  # on the choice of the sides
 
     def of(self, about: str) -> list[Difference]:
@@ -158,8 +168,28 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_environment(before.run, after.run),
         *_phases(before.phases_s, after.phases_s),
     ]
+    left_out = _not_compared(before, after)
+    unknown += [
+        f"change of {about} ({why})"
+        for about, why in left_out.items()
+        if about in {f.about for f in findings}
+    ]
+    findings = [finding for finding in findings if finding.about not in left_out]
     same_code = _same_code(old, new, bool(settings))
     return Explanation(before, after, tuple(kernels), tuple(findings), same_code, same_files, tuple(unknown))
+
+
+def _not_compared(before: ExplainedSide, after: ExplainedSide) -> dict[str, str]:
+    """Why numbers of the two sides are not compared, by part: another method, or disturbed samples."""
+    disturbed = [side.run.name for side in (before, after) if side.verdict == DISTURBED]
+    has_own = has_own_threads(after.case)
+    reasons = {}
+    for about, column in _MEASURED.items():
+        if changed := method_changes(before.run.method, after.run.method, column, has_own):
+            reasons[about] = f"method: {', '.join(changed)}"
+        elif disturbed and is_sampled(column):
+            reasons[about] = f"disturbed: {', '.join(disturbed)}"
+    return reasons
 
 
 def match_kernels(
@@ -325,8 +355,8 @@ def _break_counts(structure: Mapping[str, Any]) -> Any:
     if not isinstance(reasons, Mapping):
         return reasons
     counts: dict[str, int] = {}
-    for reason, count in reasons.items():
-        counts[without_line(reason)] = counts.get(without_line(reason), 0) + count
+    for text, count in reasons.items():
+        counts[without_line(text)] = counts.get(without_line(text), 0) + count
     return counts
 
 

@@ -14,6 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import Alert
+from perfdash.history.failures import failure
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import case_digest, digest
 from perfdash.history.store import open_store
@@ -22,7 +23,7 @@ from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.cause_text import of_cause
 from perfdash.report.changes import of_alert
-from perfdash.report.full_tables import reason_of_failure
+from perfdash.report.full_tables import failed_row, reason_of_failure
 from perfdash.report.night import Night, machines_of_testbeds
 from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
@@ -63,7 +64,7 @@ def tracked_regressions(
                     f"--new-issue-on regression: the history {store.shown} has no run of the kind of "
                     f"{night.run.name}; `perfdash history import` imports it"
                 )
-            writer = _IssueWriter(connection, night, testbed, site_url, owners or Owners())
+            writer = _IssueWriter(connection, testbed, site_url, owners or Owners())
             issues = writer.issues()
             # Other tools' runs are named after files: such a name says little about which run it was.
             names = sa.select(runs.c.name).where(
@@ -78,12 +79,10 @@ _LEFT_ALONE = (alert_store.SUSPECTED, alert_store.NEW, alert_store.ACKNOWLEDGED,
 
 
 class _IssueWriter:
-    """Writes the wanted issues of a history, as one night's testbed sees them."""
+    """Writes the wanted issues of a history, as one testbed sees them."""
 
-    def __init__(
-        self, connection: sa.Connection, night: Night, testbed: int, site_url: str | None, owners: Owners
-    ) -> None:
-        self.connection, self.night, self.testbed, self.owners = connection, night, testbed, owners
+    def __init__(self, connection: sa.Connection, testbed: int, site_url: str | None, owners: Owners) -> None:
+        self.connection, self.testbed, self.owners = connection, testbed, owners
         self.site = site_url.rstrip("/") + "/" if site_url else None
         self.first_names = acts.first_names(connection)
         table = schema.testbeds
@@ -143,9 +142,8 @@ class _IssueWriter:
             return issue
         page = self.site + cause_page(cause.id) if self.site else None
         if others:
-            ran = self.night.run.command
             runs = cause.good, cause.bad
-            text = issue_text.cause_body(whole, runs, page=page, ran=ran, owners=owners)
+            text = issue_text.cause_body(whole, ready, runs, page=page, owners=owners)
             return replace(issue, title=issue_text.cause_title(whole), body=text)
         return replace(issue, body=self._body(first, owners, why))
 
@@ -175,14 +173,11 @@ class _IssueWriter:
 
     def _body(self, evidence: AlertEvidence, owners: Sequence[str], why: str) -> str:
         """The body of an issue of one alert."""
-        alert, case, night = evidence.alert, evidence.case, self.night
-        bed = self._digests[alert.testbed_id]
+        case, bed = evidence.case, self._digests[evidence.alert.testbed_id]
         page = self.site + model_page(bed, case) if self.site and case else None
-        failure = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
-        error = str(failure.get("message") or "") if alert.kind == "status" else None
-        return issue_text.body(
-            evidence, page=page, ran=night.run.command, error=error, owners=owners, why=why
-        )
+        row = failed_row(self.connection, evidence)
+        error = str(failure(row).get("message") or "") if row else None
+        return issue_text.body(evidence, page=page, error=error, owners=owners, why=why)
 
 
 def _is_worse(alert: Alert) -> bool:

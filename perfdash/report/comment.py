@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.nights import other_machine
+from perfdash.history.failures import reason
 from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
 from perfdash.history.results import Imported, Row
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
@@ -22,7 +23,7 @@ from perfdash.report.changes import (
     RunChange,
 )
 from perfdash.report.comment_splitting import size
-from perfdash.report.full_tables import full_tables, reason
+from perfdash.report.full_tables import full_tables
 from perfdash.report.markdown import code, document, escaped, fenced, folded, in_html, link, plain, table
 from perfdash.report.night import Night, compared_with, headline, noise_floor
 from perfdash.report.number_format import percent_change
@@ -136,9 +137,7 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -
         for member in cause.of_run
         if member.case
     ]
-    commands = list(
-        dict.fromkeys(plain(command_of_run(case, night.run, night.run.command), 2000) for case in again)
-    )
+    commands = list(dict.fromkeys(plain(command_of_run(case, night.run), 2000) for case in again))
     if commands and shown:
         more = [f"# and {len(commands) - shown} more"] if len(commands) > shown else []
         body = fenced("\n".join([*commands[:shown], *more]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from prettytable import PrettyTable
 
+from perfdash.history.failures import failure
 from perfdash.history.pass_rates_and_means import (
     Summary,
     grouped,
@@ -166,12 +167,6 @@ def status(row: Row | None) -> str:
     graph_breaks = row.values.get("graph_breaks") or 0.0
     breaks = int(graph_breaks) if math.isfinite(graph_breaks) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)
-
-
-def failure(row: Row) -> dict[str, Any]:
-    """Type and message of a failure; an imported file may have only one word."""
-    error = row.details.get("error")
-    return dict(error) if isinstance(error, Mapping) else {"message": str(error)} if error else {}
 
 
 def _failed_first(row: Row | None) -> tuple[bool, str]:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from prettytable import PrettyTable
 
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause
 from perfdash.detect.findings import WORSE
+from perfdash.history.failures import reason
 from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
 from perfdash.history.queries import rows_of
 from perfdash.history.results import Row
@@ -183,7 +185,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     if failures:
         parts.append("Failures\n\n" + "\n".join(failures))
     if night.run.origin == "perfdash":
-        commands = [command_of_run(row.case, night.run, night.run.command) for row in rows]
+        commands = [command_of_run(row.case, night.run) for row in rows]
         parts.append("A row again\n\n" + fenced(_generic(rows, commands)))
     if site:
         pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in rows)
@@ -224,22 +226,18 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
     return "\n".join(printed)
 
 
-def reason(row: Row) -> str:
-    """The first line of a failure's message, with the phase that failed; empty without one."""
-    error = dashboard_tables.failure(row)
-    phase = row.details.get("failed_phase")
-    message = str(error.get("message") or row.details.get("skip_reason") or "")
-    first = message.strip().splitlines()[0] if message.strip() else ""
-    return f"{first} (in {phase})" if first and phase else first
-
-
 def reason_of_failure(connection: sa.Connection, cause: Cause) -> str:
     """The reason of a failure that a cause explains, of the first model; empty for other causes."""
-    member = cause.main[0]
-    run = member.bad or member.seen
-    if member.alert.kind != "status" or cause.direction != WORSE or run is None:
-        return ""
-    rows = rows_of(connection, run.id, details=True, case_id=member.alert.case_id)
-    text = reason(rows[0]) if rows else ""
+    row = failed_row(connection, cause.main[0])
+    text = reason(row) if row else ""
     models = {one.case.model for one in cause.main if one.case}
-    return f"{rows[0].case.model}: {text}" if text and len(models) > 1 else text
+    return f"{row.case.model}: {text}" if row and text and len(models) > 1 else text
+
+
+def failed_row(connection: sa.Connection, evidence: AlertEvidence) -> Row | None:
+    """The result with which a failure was first seen; None for other alerts, and where it was pruned."""
+    run = evidence.bad or evidence.seen
+    if evidence.alert.kind != "status" or evidence.alert.direction != WORSE or run is None:
+        return None
+    rows = rows_of(connection, run.id, details=True, case_id=evidence.alert.case_id)
+    return rows[0] if rows else None

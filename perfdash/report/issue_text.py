@@ -33,16 +33,14 @@ def body(
     evidence: AlertEvidence,
     *,
     page: str | None = None,
-    ran: Sequence[str] = (),
     error: str | None = None,
     owners: Sequence[str] = (),
     why: str = "",
 ) -> str:
     """The body in GitHub Markdown.
 
-    `page`: the model's page; `ran`: the command line of the run that shows the regression; `error`: the
-    message of a failing model; `owners`: accounts and teams, which are mentioned; `why`: a sentence on why it
-    changed.
+    `page`: the model's page; `error`: the message of a failing model; `owners`: accounts and teams, which are
+    mentioned; `why`: a sentence on why it changed.
     """
     good, bad = evidence.between
     parts = [f"{link(code(model_of(evidence.case)), page)}: {_change(evidence)}", _facts(evidence, good, bad)]
@@ -60,10 +58,8 @@ def body(
     ]
     if evidence.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(evidence.changed))}")
-    if evidence.case:
-        run = bad or evidence.seen or good
-        again = command_of_run(evidence.case, run, ran)
-        parts.append(f"Measure it again:\n\n{fenced(plain(again, 2000))}")
+    if again := _commands([evidence]):
+        parts.append(f"Measure it again:\n\n{fenced(again)}")
     parts.append(
         "perfdash opened this issue. It closes it when this is fixed, and opens it again should it come back "
         "after that. An issue that a person closes stays closed until then."
@@ -78,16 +74,16 @@ def cause_title(cause: ReportedCause) -> str:
 
 def cause_body(
     cause: ReportedCause,
+    members: Sequence[AlertEvidence],
     runs: tuple[RunLine | None, RunLine | None],
     *,
     page: str | None = None,
-    ran: Sequence[str] = (),
     owners: Sequence[str] = (),
 ) -> str:
     """The body of a cause with several alerts, in GitHub Markdown.
 
-    `runs`: those around it; `page`: of the cause; `ran`: the command line of the run that shows it; `owners`:
-    accounts and teams, which are mentioned.
+    `members`: its alerts, the worst first; `runs`: those around it; `page`: of the cause; `owners`: accounts
+    and teams, which are mentioned.
     """
     good, bad = runs
     rows = [
@@ -111,15 +107,20 @@ def cause_body(
     parts.append(_member_table(cause))
     if cause.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(cause.changed))}")
-    cases = [member.case for member in cause.members if member.case][:_COMMANDS]
-    commands = dict.fromkeys(plain(command_of_run(case, bad, ran), 2000) for case in cases)
-    if commands:
-        parts.append("Measure the worst again:\n\n" + fenced("\n".join(commands)))
+    if again := _commands(members):
+        parts.append(f"Measure the worst again:\n\n{fenced(again)}")
     parts.append(
         "perfdash opened this issue. It closes it when all of these are fixed, and opens it again should one "
         "come back after that. An issue that a person closes stays closed until then."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _commands(members: Sequence[AlertEvidence]) -> str:
+    """The commands that measure the first members again, each as a run that measured it did."""
+    cases = [(member.case, member.bad or member.seen or member.good) for member in members if member.case]
+    commands = [plain(command_of_run(case, run), 2000) for case, run in cases[:_COMMANDS]]
+    return "\n".join(dict.fromkeys(commands))
 
 
 def _member_table(cause: ReportedCause) -> str:

@@ -13,11 +13,11 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.findings import OTHER
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
+from perfdash.history.failures import failure
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alert_text import consequences, model_of, origin, what
 from perfdash.report.changes import RunChange
-from perfdash.report.dashboard_tables import failure
 from perfdash.report.number_format import percent_change
 
 # What XML 1.0 cannot hold at all, escaped or not.

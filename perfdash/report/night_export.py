@@ -69,7 +69,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                     **row.values,
                     "others": dict(row.others),
                     "details": dict(row.details),
-                    "command": command_of_run(row.case, run, run.command) if by_perfdash else None,
+                    "command": command_of_run(row.case, run) if by_perfdash else None,
                 }
                 for row in night.rows
             ],

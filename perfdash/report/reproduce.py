@@ -51,21 +51,22 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
     return shlex.join([*parts, *_settings(with_options(setting or {}, case))])
 
 
-def command_of_run(case: Case, run: RunRow | None, ran: Sequence[str]) -> str:
-    """`command` with the variables of the run's shell as --env, as far as they hold on any machine.
+def command_of_run(case: Case, run: RunRow | None) -> str:
+    """`command` of a run that measured the case, with its setting and the variables of its shell as --env.
 
-    A suite file of the user's own may set variables, which --env would replace: then there are none.
+    Only variables that hold on any machine. A suite file of the user's own may set variables, which --env
+    would replace: then there are none.
     """
     if run is None:
-        return command(case, {}, ran)
+        return command(case)
     variables = {
         name: value
         for name, value in measured_variables(run.facts.get("variables") or {}).items()
         if "/" not in value and not _OF_THE_MACHINE.fullmatch(name)
     }
-    if {*_suites(source_of(case, ran))} - {*suite_names(), _CHECKOUT}:
+    if {*_suites(source_of(case, run.command))} - {*suite_names(), _CHECKOUT}:
         variables = {}
-    return command(case, {**run.setting, "env": {**variables, **run.setting.get("env", {})}}, ran)
+    return command(case, {**run.setting, "env": {**variables, **run.setting.get("env", {})}}, run.command)
 
 
 def _suites(source: Sequence[str]) -> list[str]:
@@ -175,6 +176,8 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
         parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
     for name in sorted(setting.keys() - {*_ORDER, *_TABLES, *_NO_FLAGS}):
         value = setting[name]
+        if value is False:
+            continue
         value = ",".join(map(str, value)) if isinstance(value, list) else value
         flag = f"--{name.replace('_', '-')}"
         parts += [flag] if value is True else [flag, str(value)]

@@ -21,7 +21,7 @@ from perfdash.records import PASSING, Case
 from perfdash.report.alert_text import what
 from perfdash.report.changes import RunChange, of_alert
 from perfdash.report.number_format import percent_change, with_unit
-from perfdash.report.reproduce import command
+from perfdash.report.reproduce import command_of_run
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.chart_points import CasePoints, ChartPoints
@@ -234,7 +234,7 @@ def model_view(
         events=events,
         last=last,
         siblings=[context.shown[other] for other in siblings if other != number],
-        command=command(case, bed.setting),
+        command=command_of_run(case, last.run if last else None),
         status=status,
         badge=badge,
         open=_open_alerts(context, number),

@@ -8,6 +8,7 @@ Needs torch and a C++ compiler. It runs the operators below in eager, in float64
 
 import math
 import os
+import re
 import sys
 
 os.environ.update({})  # under which the outputs were wrong
@@ -16,7 +17,7 @@ import torch
 import torch._inductor.config as config
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-THREADS, TOLERANCE, FACTOR, MODE = 1, 1e-3, 2.0, None
+THREADS, TOLERANCE, FACTOR, MODE, DYNAMIC = 1, 1e-3, 2.0, None, None
 CONFIG = {}
 CODE = ""
 
@@ -51,12 +52,12 @@ def main():
         for name in path:
             owner = getattr(owner, name)
         setattr(owner, last, value)
-    names = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
-    exec(CODE, names)
     inputs = torch.load(os.path.join(HERE, "inputs.pt"), weights_only=True)
 
-    def forward(*values):
-        return names["forward"](None, *values)
+    def function(code):
+        names = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
+        exec(code, names)
+        return lambda *values: names["forward"](None, *values)
 
     def copies(change=lambda tensor: tensor, values=inputs):
         one = {True: lambda x: change(x.clone()), False: lambda x: x}
@@ -69,13 +70,15 @@ def main():
             return [tensor for value in values for tensor in flat(value)]
         return [values] if isinstance(values, torch.Tensor) else []
 
+    forward = function(CODE)
+    in_float64 = function(re.sub(r"\btorch\.(bfloat16|float16|float32)\b", "torch.float64", CODE))
     with torch.no_grad():
         eager = flat(forward(*copies()))
         try:
-            exact = flat(forward(*copies(lambda x: x.double() if x.is_floating_point() else x)))
+            exact = flat(in_float64(*copies(lambda x: x.double() if x.is_floating_point() else x)))
         except RuntimeError:
             exact = [None] * len(eager)
-        compiled = flat(torch.compile(forward, mode=MODE)(*copies()))
+        compiled = flat(torch.compile(forward, mode=MODE, dynamic=DYNAMIC)(*copies()))
     failed = False
     for number, tensors in enumerate(zip(eager, compiled, exact)):
         is_wrong, error, own = wrong(*tensors)

@@ -185,7 +185,7 @@ class CaseProcess:
             self.seed()
             found = failing_subgraph.of_case(
                 lambda backend: self.make_step(side, torch.compile(side.module, backend=backend)),
-                lambda module, inputs: self.backend.prepare(module, inputs, job),
+                self.backend,
                 job,
             )
             self.emit("subgraph", found=found)

@@ -7,6 +7,7 @@ the first operator with which the beginning of the graph fails, then the last on
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any, Callable, Optional
@@ -22,18 +23,20 @@ INPUTS = "inputs.pt"
 _MOST_BYTES = 4 << 30  # of intermediate values that are kept at once
 _UNJUDGED = 0.01
 
-Compile = Callable[[Any, Any], Any]  # a module and its inputs -> something that is called like it
+
+def trace(module: Any, inputs: list[Any]) -> Any:
+    """The ATen operators of a dynamo graph, with the casts of an autocast that is entered now."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        return make_fx(module)(*[_copy(value) for value in inputs])
 
 
 class Graph:
     """The ATen operators of one dynamo graph, with the values that eager computes for them."""
 
-    def __init__(self, module: Any, inputs: list[Any]) -> None:
+    def __init__(self, traced: Any, inputs: list[Any]) -> None:
         """`inputs`: real tensors. Raises MemoryError where the values are too many to keep."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        with torch.no_grad():
-            traced = make_fx(module)(*[_copy(value) for value in inputs])
         self.values: dict[fx.Node, Any] = {}
         self.nodes = [node for node in traced.graph.nodes if node.op == "call_function"]
         recorder = _Recorder(traced, self.values)
@@ -95,49 +98,52 @@ def smallest(size: int, fails: Callable[[int, int], bool]) -> Optional[tuple[int
     return start, end
 
 
-def of_case(
-    capture: Callable[[Any], Callable[[], Any]], compile_module: Compile, job: Job
-) -> Optional[dict[str, Any]]:
+def of_case(capture: Callable[[Any], Callable[[], Any]], back_end: Any, job: Job) -> Optional[dict[str, Any]]:
     """The smallest failing subgraph of a case, written into the job's folder; None where no graph fails.
 
-    `capture(backend)` returns the model's step under a dynamo back end.
+    `capture(backend)` returns the model's step under a dynamo back end; `back_end`: that of the case.
     """
     graphs: list[tuple[Any, list[Any]]] = []
 
     def collect(module: Any, example_inputs: Any) -> Any:
         def call(*inputs: Any) -> Any:
-            graphs.append((module, [_copy(value) for value in inputs]))
+            copies = [_copy(value) for value in inputs]
+            graphs.append((trace(module, copies), copies))  # here, where the step has entered autocast
             return module(*inputs)
 
         return call
 
     capture(collect)()
-    for number, (module, inputs) in enumerate(graphs):
-        graph = Graph(module, inputs)
+    for number, (traced, inputs) in enumerate(graphs):
+        graph = Graph(traced, inputs)
         verdicts: dict[tuple[int, int], dict[str, Any]] = {}
 
         def fails(start: int, end: int, graph: Graph = graph, verdicts: Any = verdicts) -> bool:
             window, values = graph.window(start, end)
-            verdicts[start, end] = judge(window, values, compile_module, job)
+            verdicts[start, end] = judge(window, values, back_end, job)
             return bool(verdicts[start, end]["status"] == "fail")
 
         found = smallest(len(graph.nodes), fails)
         if found:
             window, values = graph.window(*found)
-            return _write(job, window, values, verdicts[found], found, number, len(graph.nodes))
+            effective_job = getattr(back_end, "effective_job", lambda job: job)
+            return _write(
+                effective_job(job), window, values, verdicts[found], found, number, len(graph.nodes)
+            )
     return None
 
 
-def judge(window: Any, inputs: list[Any], compile_module: Compile, job: Job) -> dict[str, Any]:
+def judge(window: Any, inputs: list[Any], back_end: Any, job: Job) -> dict[str, Any]:
     """The verdict on a compiled window, beside eager and a float64 copy where that runs."""
     torch._dynamo.reset()
     with torch.no_grad():
         eager = pytree.detach(window(*[_copy(value) for value in inputs]))
         try:
-            exact = pytree.detach(window(*[pytree.to_float64(_copy(value)) for value in inputs]))
-        except Exception:  # an operator that names its dtype, or has no float64
+            doubles = [pytree.to_float64(_copy(value)) for value in inputs]
+            exact = pytree.detach(_in_float64(window)(*doubles))
+        except Exception:  # an operator that has no float64
             exact = None
-        compiled = pytree.detach(compile_module(window, inputs)(*[_copy(value) for value in inputs]))
+        compiled = pytree.detach(back_end.prepare(window, inputs, job)(*[_copy(value) for value in inputs]))
     return output_comparison.compare(
         eager,
         compiled,
@@ -146,6 +152,20 @@ def judge(window: Any, inputs: list[Any], compile_module: Compile, job: Job) -> 
         factor=job.factor,
         unjudged=max(job.tolerance, _UNJUDGED),
     )
+
+
+def _in_float64(window: Any) -> Any:
+    """The window with float64 where it names a floating dtype, such as that of a cast by autocast."""
+
+    def wide(argument: Any) -> Any:
+        is_narrow = isinstance(argument, torch.dtype) and argument.is_floating_point
+        return torch.float64 if is_narrow else argument
+
+    graph = copy.deepcopy(window.graph)
+    for node in graph.nodes:
+        node.args = fx.node.map_aggregate(node.args, wide)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, wide)
+    return fx.GraphModule(window, graph)
 
 
 def _write(
@@ -167,6 +187,7 @@ def _write(
         "verdict": verdict,
         "config": job.inductor_config,
         "mode": job.compile_mode,
+        "dynamic": job.case.dynamic or None,
         "tolerance": job.tolerance,
         "factor": job.factor,
         "threads": job.case.threads,

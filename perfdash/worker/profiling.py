@@ -37,7 +37,6 @@ _FEWEST_ROUNDS = 4
 _BLOCK_NS = 4_000_000  # of calls in a row, at least one call
 _BUDGET_S = 6.0  # a side
 _MOST_CALLS = 100_000  # marks that are kept of one block
-_MOST_BUFFERS = 25
 _MOST_OPERATORS = 200  # operators and implementations that are recorded
 # The allocation belongs to the operator that asked for it.
 _ALLOCATING = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty")
@@ -301,7 +300,7 @@ def peak(
         row["bytes"] += size
         row["count"] += 1
     rows = sorted(by_name.values(), key=lambda row: -row["bytes"])
-    return {"peak_bytes": highest, "buffers": rows[:_MOST_BUFFERS], "left_out": len(rows[_MOST_BUFFERS:])}
+    return {"peak_bytes": highest, "buffers": rows}
 
 
 def _allocated_by(parents: tuple[str, ...], buffers: list[dict[str, Any]]) -> str:

@@ -74,9 +74,9 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
     return change
 
 
-def with_reason(night: Imported, message: str) -> Imported:
-    """The night with this message of each case that crashed while it was compiled."""
-    details = {"error": {"type": "Error", "message": message}, "failed_phase": "compile"}
+def with_reason(night: Imported, message: str, phase: str = "compile") -> Imported:
+    """The night with this message of each case that crashed, in this phase."""
+    details = {"error": {"type": "Error", "message": message}, "failed_phase": phase}
     rows = [replace(row, details=details) if row.status == "crash" else row for row in night.rows]
     return replace(night, rows=tuple(rows))
 

@@ -35,7 +35,8 @@ def structure(*kernels, **change):
     return {**plain, **change}
 
 
-def side(of, night=GOOD, *, phases=None, case=CASE, **change):
+def side(of, night=GOOD, *, phases=None, case=CASE, values=None, verdict=None, **change):
     """A side of an explanation with this structure; `change`: of the run."""
     details = {"compile_phases_s": phases} if phases else {}
-    return side_of(run(night, **change).run, Row(case, "pass", {}, details=details, structure=of))
+    row = Row(case, "pass", values or {}, verdict=verdict, details=details, structure=of)
+    return side_of(run(night, **change).run, row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from perfdash.cli import explain_profile
 from perfdash.errors import UsageError
 from perfdash.explain import profiling
 from perfdash.explain.reproducer import write_accuracy
-from perfdash.records import Case
+from perfdash.records import Case, Job
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
 from tests.explain.scripts import run
@@ -58,6 +60,73 @@ def test_only_inference_under_inductor_is_bisected(tmp_path):
         profiling.failing_subgraph(build({}, "training"), {}, tmp_path, lambda line: None)
 
 
+def test_the_script_compiles_with_the_mode_and_the_shapes_of_the_case(tmp_path):
+    found = {
+        "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
+        "tolerance": 1e-3, "factor": 2.0, "mode": "max-autotune", "config": {"freezing": True},
+        "dynamic": True, "code": "",
+    }  # fmt: skip
+    inputs = tmp_path / "inputs.pt"
+    inputs.write_bytes(b"")
+    text = write_accuracy(tmp_path / "script", found, inputs, {}).read_text()
+    assert "FACTOR, MODE, DYNAMIC = 1, 0.001, 2.0, 'max-autotune', True" in text
+    assert "torch.compile(forward, mode=MODE, dynamic=DYNAMIC)" in text
+    assert "CONFIG = {'freezing': True}" in text
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "mode", "config"),
+    [
+        ("inductor_freezing", "cpu", None, {"freezing": True}),
+        ("inductor_max_autotune", "cpu", "max-autotune", {"freezing": True}),
+        ("inductor_max_autotune", "cuda", "max-autotune", {}),
+    ],
+)
+def test_a_back_end_says_what_it_adds_to_the_options(backend, device, mode, config):
+    job = Job(Case("own", "m", device=device), loader="python", target="x:y")
+    job = importlib.import_module(f"perfdash.worker.backends.{backend}").effective_job(job)
+    assert (job.compile_mode, job.inductor_config) == (mode, config)
+
+
+@pytest.mark.slow
+def test_a_case_of_amp_is_cut_up_in_the_dtype_of_autocast(tmp_path, monkeypatch):
+    """The compiler may be wrong in bfloat16 alone; a float64 copy rounds nothing to it."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
+    job = Job(Case("own", "m", dtype="amp", dynamic=True), "python", "x:y", folder=str(tmp_path))
+    compare, judges = failing_subgraph.output_comparison.compare, []
+
+    def under_autocast(backend):
+        model = torch.compile(net, backend=backend)
+
+        def step():
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(torch.ones(2, 8))
+
+        return step
+
+    def wrong_in_bfloat16(module, inputs, job):
+        def call(*values):
+            outputs = module(*values)
+            return tuple(value + 1 if value.dtype is torch.bfloat16 else value for value in outputs)
+
+        return call
+
+    def recorded(eager, compiled, judge, **options):
+        judges.extend(judge)
+        return compare(eager, compiled, judge, **options)
+
+    monkeypatch.setattr(failing_subgraph.output_comparison, "compare", recorded)
+    with torch.no_grad():
+        back_end = SimpleNamespace(
+            prepare=wrong_in_bfloat16, effective_job=lambda job: replace(job, compile_mode="fast")
+        )
+        found = failing_subgraph.of_case(under_autocast, back_end, job)
+    assert found is not None
+    assert (found["mode"], found["dynamic"]) == ("fast", True)
+    assert {value.dtype for value in judges} == {torch.float64}
+
+
 class FakeSlot:
     """A slot whose interpreter has torch 2.15.0 of commit b."""
 
@@ -98,7 +167,7 @@ def test_another_build_than_the_run_measured_is_not_cut_up(tmp_path, monkeypatch
 def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeypatch):
     found = {
         "operators": ["mylib.f.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
-        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "code": "",
+        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None, "code": "",
     }  # fmt: skip
     (tmp_path / "subgraph").mkdir()
     (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
@@ -113,7 +182,7 @@ def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeyp
 def test_the_script_has_the_variables_that_the_outputs_were_wrong_with(tmp_path, monkeypatch):
     found = {
         "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
-        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "code": "",
+        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None, "code": "",
     }  # fmt: skip
     (tmp_path / "subgraph").mkdir()
     (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
@@ -122,8 +191,10 @@ def test_the_script_has_the_variables_that_the_outputs_were_wrong_with(tmp_path,
     of_case = build({})
     env = {"TORCHINDUCTOR_FREEZING": "1", "TORCH_TOKEN": "hidden", "OWN": "2"}
     of_case = replace(of_case, planned=replace(of_case.planned, env=env))
-    plain, problem = explain_profile._reproduce_accuracy(of_case, {}, tmp_path, tmp_path, print)
+    lines, script = [], tmp_path / "a folder"
+    plain, problem = explain_profile._reproduce_accuracy(of_case, {}, tmp_path, script, lines.append)
     assert problem is None
+    assert shlex.split(lines[-1]) == ["Reproducer:", sys.executable, str(script / "reproduce.py")]
     before, _ = Path(plain["reproducer"]).read_text().split("\nimport torch\n")
     assert "os.environ.update({'TORCHINDUCTOR_FREEZING': '1'})" in before
 

@@ -127,3 +127,19 @@ def test_the_interval_of_the_change_contains_the_truth_as_often_as_it_says():
         found = difference(list(new - old))
         held += found.low <= 0.5 <= found.high
     assert 0.935 < held / rounds < 0.965
+
+
+def test_a_buffer_is_the_same_whatever_number_its_kernel_has():
+    """A kernel that is added early gives all later ones other numbers."""
+    shared = {"cpp_fused_a_0 (8x8)": 10, "aten::mm": 7}
+    old = {**shared, "cpp_fused_b_1 (8x8)": 100, "cpp_fused_b_2 (8x8)": 90, "cpp_fused_c_3 (4x4)": 80}
+    new = {
+        **shared, "cpp_fused_new_1 (8x8)": 6, "cpp_fused_b_2 (8x8)": 100, "cpp_fused_b_3 (8x8)": 95,
+        "cpp_fused_c_4 (4x4)": 82,
+    }  # fmt: skip
+    memory = compare([(profile(OLD, memory=old), profile(OLD, memory=new))]).compiled.memory
+    assert memory.changes == (
+        ("cpp_fused_new_1 (8x8)", 0, 6),
+        ("cpp_fused_b (8x8)", 190, 195),
+        ("cpp_fused_c_4 (4x4)", 80, 82),
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perfdash.explain import structure_comparison as comparison
-from perfdash.explain.structure_comparison import compare, match_kernels
+from perfdash.explain.structure_comparison import LATENCY, MEMORY, PHASE, compare, match_kernels
+from perfdash.methods import CURRENT
 from tests.explain.sides import BAD, LIBRARIES, kernel, side, structure
 
 
@@ -108,3 +109,31 @@ def test_a_side_that_has_only_counts_says_so():
     assert found.kernels == ()
     assert found.unknown[0].startswith("kernels of 2026-11-01")
     assert [f.about for f in found.findings] == ["guards"]
+
+
+def numbers(factor):
+    """Peaks and latencies with narrow intervals, all times a factor."""
+    latencies = {
+        f"{name}{end}": value * factor
+        for name in ("backend_ms", "eager_ms")
+        for end, value in (("", 10.0), ("_low", 9.9), ("_high", 10.1))
+    }
+    return {"backend_peak_bytes": 1e8 * factor, "eager_peak_bytes": 2e8 * factor, **latencies}
+
+
+@pytest.mark.parametrize(
+    ("after", "left_out", "why"),
+    [
+        ({}, set(), ()),
+        ({"method": {**CURRENT, "memory": 9}}, {MEMORY}, ("peak memory (method: memory 2 -> 9)",)),
+        ({"method": {**CURRENT, "latency": 9}}, {LATENCY}, ("latency (method: latency 2 -> 9)",)),
+        ({"method": {**CURRENT, "compilation": 9}}, {PHASE}, ("compile phase (method: compilation 2 -> 9)",)),
+        ({"verdict": "disturbed"}, {LATENCY}, (f"latency (disturbed: {BAD}T01-00-00Z_farm)",)),
+    ],
+)
+def test_numbers_of_different_methods_and_disturbed_ones_are_not_compared(after, left_out, why):
+    of = structure(kernel("add"))
+    before = side(of, values=numbers(1.0), phases={"compiler": 9.0})
+    found = compare(before, side(of, BAD, values=numbers(1.5), phases={"compiler": 2.0}, **after))
+    assert {item.about for item in found.findings} == {MEMORY, LATENCY, PHASE} - left_out
+    assert found.unknown == tuple(f"change of {text}" for text in why)

@@ -14,6 +14,7 @@ from perfdash.publish.issues import ExistingIssue, planned_steps
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
 from tests.detect.simulated import begin, farm, slower, with_reason
+from tests.explain.sides import kernel, structure
 from tests.stores import as_revision_0012
 
 
@@ -78,6 +79,18 @@ def test_the_issue_of_several_failures_has_the_reason_of_the_first(tmp_path):
     assert "| Why | model02: no kernel (in compile) |" in issue.body
 
 
+def test_the_reason_of_what_failed_after_compiling_is_beside_what_changed(tmp_path):
+    def statuses(night, name):
+        return "crash" if name in ("model02", "model03") and night >= 4 else "pass"
+
+    runs = []
+    for night in farm(8, 6, statuses=statuses):
+        rows = tuple(replace(row, structure=structure(kernel("add"))) for row in night.rows)
+        runs.append(with_reason(replace(night, rows=rows), "ended by SIGSEGV\nmore", "latency"))
+    (issue,) = tracked(tmp_path, runs)
+    assert "the status is crash instead of pass: ended by SIGSEGV (in latency). |" in issue.body
+
+
 @pytest.mark.slow
 def test_a_cause_on_two_machines_names_the_machine_of_each_change(tmp_path):
     here = farm(36, 6, change=several(2, 3, 28, 1.14))
@@ -132,3 +145,33 @@ def test_a_regression_keeps_its_issue_where_its_testbed_loses_the_gpus(tmp_path)
     existing = ExistingIssue(1, True, f"{before.marker_line('open')}\n")
     names = [one.run.name for one in nights]
     assert planned_steps([existing], [after], names) == []
+
+
+def test_each_command_and_message_is_of_the_run_that_shows_the_regression(tmp_path):
+    """A night may have several runs, whose models come from suites, from files and from --model."""
+    sources = {
+        "timm": ("oom", "model00", "--suite timm"),
+        "mine": ("crash", "model01", "--suite mine.toml"),
+        "own": ("crash", "net.make", "--model net.py:make"),
+    }
+    runs = []
+    for number, night in enumerate(farm(8, 1)):
+        for suite, (status, model, source) in sources.items():
+            (row,) = night.rows
+            row = replace(row, case=replace(row.case, suite=suite, model=model))
+            if number >= 4:
+                details = {"error": {"type": "Error", "message": f"no room for {model}"}}
+                row = replace(row, status=status, details=details)
+            name, started = (
+                f"{night.run.name}_{suite}",
+                night.run.started.replace("00Z", f"{len(runs) % 3}0Z"),
+            )
+            command = ("perfdash", "run", *source.split())
+            one = replace(night.run, name=name, uid=name, started=started, command=command)
+            runs.append(replace(night, run=one, rows=(row,)))
+    issues = {len(issue.alerts): issue.body for issue in tracked(tmp_path, runs)}
+    assert issues.keys() == {1, 2}
+    assert "\nperfdash run --suite timm --models model00 " in issues[1]
+    assert "\nno room for model00\n" in issues[1]
+    assert "\nperfdash run --suite mine.toml --models model01 " in issues[2]
+    assert "\nperfdash run --model net.py:make " in issues[2]

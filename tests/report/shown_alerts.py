@@ -11,7 +11,8 @@ from tests.history.made import case
 def run(day, commit):
     return RunLine(
         id=day, name=f"2026-11-{day:02}T01-00-00Z_farm", started=f"2026-11-{day:02}T01:00:00Z", state="done",
-        origin="perfdash", source="runs", host="farm", testbed_id=1, host_class="Xeon x 100", setting={},
+        command=("perfdash", "run", "--suite", "mine.toml"), origin="perfdash", source="runs", host="farm",
+        testbed_id=1, host_class="Xeon x 100", setting={},
         environment_id=1, expected=10, results=10, judged=None,
         environment={"worker": {"torch": "2.15.0", "torch_git_version": commit * 40, "python": "3.11"}},
     )  # fmt: skip

@@ -31,9 +31,7 @@ def rendered(text):
 def test_golden(place):
     evidence = SHOWN[place]
     page = "https://perf.example/beds/x/models/y.html" if evidence.case else None
-    text = (
-        f"{title(evidence)}\n\n{body(evidence, page=page, ran=('perfdash', 'run', '--suite', 'mine.toml'))}\n"
-    )
+    text = f"{title(evidence)}\n\n{body(evidence, page=page)}\n"
     notes = [
         note(replace(evidence, alert=replace(evidence.alert, state=s))) for s in (FIXED, DISMISSED, REOPENED)
     ]

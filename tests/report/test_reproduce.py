@@ -24,6 +24,7 @@ def test_a_case_and_the_setting_it_was_measured_in():
     case = Case("timm", "a model; rm -rf", dtype="amp", amp_dtype="bfloat16", threads=4, dynamic=True)
     setting = {"allocator": "jemalloc", "env": {"A": "b c"}, "inductor_config": {"freezing": True}}
     assert command(case, {"tf32": True}).endswith("--tf32")
+    assert "tf32" not in command(case, {"tf32": False})  # of perfdash.toml: no option turns it off
     of_kinds = {"side_by_side_of": {"1 thread": [1, 3]}}
     assert command(case, {**setting, "line": "main", "side_by_side": 3, **of_kinds}) == (
         "perfdash run --suite timm --models 'a model; rm -rf' --batch-size 1 --threads 4 --dtype amp "
@@ -35,7 +36,7 @@ def test_a_case_and_the_setting_it_was_measured_in():
 def test_variables_of_the_shell_of_a_run_are_set():
     """A regression may show only with them, and whoever repeats the command has another shell."""
     variables = {"ONEDNN_MAX_CPU_ISA": "AVX2", "A": "shell", "OMP_NUM_THREADS": "8", "HF_HOME": "/hub"}
-    shown = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"A": "own"}), ())
+    shown = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"A": "own"}))
     assert shown.endswith("--dtype float32 --env ONEDNN_MAX_CPU_ISA=AVX2 --env A=own")
 
 
@@ -51,9 +52,9 @@ def test_variables_that_concern_a_machine_are_not_set():
         "CFLAGS": "-I/home/alice", "CXXFLAGS": "-march=native", "TORCH_EXTENSIONS": "/home/alice/x",
         "CUDA_VERSION": "12.8.1", "ONEDNN_MAX_CPU_ISA": "AVX2",
     }  # fmt: skip
-    shown = command_of_run(Case("timm", "m"), run_in_shell(variables), ())
+    shown = command_of_run(Case("timm", "m"), run_in_shell(variables))
     assert shown.endswith("--dtype float32 --env ONEDNN_MAX_CPU_ISA=AVX2")
-    given = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"CC": "gcc-14"}), ())
+    given = command_of_run(Case("timm", "m"), run_in_shell(variables, env={"CC": "gcc-14"}))
     assert given.endswith("--env ONEDNN_MAX_CPU_ISA=AVX2 --env CC=gcc-14")
 
 
@@ -71,7 +72,8 @@ def test_variables_that_concern_a_machine_are_not_set():
 )
 def test_a_variable_that_a_suite_file_may_set_is_not_set(case, ran, is_set):
     """--env goes before the suite, and the suite before the shell: the night measured with the suite's."""
-    shown = command_of_run(case, run_in_shell({"TORCHINDUCTOR_FREEZING": "1"}), ("perfdash", "run", *ran))
+    of_run = replace(run_in_shell({"TORCHINDUCTOR_FREEZING": "1"}), command=("perfdash", "run", *ran))
+    shown = command_of_run(case, of_run)
     assert ("--env TORCHINDUCTOR_FREEZING=1" in shown) == is_set
 
 

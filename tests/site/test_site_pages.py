@@ -658,3 +658,22 @@ def test_an_excluded_run_is_struck_through_and_in_no_chart(store, site):
     for name in counted:
         curation.exclude(store, name, "all of it")
     assert "The history holds no run yet" in page(site(), "index.html").text
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (Case("own", "net.make"), "--model net.py:make"),
+        (Case("mine", "m"), "--suite mine.toml"),
+    ],
+)
+def test_the_command_of_a_model_is_that_of_its_newest_run(store, case, words):
+    environment = {"variables": {"TORCHINDUCTOR_FREEZING": "1"}}
+    command = ("perfdash", "run", *words.split())
+    take_in(store, [run("2026-01-05", [result(case)], command=command, environment=environment)])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        ((_, number),) = case_numbers(connection, bed.id).items()
+        view = read_model_view(connection, bed, number)
+    assert view.command.startswith(f"perfdash run {words} ")
+    assert ("--env TORCHINDUCTOR_FREEZING=1" in view.command) == (case.suite == "own")

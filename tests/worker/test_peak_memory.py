@@ -14,6 +14,7 @@ import pytest
 from perfdash.records import Case, Job
 from tests.lazy import lazy
 
+profiling = lazy("perfdash.worker.profiling")
 torch = lazy("torch")
 future = lazy("torch.__future__")
 worker_case = lazy("perfdash.worker.case")
@@ -213,3 +214,9 @@ def test_memory_of_the_process_is_in_bytes(monkeypatch):
     status = "Name:\tpython\nVmHWM:\t  300 kB\nVmRSS:\t  200 kB\nRssAnon:\t  100 kB\nThreads:\t1\n"
     monkeypatch.setattr("perfdash.worker.linux.open", lambda path: io.StringIO(status), raising=False)
     assert linux.memory_status() == {"VmHWM": 307_200, "VmRSS": 204_800, "RssAnon": 102_400}
+
+
+def test_no_buffer_at_the_peak_is_left_out():
+    """What one of two builds left out would look new, or gone, in the other."""
+    events = [(place, place, 1000 - place, (f"aten::op{place}",)) for place in range(40)]
+    assert [buffer["bytes"] for buffer in profiling.peak(events, [])["buffers"]] == [e[2] for e in events]

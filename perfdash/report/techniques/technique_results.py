@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfdash.history.failures import failure
 from perfdash.history.pass_rates_and_means import gave_up, is_counted, is_disturbed, nothing_captured
 from perfdash.history.results import Row
 from perfdash.records import Status
-from perfdash.report.dashboard_tables import failure
 from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 
 # Statuses with numbers of the back end, even if its outputs are wrong.

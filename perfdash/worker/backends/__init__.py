@@ -16,6 +16,8 @@ Optional:
   file without it perfdash makes what inductor's cases share (worker/compiler_caches.py);
 - OWN_THREADS = True: on the CPU it computes in threads of its own, not in torch's OpenMP threads, so each
   sample waits until those of the other side sleep;
+- effective_job(job): the job with the mode and inductor options that the back end adds, for the script that
+  reproduces wrong outputs;
 - complaints(job): messages about the job's options that this torch does not support;
 - held_tensors(model): the tensors that the callable needs, where it does not need the module's (None where it
   does after all); reopen(model): a second callable just like it, where its weights are no tensors;

@@ -14,10 +14,15 @@ DEVICES = ("cpu",)
 OPTIONS = inductor.OPTIONS
 
 
+def effective_job(job: Job) -> Job:
+    """The job with freezing on."""
+    return replace(job, inductor_config={**job.inductor_config, "freezing": True})
+
+
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """inductor.prepare with freezing on."""
     before = len(_generated())
-    model = inductor.prepare(module, inputs, _freezing(job))
+    model = inductor.prepare(module, inputs, effective_job(job))
     # Past the compiled module's own __setattr__, which would set it on the module inside.
     object.__setattr__(model, "generated_before", before)
     return model
@@ -25,7 +30,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
     """inductor.prepare_repeatable, frozen as well. held_tensors does not count its constants."""
-    model = inductor.prepare_repeatable(module, inputs, _freezing(job))
+    model = inductor.prepare_repeatable(module, inputs, effective_job(job))
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = len(_generated())
@@ -39,12 +44,12 @@ def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
 
 def complaints(job: Job) -> list[str]:
     """The job's options that this torch does not know, each as a message for the user."""
-    return inductor.complaints(_freezing(job))
+    return inductor.complaints(effective_job(job))
 
 
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:
     """The vector instructions that inductor compiles for (inductor.vector_isa)."""
-    return inductor.vector_isa(_freezing(job), find_out)
+    return inductor.vector_isa(effective_job(job), find_out)
 
 
 def held_tensors(model: Any) -> list[Any]:
@@ -93,7 +98,3 @@ def _generated() -> list[Any]:
     if hasattr(PyCodeCache, "modules"):
         return list(PyCodeCache.modules)
     return list(PyCodeCache.cache.values())  # until torch 2.5
-
-
-def _freezing(job: Job) -> Job:
-    return replace(job, inductor_config={**job.inductor_config, "freezing": True})

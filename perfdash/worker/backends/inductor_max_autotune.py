@@ -20,14 +20,20 @@ _MODE = "max-autotune"
 vector_isa = inductor.vector_isa
 
 
+def effective_job(job: Job) -> Job:
+    """The job in the mode max-autotune; with freezing for inference on the CPU."""
+    in_mode = replace(job, compile_mode=_MODE)
+    return inductor_freezing.effective_job(in_mode) if _is_frozen(job) else in_mode
+
+
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
-    """inductor.prepare in the mode max-autotune; with freezing for inference on the CPU."""
-    return _back_end(job).prepare(module, inputs, replace(job, compile_mode=_MODE))
+    """inductor.prepare of the effective job."""
+    return _back_end(job).prepare(module, inputs, effective_job(job))
 
 
 def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
     """The same with the random numbers that eager draws: for the accuracy check."""
-    return _back_end(job).prepare_repeatable(module, inputs, replace(job, compile_mode=_MODE))
+    return _back_end(job).prepare_repeatable(module, inputs, effective_job(job))
 
 
 def held_tensors(model: Any) -> Optional[list[Any]]:
@@ -37,12 +43,15 @@ def held_tensors(model: Any) -> Optional[list[Any]]:
 
 def complaints(job: Job) -> list[str]:
     """The job's options that this torch does not know, or that contradict the mode."""
-    messages = inductor.complaints(replace(job, compile_mode=_MODE))
+    messages = inductor.complaints(effective_job(job))
     if job.compile_mode not in (None, _MODE):
         messages.append(f"back end inductor-max-autotune is the mode {_MODE}, not {job.compile_mode!r}")
     return messages
 
 
 def _back_end(job: Job) -> Any:
-    is_frozen = job.case.device == "cpu" and job.case.scenario == "inference"
-    return inductor_freezing if is_frozen else inductor
+    return inductor_freezing if _is_frozen(job) else inductor
+
+
+def _is_frozen(job: Job) -> bool:
+    return job.case.device == "cpu" and job.case.scenario == "inference"
