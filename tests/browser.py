@@ -98,7 +98,8 @@ class Browser:
     def sideways(self) -> int:
         """By how many pixels the page as a whole is wider than the window."""
         elements = self.ask(
-            "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - innerWidth"
+            "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
+            " - document.documentElement.clientWidth"
         )
         assert isinstance(elements, int)
         return max(0, elements)

@@ -145,18 +145,18 @@ def page_of_two_machines(browser: Browser, two_machines, request):  # noqa: F811
 
 
 def test_a_long_name_pushes_nothing_off_the_page(page_of_two_machines: Browser):
-    browser = page_of_two_machines
+    page = page_of_two_machines
     for width in (1440, 390):
-        browser.show_at(width)
-        assert browser.sideways() == 0
+        page.show_at(width)
+        assert page.sideways() == 0
         cells = (
             "td, th" if width > 600 else "table:not(.causes) tbody th"
         )  # these stay while a table is scrolled
-        widest = browser.ask(
+        widest = page.ask(
             f"Math.max(0, ...[...document.querySelectorAll('{cells}')].map((c) => c.offsetWidth))"
         )
         assert widest <= width / 2, "a name in a cell is broken into lines"
-        captions = browser.ask(CAPTIONS)
+        captions = page.ask(CAPTIONS)
         assert captions == [], "captions of one line"
 
 
