@@ -204,23 +204,37 @@ def test_nothing_is_left_when_it_closes(warm_workers):
     assert not home.exists()
 
 
-def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
-    code = (
-        "import sys, os, time\n"
-        "from perfdash.runner.launcher import ForkParent, Launch\n"
-        f"parent = ForkParent(Launch(sys.executable, {LAUNCH.cores}, 1)).__enter__()\n"
-        "print(parent._process.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    pid = int(caller.stdout.readline())
-    caller.kill()
-    caller.wait()
-    caller.stdout.close()
+CALLER = (
+    "import sys, time\n"
+    "from perfdash.runner.launcher import ForkParent, Launch\n"
+    f"parent = ForkParent(Launch(sys.executable, {LAUNCH.cores}, 1)).__enter__()\n"
+    "print(parent._process.pid, flush=True)\n"
+    "time.sleep(600)\n"
+)
+
+
+def test_nothing_is_left_when_the_caller_is_killed():
+    with subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True) as caller:
+        pid = int(caller.stdout.readline())
+        caller.kill()
+    wait_for(lambda: not orphans.session_members(pid))
+
+
+def test_nothing_is_left_when_the_caller_is_killed_while_torch_is_imported():
+    with subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True) as caller:
+        wait_for(lambda: len(orphans.descendants(caller.pid)) == 2)
+        watchdog, _fork_parent = orphans.descendants(caller.pid)
+        caller.kill()
+        assert caller.stdout.read() == ""
+    wait_for(lambda: not orphans.session_members(watchdog))
+
+
+def wait_for(condition) -> None:
+    """Fails where something does not come true within two minutes."""
     deadline = time.monotonic() + 120
-    while orphans.session_members(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert orphans.session_members(pid) == []
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("victim", ["watchdog", "fork parent", "both"])
