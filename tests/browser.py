@@ -31,13 +31,17 @@ class Browser:
 
     def open(self, address: str, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         """Shows a page at that size and in that colour scheme; what was logged before is dropped."""
+        self.show_at(width, height, scheme)
+        self.driver.get("about:blank")  # so that another fragment alone is a new page, too
+        self.driver.get_log("browser")
+        self.driver.get(address)
+
+    def show_at(self, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Shows the open page at that size and in that colour scheme, without loading it again."""
         narrow = width < 600
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": narrow}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.scheme(scheme)
-        self.driver.get("about:blank")  # so that another fragment alone is a new page, too
-        self.driver.get_log("browser")
-        self.driver.get(address)
 
     def scheme(self, name: str) -> None:
         """light or dark, as the reader's system says."""
@@ -83,7 +87,8 @@ class Browser:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         script = cache / "perfdash" / "axe" / "axe.min.js"
         assert script.exists(), "no axe: ci/browser.sh installs it"
-        self.driver.execute_script(script.read_text())
+        if not self.ask("'axe' in window"):
+            self.driver.execute_script(script.read_text())
         found = self.ask("axe.run(document).then((all) => JSON.stringify(all.violations))")
         return [
             f"{one['id']} ({one['impact']}): {one['nodes'][0]['html'][:200]}"
@@ -93,7 +98,8 @@ class Browser:
     def sideways(self) -> int:
         """By how many pixels the page as a whole is wider than the window."""
         elements = self.ask(
-            "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - innerWidth"
+            "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
+            " - document.documentElement.clientWidth"
         )
         assert isinstance(elements, int)
         return max(0, elements)

@@ -120,7 +120,7 @@ def test_nothing_is_complained_of(browser, at):  # noqa: F811
 def test_a_phone_scrolls_no_page_sideways(browser, at, name):  # noqa: F811
     browser.open(at(name), width=360, height=740)
     assert browser.sideways() == 0
-    browser.open(at(name), width=320, height=600)
+    browser.show_at(width=320, height=600)
     assert browser.sideways() == 0
 
 

@@ -111,9 +111,10 @@ def test_all_is_seen(browser: Browser, serve, folder, kind, world):  # noqa: F81
     path = path_of(folder, kind)
     address = (folder / path).as_uri() if world == "file" else f"{serve(folder, jenkins=True)}/{path}"
     colours = set()
+    browser.open(address)
+    browser.wait("document.readyState === 'complete'")
     for width, scheme in ((1280, "light"), (360, "dark")):
-        browser.open(address, width=width, scheme=scheme)
-        browser.wait("document.readyState === 'complete'")
+        browser.show_at(width, scheme=scheme)
         look = json.loads(str(browser.ask(LOOK)))
         assert look["styled"] != "block", "the style sheet was not taken"
         assert look["charts"] >= CHARTS.get(kind, 0)
@@ -134,33 +135,37 @@ BARRIER_KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", BARRIER_KINDS)
-def test_nothing_keeps_people_from_using_a_page(browser: Browser, two_machines, kind):  # noqa: F811
-    """Landmarks are told apart, what can be focused is in nothing that hides it, colours can be read."""
-    path = sorted(two_machines.glob(BARRIER_KINDS[kind]))[0]
-    for width in (1440, 390):
-        for scheme in ("light", "dark"):
-            browser.open(path.as_uri(), width=width, scheme=scheme)
-            browser.wait("document.readyState === 'complete'")
-            assert browser.barriers() == [], (width, scheme)
+@pytest.fixture(scope="module", params=BARRIER_KINDS)
+def page_of_two_machines(browser: Browser, two_machines, request):  # noqa: F811
+    """The browser with a page of each kind, opened once for the tests that only look at it."""
+    path = sorted(two_machines.glob(BARRIER_KINDS[request.param]))[0]
+    browser.open(path.as_uri())
+    browser.wait("document.readyState === 'complete'")
+    return browser
 
 
-@pytest.mark.parametrize("kind", BARRIER_KINDS)
-def test_a_long_name_pushes_nothing_off_the_page(browser: Browser, two_machines, kind):  # noqa: F811
-    path = sorted(two_machines.glob(BARRIER_KINDS[kind]))[0]
+def test_a_long_name_pushes_nothing_off_the_page(page_of_two_machines: Browser):
+    page = page_of_two_machines
     for width in (1440, 390):
-        browser.open(path.as_uri(), width=width)
-        browser.wait("document.readyState === 'complete'")
-        assert browser.sideways() == 0
+        page.show_at(width)
+        assert page.sideways() == 0
         cells = (
             "td, th" if width > 600 else "table:not(.causes) tbody th"
         )  # these stay while a table is scrolled
-        widest = browser.ask(
+        widest = page.ask(
             f"Math.max(0, ...[...document.querySelectorAll('{cells}')].map((c) => c.offsetWidth))"
         )
         assert widest <= width / 2, "a name in a cell is broken into lines"
-        captions = browser.ask(CAPTIONS)
+        captions = page.ask(CAPTIONS)
         assert captions == [], "captions of one line"
+
+
+def test_nothing_keeps_people_from_using_a_page(page_of_two_machines: Browser):
+    """Landmarks are told apart, what can be focused is in nothing that hides it, colours can be read."""
+    for width in (1440, 390):
+        for scheme in ("light", "dark"):
+            page_of_two_machines.show_at(width, scheme=scheme)
+            assert page_of_two_machines.barriers() == [], (width, scheme)
 
 
 @pytest.mark.parametrize("kind", ["cause", "model", "suite"])
