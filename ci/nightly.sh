@@ -325,9 +325,10 @@ do_stage() { # STAGE
   local began took code=0 words=()
   if [ "$1" = notify ] && [ "${#failures[@]}" != 0 ]; then words=("$(said_failures)"); fi
   say "--- $1"
-  began="$(date +%s)"
+  printf -v began '%(%s)T' -1 # as date +%s, and without a process
   run_stage "$1" "${words[@]}" || code="$?"
-  took="$(($(date +%s) - began))"
+  printf -v took '%(%s)T' -1
+  took="$((took - began))"
   if [ "$1" != stop ] && { [ "$interrupted" = yes ] || [ "$code" = 130 ]; }; then
     interrupted=yes code=130
   elif [ "$code" != 0 ]; then fail "$1" "$code"; fi

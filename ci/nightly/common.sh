@@ -14,7 +14,7 @@ trap 'unforeseen "$?"' ERR
 # A script whose exit code 1 is a gate's says gate=yes. Of any other it is a failure.
 gate=no
 trap 'code=$?; if [ "$code" = 1 ] && [ "$gate" = no ]; then exit 3; fi' EXIT
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "${BASH_SOURCE[0]%/*}/../.."
 . ci/secrets.sh
 if [ -z "${HOME+is set}" ]; then HOME=~; fi # a service of the system has none
 export HOME
