@@ -33,7 +33,7 @@ def layer(width):
 
 def network(seed):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(3, 16, 3), *(layer(16) for _ in range(24))), (torch.randn(16, 3, 18, 18),)
+    return nn.Sequential(nn.Conv2d(3, 16, 3), *(layer(16) for _ in range(24))), (torch.randn(8, 3, 18, 18),)
 
 
 def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=network):

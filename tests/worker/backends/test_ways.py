@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,31 @@ def prepared(backend: str, module: nn.Module, inputs: Any, folder: Path) -> Any:
         return find(backend).prepare(module, inputs, job(backend, folder, batch))
 
 
+@dataclass(frozen=True)
+class Converted:
+    """A module, what it was before, its inputs, the folder that it was prepared in, and the model."""
+
+    module: nn.Module
+    weights_before: dict[str, Any]
+    watched: Any
+    inputs: Any
+    folder: Path
+    model: Any
+
+
 @pytest.fixture(scope="module")
-def prepared_mlp(tmp_path_factory) -> Any:
-    """By back end: an MLP, its inputs, the folder that it was prepared in, and the model."""
+def converted(tmp_path_factory) -> Any:
+    """By back end and kind: what all tests share that only call it."""
 
     @functools.cache
-    def prepare(backend: str) -> tuple[nn.Module, Any, Path, Any]:
+    def convert(backend: str, kind: str) -> Converted:
         folder = tmp_path_factory.mktemp(backend)
-        module, inputs = case("mlp")
-        return module, inputs, folder, prepared(backend, module, inputs, folder)
+        module, inputs = case(kind)
+        before = copy.deepcopy(module.state_dict())
+        watched = module_changes.SharedModule(module, values=True)
+        return Converted(module, before, watched, inputs, folder, prepared(backend, module, inputs, folder))
 
-    return prepare
+    return convert
 
 
 def assert_like(backend: str, got: Any, wanted: Any) -> None:
@@ -102,11 +117,9 @@ def own_settings():
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "lstm"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_outputs_are_those_of_eager(backend, kind, tmp_path):
-    module, inputs = case(kind)
-    before = copy.deepcopy(module.state_dict())
-    watched = module_changes.SharedModule(module, values=True)
-    model = prepared(backend, module, inputs, tmp_path)
+def test_outputs_are_those_of_eager(backend, kind, converted):
+    made = converted(backend, kind)
+    module, inputs, model = made.module, made.inputs, made.model
     first = call(model, inputs)
     expected = pytree.detach(first)
     assert_like(backend, first, call(module, inputs))
@@ -115,16 +128,16 @@ def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(pytree.tensors_in(first), pytree.tensors_in(expected), strict=True)
     ), "a later call wrote into an earlier result"
-    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
-    assert watched.changes() == []
+    assert all(torch.equal(made.weights_before[name], tensor) for name, tensor in module.state_dict().items())
+    assert made.watched.changes() == []
     assert all(isinstance(note, str) for note in getattr(find(backend), "notes", lambda model: [])(model))
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")  # inductor's lowering of int8
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "lstm"])
 @pytest.mark.parametrize("backend", COMPILED)
-def test_outputs_of_compiled_ways_are_those_of_eager(backend, kind, tmp_path):
-    test_outputs_are_those_of_eager(backend, kind, tmp_path)
+def test_outputs_of_compiled_ways_are_those_of_eager(backend, kind, converted):
+    test_outputs_are_those_of_eager(backend, kind, converted)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
@@ -137,8 +150,9 @@ def test_a_batch_of_one_may_grow(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
-def test_reopened_is_just_like_it(backend, prepared_mlp):
-    _, inputs, _, model = prepared_mlp(backend)
+def test_reopened_is_just_like_it(backend, converted):
+    made = converted(backend, "mlp")
+    inputs, model = made.inputs, made.model
     again = find(backend).reopen(model)
     assert again is not model
     assert all(
@@ -150,8 +164,9 @@ def test_reopened_is_just_like_it(backend, prepared_mlp):
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
-def test_other_processes_of_the_case_read_the_same_file(backend, prepared_mlp):
-    module, inputs, folder, first = prepared_mlp(backend)
+def test_other_processes_of_the_case_read_the_same_file(backend, converted):
+    made = converted(backend, "mlp")
+    module, inputs, folder, first = made.module, made.inputs, made.folder, made.model
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     second = prepared(backend, module, inputs, folder)
     assert written == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -190,12 +205,11 @@ def test_a_model_without_layers_to_quantise_is_skipped(tmp_path):
         assert caught.value.status is Status.SKIPPED
 
 
-def test_how_much_is_quantised_is_reported(tmp_path):
-    module, inputs = case("cnn")
-    model = prepared("int8-dynamic", module, inputs, tmp_path)
+def test_how_much_is_quantised_is_reported(converted):
+    model = converted("int8-dynamic", "cnn").model
     (note,) = find("int8-dynamic").notes(model)
     assert note.startswith("1 Linear, LSTM and GRU layers quantised, with 9")
-    model = prepared("onnxruntime-int8", module, inputs, tmp_path)
+    model = converted("onnxruntime-int8", "cnn").model
     (note,) = (note for note in find("onnxruntime-int8").notes(model) if "run in int8" in note)
     assert note.startswith("2 of 2 convolutions and matrix products run in int8")
 
@@ -231,9 +245,9 @@ def test_bfloat16_stays_bfloat16(tmp_path):
     assert float((got - wanted).float().norm() / wanted.float().norm()) < 0.02
 
 
-def test_openvino_copies_each_output_once(tmp_path):
-    module, inputs = case("mlp")
-    model = prepared("openvino", module, inputs, tmp_path)
+def test_openvino_copies_each_output_once(converted):
+    made = converted("openvino", "mlp")
+    module, inputs, model = made.module, made.inputs, find("openvino").reopen(made.model)
     ((shapes, request),) = model.run._requests.items()
     settings = []
 
