@@ -186,6 +186,7 @@ def serve(listening: socket.socket, starter: int) -> None:
             ):
                 importlib.import_module(module.name)
     perfdash.cli.command()
+    _compute_tables()
     assert "torch" not in sys.modules
     # Collections in the forked processes need not visit, and so copy, all that was imported.
     gc.collect()
@@ -225,6 +226,19 @@ def serve(listening: socket.socket, starter: int) -> None:
                 os.close(ended)
                 with connection, contextlib.suppress(OSError):
                     connection.send(str(status).encode())
+
+
+def _compute_tables() -> None:
+    """Computes what every bisection would compute first: the same whatever is bisected."""
+    from perfdash.bisection import search
+    from perfdash.bisection.culprit_confirmation import MOST_PAIRS
+    from perfdash.stats.confirmation_test import FALSE_ALARM, pairs_needed, plan
+    from perfdash.stats.intervals import CONFIDENCE
+
+    search._information_table()
+    for deviations in range(1, 9):
+        pairs = pairs_needed(deviations, 1.0, most=MOST_PAIRS)
+        plan(pairs, FALSE_ALARM / 2, (1 - CONFIDENCE) / 2)
 
 
 def _become(call: dict, *streams: int) -> None:

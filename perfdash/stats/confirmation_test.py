@@ -15,7 +15,7 @@ from statistics import median, stdev
 from typing import Literal
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
 from perfdash.metrics import MINIMUM_CHANGE
 from perfdash.stats.intervals import CONFIDENCE, Array
@@ -230,8 +230,7 @@ def _crossing(upper: Array, effect: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """The zero of a decreasing function, by bisection."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) > 0 else (low, middle)
-    return (low + high) / 2
+    """The zero of a decreasing function; the nearer end where it has none between them."""
+    if function(low) <= 0:
+        return low
+    return high if function(high) >= 0 else float(optimize.brentq(function, low, high, xtol=1e-11))
