@@ -89,13 +89,12 @@ def _acts_to_copy(source: sa.Connection, target: sa.Connection) -> list[dict[str
     table = schema.acts
     query = sa.select(table).order_by(table.c.id)
 
-    def identity(act: Mapping[str, Any]) -> tuple[str, ...]:
-        names = ("at", "who", "host", "act", "subject", "details")
-        return tuple(str(act[name]) for name in names)
+    def identity(row: sa.Row[Any]) -> tuple[str, ...]:
+        return tuple(map(str, (row.at, row.who, row.host, row.act, row.subject, row.details)))
 
-    copied = {identity(row._mapping) for row in target.execute(query)}
+    copied = {identity(row) for row in target.execute(query)}
     judged_by = query.where(table.c.run_id.is_(None) | (table.c.act != acts.RENAME))
-    return [dict(row._mapping) for row in source.execute(judged_by) if identity(row._mapping) not in copied]
+    return [dict(row._mapping) for row in source.execute(judged_by) if identity(row) not in copied]
 
 
 def _has_judgement(connection: sa.Connection) -> bool:
