@@ -97,6 +97,7 @@ ALLOWED = {
         "errors",
         "files",
         "history",
+        "methods",
         "metrics",
         "records",
         "redaction",
