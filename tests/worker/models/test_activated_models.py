@@ -43,15 +43,21 @@ def build(network, batch_size, **settings):
     return importlib.import_module(f"perfdash.worker.models.{network}").build(batch_size, **settings)
 
 
+@pytest.fixture
+def narrow_head(monkeypatch):
+    """Two layers of VGG without a norm, which have most of its parameters, are narrow."""
+    monkeypatch.setattr(activated_vgg, "HIDDEN", 64)
+
+
 def step(network, batch_size=4, dtype="float32", seed=0, **settings):
-    """The loss and the gradients of one step by name, in float64."""
+    """The loss and the gradients of one step by name."""
     torch.manual_seed(seed)
     kind = getattr(torch, dtype)
     module, (images,) = build(network, batch_size, size=64, classes=10, **settings)
     assert module.training
     loss = F.cross_entropy(module.to(kind)(images.to(kind)), torch.arange(batch_size))
     loss.backward()
-    return loss.item(), {name: value.grad.double() for name, value in module.named_parameters()}
+    return loss.item(), {name: value.grad for name, value in module.named_parameters()}
 
 
 def kept_bytes(network, batch_size=2, size=64, **settings):
@@ -82,7 +88,7 @@ def test_the_published_number_of_parameters(network, settings, parameters):
 
 
 @pytest.mark.parametrize(("network", "settings"), SMALL, ids=str)
-def test_a_step_has_a_finite_loss_and_gradients_everywhere(network, settings):
+def test_a_step_has_a_finite_loss_and_gradients_everywhere(network, settings, narrow_head):
     loss, grads = step(network, **settings)
     assert 0 < loss < 20
     for name, grad in grads.items():
@@ -91,6 +97,7 @@ def test_a_step_has_a_finite_loss_and_gradients_everywhere(network, settings):
 
 
 def distances(grads, judge):
+    """Relative distances from gradients in float64, in ascending order."""
     return sorted(((grads[name] - judge[name]).norm() / judge[name].norm()).item() for name in judge)
 
 
@@ -104,10 +111,9 @@ def distances(grads, judge):
     ],
     ids=str,
 )
-def test_gradients_of_a_whole_step_are_unchanged(network, norms, settings, monkeypatch):
+def test_gradients_of_a_whole_step_are_unchanged(network, norms, settings, narrow_head):
     """In float64 to rounding. In float32 as close to float64 as plain is: what the sign of a small value
     decides in a leaky ReLU moves the gradients of either by per cents, so the worst of two seeds counts."""
-    monkeypatch.setattr(activated_vgg, "HIDDEN", 64)  # of layers without a norm, most of the parameters
     plain: list[float] = []
     in_place: dict[str, list[float]] = {norm: [] for norm in norms}
     for seed in range(2):
@@ -142,7 +148,7 @@ def test_both_norms_have_the_same_state():
     ],
     ids=str,
 )
-def test_the_share_of_activation_memory_that_is_saved(network, settings, low, high):
+def test_the_share_of_activation_memory_that_is_saved(network, settings, low, high, narrow_head):
     plain = {name: value for name, value in settings.items() if name not in ("norm", "checkpoint")}
     assert low < 1 - kept_bytes(network, **settings) / kept_bytes(network, **plain) < high
 
@@ -173,9 +179,7 @@ def test_what_cannot_be_is_refused(make, message):
 
 
 @pytest.mark.slow
-def test_what_is_computed_again_leaves_the_statistics_alone():
-    from perfdash.worker.models import activated_vgg
-
+def test_what_is_computed_again_leaves_the_statistics_alone(narrow_head):
     statistics = []
     for checkpoint in (None, "post", "pre"):
         torch.manual_seed(0)

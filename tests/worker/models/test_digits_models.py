@@ -34,6 +34,12 @@ def cache(tmp_path_factory):
         os.environ["PERFDASH_CACHE"] = before
 
 
+@pytest.fixture
+def one_epoch(monkeypatch):
+    """How good the weights are is not the point."""
+    monkeypatch.setattr(digits_training, "_EPOCHS", 1)
+
+
 def build(name, batch_size=4):
     return importlib.import_module(f"perfdash.worker.models.digits_{name}").build(batch_size)
 
@@ -64,7 +70,7 @@ def test_f1_is_high_and_the_cache_serves_the_second(name, cache, monkeypatch):
     assert scores["samples"] == 359
 
 
-def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
+def test_training_is_seeded_and_leaves_no_trace(one_epoch, monkeypatch, tmp_path):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     torch.manual_seed(5)
     first = digits_training.trained(modules.Tiny).state_dict()
@@ -84,7 +90,7 @@ def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"broken", None])
-def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
+def test_a_broken_file_is_made_anew(one_epoch, monkeypatch, tmp_path, content):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     digits_training.trained(modules.Tiny)
     (file,) = (tmp_path / "trained").iterdir()
@@ -98,7 +104,7 @@ def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written(one_epoch, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
     assert digits_training.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
