@@ -17,7 +17,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 held_memory = lazy("perfdash.worker.held_memory")
-module_changes = lazy("perfdash.worker.module_changes")
+shared_state = lazy("perfdash.worker.shared_state")
 pytree = lazy("perfdash.worker.pytree")
 modules = lazy("tests.worker.modules")
 
@@ -105,7 +105,7 @@ def own_settings():
 def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     module, inputs = case(kind)
     before = copy.deepcopy(module.state_dict())
-    watched = module_changes.SharedModule(module, values=True)
+    watched = shared_state.SharedState(module, values=True)
     model = prepared(backend, module, inputs, tmp_path)
     first = call(model, inputs)
     expected = pytree.detach(first)
