@@ -480,7 +480,7 @@ class CaseProcess:
             capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
         phases = clock.figures(figures["compilation_s"])
         compiled, structure_notes = self.structure(capture.get("vector_isa"))
-        notes += [*clock.notes(), *structure_notes]
+        notes += [*figures.pop("notes"), *clock.notes(), *structure_notes]
         self.emit(
             "compiled",
             **figures,
