@@ -468,7 +468,7 @@ class CaseProcess:
             self.watched.refuse_changes(self.eager_changes, self.job.case.backend)
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
-        for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
+        for name in ("first_call_s", "build_s", "compilation_s", "compilation_cpu_s"):
             figures[name] = max(0.0, figures[name] - uncounted)
         clock = figures.pop("clock")
         notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []

@@ -88,7 +88,8 @@ def first_call(
 
     compilation_s is the time of the first call, at least that of the build, and of the further calls that
     compile (_compiling), each minus the median of the steady calls; compilation_cpu_s is the same in CPU
-    seconds of this process and all its descendants. `clock` has timed the phases of all calls.
+    seconds of this process and all its descendants. build_s is the part of first_call_s before the call
+    itself. `clock` has timed the phases of all calls.
     """
     linux.malloc_trim()
     is_reset = linux.reset_high_water_mark()
@@ -122,6 +123,7 @@ def first_call(
     later = f"{len(compiling)} of the calls after the first compiled as well: {later_s:.2g} s of compiling"
     return step, {
         "first_call_s": first_s,
+        "build_s": made_s,
         # A conversion before the first call is timed by itself, however much that call varies.
         "compilation_s": max(made_s, first_s - steady_s) + later_s,
         "compilation_cpu_s": max(0.0, first_cpu_s - steady_cpu_s) + later_cpu_s,

@@ -135,6 +135,7 @@ def test_the_calls_go_on_until_one_compiles_nothing(timed_calls):
 def test_a_conversion_takes_as_long_as_building_takes(timed_calls):
     figures, _ = timed_calls((0.1, 0.3, 0.3, 0.3), build_s=2.0)
     assert figures["compilation_s"] == pytest.approx(2.0)
+    assert figures["build_s"] == pytest.approx(2.0)
 
 
 def test_an_attempt_that_is_thrown_away_is_no_part_of_compiling():
