@@ -59,11 +59,12 @@ def means_of(
 def _shared(side: Sequence[Sequence[Row]], counted: NDArray[np.bool_], pairs: float) -> float:
     """The variance of a side's mean log speedup by what all models of a run share; 0 of imported runs."""
     chosen = [row for of_case, counts in zip(side, counted, strict=True) if counts for row in of_case]
-    measured = [row for row in chosen if row.values.get("speedup_low")]
+    # One process without a known spread gives no interval: `within`.
+    measured = [row for row in chosen if row.values.get("speedup_low") or row.basis == "within"]
     if not measured:
         return 0.0
     count = int(counted.sum())
-    one_parent = sum(row.basis == "pooled" for row in measured) / len(measured)
+    one_parent = sum(row.basis in ("pooled", "within") for row in measured) / len(measured)
     return shared_variance(count, one_parent * count) / (pairs or max(1.0, len(measured) / count))
 
 

@@ -33,8 +33,9 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
     None where the target has alerts or a judged run. Their events, bisections and the decisions of people
     come along (also levels accepted from runs and exclusions of runs that the target had before), and which
     runs were judged: later nights go on from there. `other_runs`: those of the source
-    of which the target has other results. They, and those that were replaced in the source and not judged
-    since, are marked: what they changed is taken back when they are judged.
+    of which the target has other results. They, those of which the target knows batch sizes that the source
+    does not, and those that were replaced in the source and not judged since, are marked: what they changed
+    is taken back when they are judged.
     """
     alerts, runs = schema.alerts, schema.runs
     if _has_judgement(target) or not _has_judgement(source):
@@ -42,13 +43,14 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
     keys = {row.key: row.id for row in target.execute(sa.select(runs.c.key, runs.c.id))}
     run_ids: dict[Any, int] = {}
     judged_as = replaced_since_judged(source)
+    without_size, here_without = _cases_without_size(source), _cases_without_size(target)
     for row in source.execute(sa.select(*runs.c["id", "key", "judged", "testbed_id", "started", "excluded"])):
         if row.key in keys:
             run_ids[row.id] = keys[row.key]
             if row.excluded is not None:
                 here = sa.update(runs).where(runs.c.key == row.key, runs.c.excluded.is_(None))
                 target.execute(here.values(excluded=row.excluded))
-            if row.id not in other_runs:
+            if row.id not in other_runs and without_size.get(row.key) == here_without.get(row.key):
                 here = sa.update(runs).where(runs.c.key == row.key)
                 target.execute(here.values(judged=row.judged))
             elif row.judged is not None:
@@ -79,6 +81,21 @@ def copy_alerts(source: sa.Connection, target: sa.Connection, other_runs: Collec
         last = sa.select(sa.func.max(alerts.c.id)).scalar_subquery()
         target.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence("alerts", "id"), last)))
     return len(rows[alerts])
+
+
+def _cases_without_size(connection: sa.Connection) -> dict[str, set[str]]:
+    """The digests of the cases with batch size 0 of each run, by the run's key."""
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    query = (
+        sa.select(runs.c.key, cases.c.digest)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(cases, results.c.case_id == cases.c.id)
+        .where(cases.c.batch_size == 0)
+    )
+    digests: dict[str, set[str]] = {}
+    for key, digest in connection.execute(query):
+        digests.setdefault(key, set()).add(digest)
+    return digests
 
 
 def _acts_to_copy(source: sa.Connection, target: sa.Connection) -> list[dict[str, Any]]:

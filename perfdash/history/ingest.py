@@ -390,7 +390,10 @@ def _with_known_sizes(
 
 
 def _give_size_to_stored_failures(connection: sa.Connection, testbed_id: int, rows: Sequence[Row]) -> None:
-    """Move stored cases without a batch size that never passed to the size in these rows, if it is one."""
+    """Move stored cases without a batch size that never passed to the size in these rows, if it is one.
+
+    Nights that were judged without it are judged again, since they missed the failure of the model.
+    """
     runs, results, cases = schema.runs, schema.results, schema.cases
     sizes: dict[Case, set[Case]] = {}
     for row in rows:
@@ -404,6 +407,7 @@ def _give_size_to_stored_failures(connection: sa.Connection, testbed_id: int, ro
         .group_by(*cases.c["id", *CASE_COLUMNS])
         .having(passed == 0)
     )
+    judged: dict[int, str] = {}
     for number, *columns in connection.execute(query).all():
         alike = sizes.get(Case(*columns), set())
         if len(alike) != 1 or (case := next(iter(alike))).batch_size == 0:
@@ -411,11 +415,17 @@ def _give_size_to_stored_failures(connection: sa.Connection, testbed_id: int, ro
         new = case_ids(connection, [case])[case]
         with_both = sa.select(results.c.run_id).where(results.c.case_id == new).scalar_subquery()
         of_case = results.c.case_id == number, results.c.run_id.in_(of_testbed)
-        moved = sa.update(results).where(*of_case, results.c.run_id.not_in(with_both))
-        connection.execute(moved.values(case_id=new))
+        moved = *of_case, results.c.run_id.not_in(with_both)
+        of_moved = runs.c.judged.is_not(None), runs.c.id.in_(sa.select(results.c.run_id).where(*moved))
+        for run in connection.execute(sa.select(runs.c.id, runs.c.started).where(*of_moved)):
+            judged[run.id] = run.started
+        connection.execute(sa.update(results).where(*moved).values(case_id=new))
         alerts = schema.alerts
         renamed = sa.update(alerts).where(alerts.c.case_id == number, alerts.c.testbed_id == testbed_id)
         connection.execute(renamed.values(case_id=new))
+    marks = replaced_since_judged(connection) if judged else {}
+    for run_id, started in judged.items():
+        mark_replaced(connection, run_id, [*marks.get(run_id, []), (testbed_id, started)])
 
 
 def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str) -> list[Row]:

@@ -108,6 +108,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     is_back = undone and alert.kind == "vanished"
     before, after = _levels(evidence)
     again = evidence.remeasured
+    size = again.ratio if again else alert.change
     notes = culprits(alert)
     if evidence.speedup:
         notes.append(f"speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
@@ -127,7 +128,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         what="status" if alert.kind == "status" else MEASURED_AGAIN if is_back else what(alert),
         before=after if undone else before,
         after=before if undone else after,
-        change=_reversed(alert.change) if undone else again.ratio if again else alert.change,
+        change=_reversed(size) if undone else size,
         interval=None if undone else evidence.interval,
         good=None if undone else ChangeEnd.of(good),
         bad=None if undone else ChangeEnd.of(bad),

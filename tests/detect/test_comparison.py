@@ -119,6 +119,20 @@ def test_what_all_models_of_a_run_share_is_no_change_of_their_mean():
     assert means.ratio[2] < 1, "it is another one in each run"
 
 
+def test_what_all_models_share_also_of_models_without_an_interval():
+    """Models that were sampled in one process, of which no spread between processes is known."""
+
+    def measured(day, moved):
+        rows = [row(f"m{k}", speedup=(1.2 + k / 10) * moved) for k in range(10)]
+        return run(day, [replace(each, basis="within") for each in rows])
+
+    (means,) = compare(side(measured("2026-11-01", 1.0)), side(measured("2026-11-02", 1 / 1.007))).means
+    assert means.ratio[1] < 1 < means.ratio[2]
+    assert math.log(means.ratio[2] / means.ratio[1]) / 2 == pytest.approx(
+        1.96 * math.sqrt(2 * shared_variance(10, 10)), rel=1e-3
+    )
+
+
 def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
     rows = [row("a", speedup=2.0), replace(row("b", speedup=8.0), details={"recompile_limit": "reached"})]
     with made_store(tmp_path / "history.db") as store:

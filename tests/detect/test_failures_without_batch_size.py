@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.history.alert_store import STATES, load
+from perfdash.history import ingest
+from perfdash.history.alert_store import LIVE, STATES, load
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.maintenance import merge
 from perfdash.history.queries import cases_by_id, list_runs, rows_of
+from tests.stores import made_store
 
 STEM = "inductor_timm_models_float32_inference_cpu"
 PASSES = {"lcnet_050": (64, 1.2, "pass")}
@@ -43,10 +46,10 @@ def sizes(store, model="lcnet_050"):
     return [next((row.case.batch_size for row in rows if row.case.model == model), None) for rows in nights]
 
 
-def alerts(store):
+def alerts(store, states=STATES):
     judge_new(store)
     with store.read() as connection:
-        loaded = load(connection, states=STATES)
+        loaded = load(connection, states=states)
         cases = cases_by_id(connection, [alert.case_id for alert in loaded])
     return [(alert.kind, cases[alert.case_id].model, alert.direction, alert.state) for alert in loaded]
 
@@ -83,3 +86,42 @@ def test_a_failure_gets_the_size_of_the_last_run_before_it(store, night):
     assert take_in(store, night(1, FAILS | {"dpn107": (0, 0.0, "fail_to_run")})) == [REPLACED]  # corrected
     assert sizes(store) == [64, 128, 128, 64]
     assert sizes(store, "dpn107") == [8, 8, 8, 8]
+
+
+@pytest.fixture
+def judged_without_sizes(store, night, monkeypatch):
+    """A history as perfdash made it until failures got the size of their model: the last night fails."""
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest, "_with_known_sizes", lambda connection, testbed, started, rows: tuple(rows))
+        patched.setattr(ingest, "_give_size_to_stored_failures", lambda *arguments: None)
+        for day, models in ((1, PASSES), (2, PASSES), (3, FAILS)):
+            take_in(store, night(day, models))
+            judge_new(store)
+    assert sizes(store) == [64, 64, 0]
+    assert alerts(store) == [("vanished", "lcnet_050", 1, "new")]
+    return store
+
+
+def test_a_failure_that_was_judged_without_its_size_is_still_an_alert(judged_without_sizes, night):
+    take_in(judged_without_sizes, night(4, FAILS))
+    assert sizes(judged_without_sizes) == [64, 64, 64, 64]
+    assert alerts(judged_without_sizes, LIVE) == [("status", "lcnet_050", 1, "confirmed")]
+
+
+def test_a_failure_that_was_judged_without_its_size_is_an_alert_where_it_is_merged(
+    judged_without_sizes, night, tmp_path
+):
+    merged = made_store(tmp_path / "merged.db")
+    merge(merged, judged_without_sizes)
+    assert sizes(merged) == [64, 64, 64]
+    assert alerts(merged, LIVE) == [("status", "lcnet_050", 1, "new")]
+    take_in(merged, night(4, FAILS))
+    assert alerts(merged, LIVE) == [("status", "lcnet_050", 1, "confirmed")]
+
+
+def test_a_failure_is_judged_again_once_an_earlier_night_has_its_size(store, night):
+    take_in(store, night(3, FAILS))
+    assert alerts(store) == []
+    take_in(store, night(2, PASSES))
+    assert sizes(store) == [64, 64]
+    assert alerts(store) == [("status", "lcnet_050", 1, "new")]

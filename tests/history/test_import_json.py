@@ -166,6 +166,28 @@ def test_database_pairs_of_other_commits_and_other_files_stay_apart(pair, writte
     ]
 
 
+def pair_of_sizes(written, timed, checked):
+    """A pair whose files have these batch sizes of one model."""
+    records = [*of_model("hf_GPT2", timed, speedup=1.5, abs_latency=4.0, calls_captured=98)]
+    checks = [*of_model("hf_GPT2", checked, accuracy="pass", calls_captured=98)]
+    stem = "inductor_torchbench_float32_inference_cpu"
+    return [
+        written(value, f"{stem}_{kind}.json")
+        for kind, value in (("performance", records), ("accuracy", checks))
+    ]
+
+
+def test_database_pair_may_check_accuracy_with_a_smaller_batch(written):
+    ((row,),) = (run.rows for run in read(pair_of_sizes(written, 8, 2), TOLD))
+    assert (row.status, row.case.batch_size) == ("pass", 8)
+    assert row.details["notes"] == ["accuracy was checked with batch size 2"]
+
+
+def test_database_pair_with_a_larger_batch_for_accuracy_is_refused(written):
+    with pytest.raises(UsageError, match=r"batch size 2, but 8 in .*not of one run"):
+        read(pair_of_sizes(written, 2, 8), TOLD)
+
+
 def test_database_pair_with_a_speedup_in_both_files_is_refused(pair):
     pair[1].write_text(pair[0].read_text())
     with pytest.raises(UsageError, match=r"speedup of this case again, it is in .*, line 1 too"):

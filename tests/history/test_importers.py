@@ -220,6 +220,16 @@ def test_a_cut_off_file_is_refused(csv):
         read([path])
 
 
+def test_accuracy_may_be_checked_with_a_smaller_batch(csv):
+    """As torchbench does with the models of `max_batch_size` in its torchbench.yaml."""
+    path = csv(HEADER, "cpu,hf_GPT2,8,1.5,2", "cpu,b,4,1.2,2")
+    csv("dev,name,batch_size,accuracy", "cpu,hf_GPT2,2,pass", "cpu,b,4,pass", kind="accuracy")
+    rows = by_model(read([path])[0])
+    assert [(row.case.batch_size, row.status) for row in rows.values()] == [(8, "pass"), (4, "pass")]
+    assert rows["hf_GPT2"].details["notes"] == ["accuracy was checked with batch size 2"]
+    assert "notes" not in rows["b"].details
+
+
 def test_files_that_are_no_pair_are_refused(csv):
     path = csv(HEADER, "cpu,a,1,1.5,2")
     csv("dev,name,batch_size,accuracy", "cpu,a,8,pass", kind="accuracy")

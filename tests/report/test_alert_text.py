@@ -81,10 +81,29 @@ def test_a_status_and_a_count_that_were_measured_again():
     assert "measured again: pass -> crash" in change.notes
 
 
-def test_the_size_of_a_change_is_that_of_its_interval():
-    change = of_alert(SHOWN[0], BAD.id)
+@pytest.fixture
+def smaller_again():
+    """An alert of +15 % by the nights, of which a re-measurement found +6 %."""
+    again = {"pairs": 6, "ratio": 1.06, "low": 1.045, "high": 1.075}
+    details = {**SHOWN[0].alert.details, "remeasured": again, "fixed_run_id": BAD.id}
+    return replace(SHOWN[0], alert=replace(SHOWN[0].alert, details=details))
+
+
+def size_of_levels(change):
+    before, after = (float(level.split()[0]) for level in (change.before, change.after))
+    return math.log(after / before)
+
+
+def test_the_size_of_a_change_is_that_of_its_interval(smaller_again):
+    change = of_alert(smaller_again, BAD.id)
     low, high = change.interval
     assert low < change.change < high
     assert any("by the nights +15.0%" in note for note in change.notes)
-    before, after = (float(level.split()[0]) for level in (change.before, change.after))
-    assert math.log(after / before) == pytest.approx(change.change, abs=0.01), "and of its levels"
+    assert size_of_levels(change) == pytest.approx(change.change, abs=0.01), "and of its levels"
+
+
+def test_a_repair_has_the_size_of_its_levels(smaller_again):
+    fixed = replace(smaller_again, alert=replace(smaller_again.alert, state="fixed"))
+    change = of_alert(fixed, BAD.id)
+    assert size_of_levels(change) == pytest.approx(change.change, abs=0.01)
+    assert change.change < 0

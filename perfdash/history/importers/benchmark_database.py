@@ -123,8 +123,10 @@ def _runs(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
             environment=_environment(record, where, commit),
         )
         is_pair = len(group.tables) > 1
-        cases = _joined(*group.tables.values())
-        imported.append(Imported(run, tuple(_row(case, cases[case], is_pair) for case in cases)))
+        notes: dict[Case, list[str]] = {}
+        cases = _joined(list(group.tables.values()), notes)
+        rows = (_row(case, metrics, is_pair, notes.get(case, [])) for case, metrics in cases.items())
+        imported.append(Imported(run, tuple(rows)))
     return imported
 
 
@@ -152,22 +154,17 @@ def _read_into(groups: dict[str, _Group], path: Path, options: ImportOptions) ->
         raise FilePlace(path).wrong("no records in it: nothing to import")
 
 
-def _joined(*tables: Mapping[Case, Metrics]) -> dict[Case, Metrics]:
-    """The metrics of each case from all files of a run; the first file with a metric counts.
+def _joined(tables: Sequence[Mapping[Case, Metrics]], notes: dict[Case, list[str]]) -> dict[Case, Metrics]:
+    """The metrics of each case from the files of a run; the first file with a metric counts.
 
-    A model that failed early in one file has batch size 0 there; it is the case of the other file.
+    `tables`: of one file, or of the performance and the accuracy file. `notes` gets notes about cases.
     """
-    sizes: dict[Case, set[int]] = {}
-    for case in (case for table in tables for case in table):
-        sizes.setdefault(replace(case, batch_size=0), set()).add(case.batch_size)
+    cases = _cases_of_pair(tables[0], tables[1], notes) if len(tables) == 2 else {}
     joined: dict[Case, Metrics] = {}
     for table in tables:
         for case, metrics in table.items():
-            known = sizes[replace(case, batch_size=0)] - {0}
-            if len(tables) > 1 and not case.batch_size and len(known) == 1:
-                case = replace(case, batch_size=min(known))
             metrics = _of_its_run(metrics)
-            before = joined.setdefault(case, {})
+            before = joined.setdefault(cases.get(case, case), {})
             for name in ("speedup", "accuracy"):
                 if name in before and name in metrics:
                     raise metrics[name].where.wrong(
@@ -176,6 +173,31 @@ def _joined(*tables: Mapping[Case, Metrics]) -> dict[Case, Metrics]:
             for name, entry in metrics.items():
                 before.setdefault(name, entry)
     return joined
+
+
+def _cases_of_pair(
+    timed: Mapping[Case, Metrics], checked: Mapping[Case, Metrics], notes: dict[Case, list[str]]
+) -> dict[Case, Case]:
+    """The case of each pair of cases that differ only in the batch size, one in each file.
+
+    Raises UsageError where these are not of one run.
+    """
+    alone: dict[Case, tuple[list[Case], list[Case]]] = {}
+    for side, (table, other) in enumerate(((timed, checked), (checked, timed))):
+        for case in table.keys() - other.keys():
+            alone.setdefault(replace(case, batch_size=0), ([], []))[side].append(case)
+    cases: dict[Case, Case] = {}
+    for of_timed, of_checked in alone.values():
+        if len(of_timed) == len(of_checked) == 1:
+            first, second = of_timed[0], of_checked[0]
+            where, other_place = (next(iter(m.values())).where for m in (timed[first], checked[second]))
+            found: list[str] = []
+            size = dynamo_vocabulary.size_of_pair(
+                first.batch_size, where, second.batch_size, other_place, found
+            )
+            cases[first] = cases[second] = replace(first, batch_size=size)
+            notes[cases[first]] = found
+    return cases
 
 
 def _of_its_run(metrics: Metrics) -> Metrics:
@@ -297,11 +319,10 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
     return name, Entry(where, tuple(finite_number(v, where, name) for v in values), (), unit)
 
 
-def _row(case: Case, metrics: Metrics, is_pair: bool) -> Row:
+def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
     """`is_pair`: whether the run has both files, so that a case without accuracy or speedup failed."""
     where = next(iter(metrics.values())).where
     details: dict[str, Any] = {"origin": where.origin}
-    notes: list[str] = []
     samples: dict[str, tuple[float, ...]] = {}
     dynamo_numbers: dict[str, float | None] = {}  # under the names and in the units of the dynamo runners
     columns: dict[str, float] = {}

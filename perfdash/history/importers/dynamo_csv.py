@@ -220,11 +220,10 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     assert line is not None
     notes: list[str] = []
     accuracy: Status | None = None
-    sizes = {csv_line.batch_size for csv_line in (timed, checked) if csv_line and csv_line.batch_size}
-    if len(sizes) > 1 and timed and checked:
-        raise timed.where.wrong(
-            f"batch size {timed.batch_size}, but {checked.batch_size} in {checked.where}: "
-            "these two files are not of one run, import each alone"
+    size = line.batch_size
+    if timed and checked:
+        size = dynamo_vocabulary.size_of_pair(
+            timed.batch_size, timed.where, checked.batch_size, checked.where, notes
         )
     if checked:
         accuracy = dynamo_vocabulary.status(checked.cells["accuracy"], checked.where)
@@ -243,7 +242,6 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
         timed="performance" in kinds,
         notes=notes,
     )
-    size = max(sizes, default=0)
     if not size:
         notes.append("batch size 0 in the file: the model did not get that far")
     details = {

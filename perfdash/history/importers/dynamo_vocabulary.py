@@ -66,6 +66,22 @@ def without_kind(path: Path) -> str:
     return re.sub(r"_?(performance|accuracy)$", "", path.stem) or path.stem
 
 
+def size_of_pair(timed: int, where: FilePlace, checked: int, other: FilePlace, notes: list[str]) -> int:
+    """The batch size of a case with `timed` in the performance file and `checked` in the accuracy file.
+
+    0 means that the model failed before it had one. torchbench checks the accuracy of some models with a
+    smaller batch (`max_batch_size` in its torchbench.yaml). Raises UsageError where it is larger.
+    """
+    if 0 < timed < checked:
+        raise where.wrong(
+            f"batch size {timed}, but {checked} in {other}: these two files are not of one run, import each "
+            "alone"
+        )
+    if 0 < checked < timed:
+        notes.append(f"accuracy was checked with batch size {checked}")
+    return timed or checked
+
+
 def suite(word: str) -> str:
     """perfdash's name of a suite of the dynamo runners."""
     return SUITES.get(word, word)
