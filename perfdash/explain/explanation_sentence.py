@@ -35,7 +35,7 @@ from perfdash.explain.structure_comparison import (
     ExplainedSide,
     Explanation,
     KernelChange,
-    graph_breaks,
+    more_graph_breaks,
     without_line,
 )
 from perfdash.metrics import METRICS
@@ -257,8 +257,7 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     breaks = explanation.of(BREAK)
     more = [item for item in breaks if item.after > item.before]
     fewer = [item for item in breaks if item.after < item.before]
-    numbers = graph_breaks(explanation.before), graph_breaks(explanation.after)
-    number = 0 if numbers[0] is None or numbers[1] is None else numbers[1] - numbers[0]
+    number = more_graph_breaks(explanation.before, explanation.after)
     graphs = explanation.of(GRAPHS)
     within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
     clauses = []
