@@ -108,13 +108,19 @@ def of_case(capture: Callable[[Any], Callable[[], Any]], back_end: Any, job: Job
     def collect(module: Any, example_inputs: Any) -> Any:
         def call(*inputs: Any) -> Any:
             copies = [_copy(value) for value in inputs]
-            graphs.append((trace(module, copies), copies))  # here, where the step has entered autocast
+            try:
+                traced = trace(module, copies)  # here, where the step has entered autocast
+            except Exception as error:  # raised where no earlier graph is wrong
+                traced = error
+            graphs.append((traced, copies))
             return module(*inputs)
 
         return call
 
     capture(collect)()
     for number, (traced, inputs) in enumerate(graphs):
+        if isinstance(traced, Exception):
+            raise traced
         graph = Graph(traced, inputs)
         verdicts: dict[tuple[int, int], dict[str, Any]] = {}
 
