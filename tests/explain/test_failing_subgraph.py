@@ -162,6 +162,19 @@ def test_a_later_graph_that_cannot_be_traced_does_not_hide_the_wrong_one(tmp_pat
             failing_subgraph.of_case(capture, back_end(is_wrong=False), job)
 
 
+@pytest.mark.slow
+def test_bits_that_are_read_as_another_dtype_have_no_float64_copy():
+    """With other bits the copy would be so far from eager that any output passes."""
+    torch = pytest.importorskip("torch")
+    bits = torch.arange(1.0, 9.0).view(torch.int32)
+    traced = failing_subgraph.trace(lambda x: (x.view(torch.float32).sum(),), [bits])
+    wrong = SimpleNamespace(prepare=lambda module, inputs, job: lambda *values: (module(*values)[0] * 1.5,))
+    job = Job(Case("own", "m"), loader="python", target="x:y")
+    graph = failing_subgraph.Graph(traced, [bits])
+    window, inputs = graph.window(0, len(graph.nodes))
+    assert failing_subgraph.judge(window, inputs, wrong, job)["status"] == "fail"
+
+
 class FakeSlot:
     """A slot whose interpreter has torch 2.15.0 of commit b."""
 
