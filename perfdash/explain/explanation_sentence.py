@@ -102,7 +102,8 @@ def sentence(explanation: Explanation, metric: str | None = None, rest: str = "t
 def _sentence(clauses: Sequence[str]) -> str:
     text = "; ".join(clauses)
     first = text.partition(" ")[0]
-    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
+    end = "" if text.endswith(".") else "."  # a reason may have its own
+    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}{end}"
 
 
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
