@@ -35,7 +35,7 @@ from perfdash.explain.structure_comparison import (
     ExplainedSide,
     Explanation,
     KernelChange,
-    graph_breaks,
+    more_graph_breaks,
     without_line,
 )
 from perfdash.metrics import METRICS
@@ -102,7 +102,8 @@ def sentence(explanation: Explanation, metric: str | None = None, rest: str = "t
 def _sentence(clauses: Sequence[str]) -> str:
     text = "; ".join(clauses)
     first = text.partition(" ")[0]
-    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
+    end = "" if text.endswith(".") else "."  # a reason may have its own
+    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}{end}"
 
 
 def _changed_clauses(explanation: Explanation, of_eager: bool) -> list[str]:
@@ -257,8 +258,7 @@ def _break_clauses(explanation: Explanation) -> list[str]:
     breaks = explanation.of(BREAK)
     more = [item for item in breaks if item.after > item.before]
     fewer = [item for item in breaks if item.after < item.before]
-    numbers = graph_breaks(explanation.before), graph_breaks(explanation.after)
-    number = 0 if numbers[0] is None or numbers[1] is None else numbers[1] - numbers[0]
+    number = more_graph_breaks(explanation.before, explanation.after)
     graphs = explanation.of(GRAPHS)
     within = f", so {_count(graphs[0].after, 'graph')} instead of {graphs[0].before}" if graphs else ""
     clauses = []

@@ -96,7 +96,10 @@ ABOUT = (
     LIBRARY_CALL, GUARDS, OPERATORS, LOADED, ENVIRONMENT, PHASE,
 )  # fmt: skip
 # Parts that compare measured numbers, each with a column of the same method.
-_MEASURED = {MEMORY: "backend_peak_bytes", LATENCY: "backend_ms", PHASE: "compilation_s"}
+_MEASURED = {
+    BREAK: "graph_breaks", GRAPHS: "graphs", FALLBACK: "fallbacks", RECOMPILE: "recompiles",
+    FAILED_GUARD: "recompiles", MEMORY: "backend_peak_bytes", LATENCY: "backend_ms", PHASE: "compilation_s",
+}  # fmt: skip
 _OF_COMPILING = ("compile_mode", "inductor_config")  # the structure has these among its own settings
 _LEAST_MEMORY, _LEAST_MEMORY_BYTES = 0.03, 1 << 20  # from which a change of a peak is a finding
 _LEAST_LATENCY = 0.1  # the same, of a latency whose intervals do not overlap
@@ -169,11 +172,10 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_phases(before.phases_s, after.phases_s),
     ]
     left_out = _not_compared(before, after)
-    unknown += [
-        f"change of {about} ({why})"
-        for about, why in left_out.items()
-        if about in {f.about for f in findings}
-    ]
+    differing = {finding.about for finding in findings}
+    for why in dict.fromkeys(left_out.values()):
+        parts = [about for about in left_out if left_out[about] == why and about in differing]
+        unknown += [f"change of {', '.join(parts)} ({why})"] if parts else []
     findings = [finding for finding in findings if finding.about not in left_out]
     same_code = _same_code(old, new, bool(settings))
     return Explanation(before, after, tuple(kernels), tuple(findings), same_code, same_files, tuple(unknown))
@@ -328,6 +330,14 @@ def graph_breaks(side: ExplainedSide) -> int | None:
     reasons = side.structure.get("break_reasons")
     numbers = [number, sum(reasons.values()) if isinstance(reasons, Mapping) else None]
     return max((int(number) for number in numbers if number is not None), default=None)
+
+
+def more_graph_breaks(before: ExplainedSide, after: ExplainedSide) -> int:
+    """How many more graph breaks the newer side has; 0 where a number is not known, or of another method."""
+    old, new = graph_breaks(before), graph_breaks(after)
+    if old is None or new is None or BREAK in _not_compared(before, after):
+        return 0
+    return new - old
 
 
 def _breaks(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:

@@ -118,9 +118,16 @@ def cause_body(
 
 def _commands(members: Sequence[AlertEvidence]) -> str:
     """The commands that measure the first members again, each as a run that measured it did."""
-    cases = [(member.case, member.bad or member.seen or member.good) for member in members if member.case]
+    cases = [(member.case, _measured_by(member)) for member in members if member.case]
     commands = [plain(command_of_run(case, run), 2000) for case, run in cases[:_COMMANDS]]
     return "\n".join(dict.fromkeys(commands))
+
+
+def _measured_by(member: AlertEvidence) -> RunLine | None:
+    """A run that measured the case, with the change if there is one; None where all are pruned."""
+    with_it = member.bad or member.seen
+    # A case that vanished was measured by the runs before alone.
+    return member.good or with_it if member.alert.kind == "vanished" else with_it or member.good
 
 
 def _member_table(cause: ReportedCause) -> str:

@@ -78,6 +78,8 @@ def main():
             exact = flat(in_float64(*copies(lambda x: x.double() if x.is_floating_point() else x)))
         except RuntimeError:
             exact = [None] * len(eager)
+        if "aten.view.dtype(" in CODE:  # reads the bits of a number: those of float64 are others
+            exact = [None] * len(eager)
         compiled = flat(torch.compile(forward, mode=MODE, dynamic=DYNAMIC)(*copies()))
     failed = False
     for number, tensors in enumerate(zip(eager, compiled, exact)):

@@ -108,13 +108,19 @@ def of_case(capture: Callable[[Any], Callable[[], Any]], back_end: Any, job: Job
     def collect(module: Any, example_inputs: Any) -> Any:
         def call(*inputs: Any) -> Any:
             copies = [_copy(value) for value in inputs]
-            graphs.append((trace(module, copies), copies))  # here, where the step has entered autocast
+            try:
+                traced = trace(module, copies)  # here, where the step has entered autocast
+            except Exception as error:  # raised where no earlier graph is wrong
+                traced = error
+            graphs.append((traced, copies))
             return module(*inputs)
 
         return call
 
     capture(collect)()
     for number, (traced, inputs) in enumerate(graphs):
+        if isinstance(traced, Exception):
+            raise traced
         graph = Graph(traced, inputs)
         verdicts: dict[tuple[int, int], dict[str, Any]] = {}
 
@@ -141,7 +147,7 @@ def judge(window: Any, inputs: list[Any], back_end: Any, job: Job) -> dict[str, 
         try:
             doubles = [pytree.to_float64(_copy(value)) for value in inputs]
             exact = pytree.detach(_in_float64(window)(*doubles))
-        except Exception:  # an operator that has no float64
+        except Exception:  # an operator that has no float64, or reads bits
             exact = None
         compiled = pytree.detach(back_end.prepare(window, inputs, job)(*[_copy(value) for value in inputs]))
     return output_comparison.compare(
@@ -155,7 +161,10 @@ def judge(window: Any, inputs: list[Any], back_end: Any, job: Job) -> dict[str, 
 
 
 def _in_float64(window: Any) -> Any:
-    """The window with float64 where it names a floating dtype, such as that of a cast by autocast."""
+    """The window with float64 where it names a floating dtype, such as that of a cast by autocast.
+
+    Raises ValueError where it reads the bits of a number: those of float64 are others.
+    """
 
     def wide(argument: Any) -> Any:
         is_narrow = isinstance(argument, torch.dtype) and argument.is_floating_point
@@ -163,6 +172,8 @@ def _in_float64(window: Any) -> Any:
 
     graph = copy.deepcopy(window.graph)
     for node in graph.nodes:
+        if node.target is torch.ops.aten.view.dtype:
+            raise ValueError(f"{node} reads the bits of a number")
         node.args = fx.node.map_aggregate(node.args, wide)
         node.kwargs = fx.node.map_aggregate(node.kwargs, wide)
     return fx.GraphModule(window, graph)

@@ -127,6 +127,54 @@ def test_a_case_of_amp_is_cut_up_in_the_dtype_of_autocast(tmp_path, monkeypatch)
     assert {value.dtype for value in judges} == {torch.float64}
 
 
+@pytest.mark.slow
+def test_a_later_graph_that_cannot_be_traced_does_not_hide_the_wrong_one(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    job = Job(Case("own", "m"), loader="python", target="x:y", folder=str(tmp_path))
+    trace, traced = failing_subgraph.trace, []
+
+    def model(x):
+        first = torch.relu(x)
+        torch._dynamo.graph_break()
+        return torch.sin(first)
+
+    def only_the_first(module, inputs):
+        traced.append(module)
+        if len(traced) > 1:
+            raise RuntimeError("no trace")
+        return trace(module, inputs)
+
+    def back_end(is_wrong):
+        return SimpleNamespace(
+            prepare=lambda module, inputs, job: lambda *values: tuple(x + is_wrong for x in module(*values))
+        )
+
+    def capture(backend):
+        return lambda: torch.compile(model, backend=backend)(torch.ones(4))
+
+    monkeypatch.setattr(failing_subgraph, "trace", only_the_first)
+    with torch.no_grad():
+        found = failing_subgraph.of_case(capture, back_end(is_wrong=True), job)
+        assert found["operators"] == ["aten.relu.default"]
+        assert len(traced) == 2
+        traced.clear()
+        with pytest.raises(RuntimeError, match="no trace"):
+            failing_subgraph.of_case(capture, back_end(is_wrong=False), job)
+
+
+@pytest.mark.slow
+def test_bits_that_are_read_as_another_dtype_have_no_float64_copy():
+    """With other bits the copy would be so far from eager that any output passes."""
+    torch = pytest.importorskip("torch")
+    bits = torch.arange(1.0, 9.0).view(torch.int32)
+    traced = failing_subgraph.trace(lambda x: (x.view(torch.float32).sum(),), [bits])
+    wrong = SimpleNamespace(prepare=lambda module, inputs, job: lambda *values: (module(*values)[0] * 1.5,))
+    job = Job(Case("own", "m"), loader="python", target="x:y")
+    graph = failing_subgraph.Graph(traced, [bits])
+    window, inputs = graph.window(0, len(graph.nodes))
+    assert failing_subgraph.judge(window, inputs, wrong, job)["status"] == "fail"
+
+
 class FakeSlot:
     """A slot whose interpreter has torch 2.15.0 of commit b."""
 

@@ -137,6 +137,15 @@ def test_breaks_by_line_are_not_compared_where_lines_are_missing():
     )
 
 
+@pytest.mark.parametrize(("message", "end"), [("No memory.", "No memory."), ("m" * 200, "mmm...")])
+def test_a_sentence_that_ends_with_a_message_has_one_full_stop(message, end):
+    failed = Row(CASE, "crash", {}, details={"error": {"message": message}})
+    found = sentence(compare(side_of(run(GOOD).run, Row(CASE, "pass", {})), side_of(run(BAD).run, failed)))
+    assert found.startswith("The status is crash instead of pass: ")
+    assert found.endswith(end)
+    assert not found.endswith(f"{end}.")
+
+
 @pytest.mark.parametrize("status", ["model_fail_to_load", "missing_dependency", "crash", "not_tonight"])
 def test_breaks_of_a_case_that_was_not_compiled_are_unknown(status):
     before = side_of(

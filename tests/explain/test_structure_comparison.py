@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfdash.explain import structure_comparison as comparison
+from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.structure_comparison import LATENCY, MEMORY, PHASE, compare, match_kernels
 from perfdash.methods import CURRENT
 from tests.explain.sides import BAD, LIBRARIES, kernel, side, structure
@@ -137,3 +138,15 @@ def test_numbers_of_different_methods_and_disturbed_ones_are_not_compared(after,
     found = compare(before, side(of, BAD, values=numbers(1.5), phases={"compiler": 2.0}, **after))
     assert {item.about for item in found.findings} == {MEMORY, LATENCY, PHASE} - left_out
     assert found.unknown == tuple(f"change of {text}" for text in why)
+
+
+def test_counts_of_another_method_are_no_change():
+    """A later method counts branches on data, which were there before."""
+    reasons = {"a branch that depends on data in net.py:9 (if)": 1}
+    of = structure(kernel("add"))
+    old = side({**of, "graphs": 1, "graph_breaks": 0, "break_reasons": {}}, method={**CURRENT, "capture": 1})
+    new = side({**of, "graphs": 2, "graph_breaks": 1, "break_reasons": reasons, "recompiles": 3}, BAD)
+    found = compare(old, new)
+    assert not {item.about for item in found.findings} & {"graph break", "graphs", "recompiles"}
+    assert found.unknown == ("change of graph break, graphs, recompiles (method: capture 1 -> 2)",)
+    assert "graph" not in sentence(found)

@@ -175,3 +175,16 @@ def test_each_command_and_message_is_of_the_run_that_shows_the_regression(tmp_pa
     assert "\nno room for model00\n" in issues[1]
     assert "\nperfdash run --suite mine.toml --models model01 " in issues[2]
     assert "\nperfdash run --model net.py:make " in issues[2]
+
+
+def test_the_command_of_a_model_that_vanished_is_that_of_the_last_run_that_measured_it(tmp_path):
+    runs = []
+    for number, night in enumerate(farm(6, 6)):
+        words = "--suite timm --model net.py:make" if number < 4 else "--suite timm"
+        case = replace(night.rows[0].case, suite="own", model="net.make")
+        rows = (replace(night.rows[0], case=case), *night.rows[1:])[number >= 4 :]
+        of_night = replace(night.run, command=("perfdash", "run", *words.split()), expected=len(rows))
+        runs.append(replace(night, run=of_night, rows=rows))
+    (issue,) = tracked(tmp_path, runs)
+    assert "it is no longer measured" in issue.body
+    assert "\nperfdash run --model net.py:make " in issue.body
