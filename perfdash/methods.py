@@ -29,6 +29,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "compilation": (
         "first compiled call minus a steady one, with cold caches; CPU seconds of the whole process tree",
         "the same without inductor's tests of vector instructions, which it makes once a machine",
+        "the same with what later calls compile, which had counted as steady ones",
     ),
     "memory": (
         "held tensors and constants plus the transient high-water mark of steady calls; CUDA: allocator peak",

@@ -461,7 +461,8 @@ def _sizes(
     if sized.get("static"):
         sized = {**sized, "static": untroubled(sized["static"])}
     timed = [untroubled(event) for outcome in outcomes if (event := outcome.find("latency"))]
-    return of_sizes(sized, timed, ended.message if ended else None)
+    build_s = (outcomes[0].find("compiled") or {}).get("build_s", 0.0)
+    return of_sizes(sized, timed, ended.message if ended else None, build_s)
 
 
 def _troubles(start: float, end: float, trouble: Sequence[Sequence[Any]]) -> list[str]:

@@ -23,11 +23,15 @@ _FAILED = {
 
 
 def of_sizes(
-    event: Mapping[str, Any], latencies: Sequence[Mapping[str, Any]], ended: str | None = None
+    event: Mapping[str, Any],
+    latencies: Sequence[Mapping[str, Any]],
+    ended: str | None = None,
+    build_s: float = 0.0,
 ) -> dict[str, Any]:
     """The figures by size, from the event `sizes` and the events `latency` of all processes.
 
-    `ended`: why the process ended before it had measured all of them.
+    `ended`: why the process ended before it had measured all of them. `build_s`: how long the back end took
+    before the first call; the first calls of artefacts of one size contain it.
 
     speedup: eager / the dynamic artefact. cost: the dynamic artefact / the artefact of that size alone, both
     sampled beside each other; over 1 the dynamic one is slower. Latencies are medians in milliseconds; they
@@ -46,7 +50,8 @@ def of_sizes(
     by_size: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(names):
         first = event["first"][name]
-        figures: dict[str, Any] = {"first_call_s": first["seconds"], "graphs": first["graphs"]}
+        first_call_s = first["seconds"] if place else round(first["seconds"] + build_s, 4)
+        figures: dict[str, Any] = {"first_call_s": first_call_s, "graphs": first["graphs"]}
         eager_and_dynamic = [
             _column(latency["eager_parts_ns"], latency["backend_parts_ns"], latency["clean"], place)
             for latency in timed

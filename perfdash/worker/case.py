@@ -37,7 +37,6 @@ from perfdash.worker import (
     latency_sampling,
     linux,
     loaded_files,
-    module_changes,
     numa,
     output_comparison,
     peak_memory,
@@ -45,6 +44,7 @@ from perfdash.worker import (
     quality,
     registry,
     shared_eager,
+    shared_state,
     structure,
     weights,
 )
@@ -102,7 +102,8 @@ class CaseProcess:
         self.pool: list[int] = []  # the threads that OpenMP has started, where they are pinned
         self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.shared: shared_eager.SharedEager | None = None  # what configurations of the model share
-        self.backend = registry.backend(job.backend)
+        with shared_state.settings_kept(job):
+            self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
     @contextlib.contextmanager
@@ -257,7 +258,7 @@ class CaseProcess:
         self.eager_side = eager_side(module, inputs, job, self.device.torch_device)
         if not job.role.startswith("try_"):  # there the copies would take the memory that is looked for
             self.eager_side.save_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
-        self.watched = module_changes.shared_module(job, self.eager_side, self.scenario)
+        self.watched = shared_state.shared_state(job, self.eager_side, self.scenario)
         self.sides.append(self.eager_side)
         self.eager_step = self.make_step(self.eager_side, self.eager_side.module)
         self.emit(
@@ -467,7 +468,7 @@ class CaseProcess:
             self.watched.refuse_changes(self.eager_changes, self.job.case.backend)
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
-        for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
+        for name in ("first_call_s", "build_s", "compilation_s", "compilation_cpu_s"):
             figures[name] = max(0.0, figures[name] - uncounted)
         clock = figures.pop("clock")
         notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
@@ -479,7 +480,7 @@ class CaseProcess:
             capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
         phases = clock.figures(figures["compilation_s"])
         compiled, structure_notes = self.structure(capture.get("vector_isa"))
-        notes += [*clock.notes(), *structure_notes]
+        notes += [*figures.pop("notes"), *clock.notes(), *structure_notes]
         self.emit(
             "compiled",
             **figures,

@@ -1,6 +1,6 @@
 """How long each phase of a compilation takes, as exclusive wall seconds.
 
-Functions of dynamo, AOTAutograd and inductor are wrapped while the first call runs. The clock charges the
+Functions of dynamo, AOTAutograd and inductor are wrapped while the first calls run. The clock charges the
 innermost one, so that the phases add up. Only the thread that compiles counts: while the compilers of a pool
 work, it waits for them, and that wait is the phase `compiler`. A function that this torch does not have
 leaves its time in the phase around it.

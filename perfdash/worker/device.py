@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import math
+import operator
 import os
 import re
 import resource
@@ -27,6 +28,11 @@ from perfdash.worker.failures import Unmeasurable
 
 # Variables that override the TF32 setting, of torch's libraries but not of Triton's kernels.
 TF32_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+# That of matrix products by mkldnn is one: torch reads all for get_float32_matmul_precision.
+PRECISION_SWITCHES = (
+    "backends", "backends.cuda.matmul", "backends.cudnn", "backends.cudnn.conv", "backends.cudnn.rnn",
+    "backends.mkldnn.matmul",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -299,15 +305,10 @@ class Cuda:
 
 
 def precision_switches() -> list[Any]:
-    """The modules of torch with an `fp32_precision`, the general one first; none before torch 2.9.
-
-    That of matrix products by mkldnn is one: torch reads all for get_float32_matmul_precision.
-    """
-    backends: Any = torch.backends
-    if not hasattr(backends, "fp32_precision"):
+    """The modules of torch with an `fp32_precision`, the general one first; none before torch 2.9."""
+    if not hasattr(torch.backends, "fp32_precision"):
         return []
-    cudnn = backends.cudnn
-    return [backends, backends.cuda.matmul, cudnn, cudnn.conv, cudnn.rnn, backends.mkldnn.matmul]
+    return [operator.attrgetter(name)(torch) for name in PRECISION_SWITCHES]
 
 
 def use_tf32(allowed: bool) -> None:

@@ -6,6 +6,8 @@ and plain values in a module's inputs and outputs, and rebuilds them from the re
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
 import re
 import time
@@ -16,6 +18,8 @@ from typing import Any, Callable, Optional, Sequence
 
 import torch
 import torch.utils._pytree as pytree
+
+from perfdash.worker import failures
 
 Tensors = tuple[torch.Tensor, ...]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -37,7 +41,8 @@ _REASONS = (
 class Signature:
     """The containers and plain values around the tensors of a module's inputs and output.
 
-    Inputs are a tuple, or a dict of keywords. The module is called once, without gradients. Raises
+    Inputs are a tuple, or a dict of keywords. The module is called once, without gradients; where it lacks
+    memory for that, which a converted model may not need, a copy without data is called instead. Raises
     TypeError if the inputs hold other values than tensors, or the output an object that torch's pytree
     cannot flatten.
     """
@@ -49,8 +54,7 @@ class Signature:
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"an input is a {type(leaf).__name__}: only tensors can be converted")
         start = time.perf_counter()
-        with torch.no_grad():
-            outputs, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
+        outputs, self._out_spec = pytree.tree_flatten(self._example_output(module, leaves))
         self.seconds = time.perf_counter() - start  # of this call, which is no part of the conversion
         for leaf in outputs:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
@@ -60,6 +64,9 @@ class Signature:
         self.places = [place for place, leaf in enumerate(outputs) if isinstance(leaf, torch.Tensor)]
         self._plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
         self.outputs = [(tuple(outputs[place].shape), outputs[place].dtype) for place in self.places]
+        del outputs
+        if any(leaf.is_cuda for leaf in leaves):  # the library that converts may have another allocator
+            torch.cuda.empty_cache()
 
     def flatten(self, inputs: Any) -> Tensors:
         """Return the tensors of inputs.
@@ -75,6 +82,30 @@ class Signature:
         """Call the module with its input tensors and return its own output."""
         values = pytree.tree_unflatten(list(tensors), self._in_spec)
         return module(*values) if self.names is None else module(**dict(zip(self.names, values)))
+
+    def _example_output(self, module: torch.nn.Module, leaves: Sequence[torch.Tensor]) -> Any:
+        try:
+            with torch.no_grad():
+                return self.call(module, leaves)
+        except Exception as error:
+            if not failures.is_out_of_memory(error):
+                raise
+            shortage = error.with_traceback(None)  # its frames hold tensors
+        gc.collect()
+        try:
+            return self._output_without_data(module, leaves)
+        except Exception as error:  # any operator may have no rule for shapes alone
+            raise shortage from error
+
+    def _output_without_data(self, module: torch.nn.Module, leaves: Sequence[torch.Tensor]) -> Any:
+        """The output of a copy of the module, in shapes and dtypes alone. Raises where it needs data."""
+        from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+        without_data = FakeTensorMode(allow_non_fake_inputs=True)
+        with FakeCopyMode(without_data):
+            copied = copy.deepcopy(module)
+        with without_data, torch.no_grad():
+            return self.call(copied, [without_data.from_tensor(leaf) for leaf in leaves])
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Rebuild the module's output from its tensors. Other leaves have the values of the example."""

@@ -24,6 +24,7 @@ _CHANCE = 1.5  # the next run may exceed the largest error of a few runs by this
 _FEW = 4  # of so few integers each may be a near tie
 _REDRAWN = 3.0  # the next random numbers may move a leaf by this many times as far as a few others did
 _STILL = 1e-5  # relative; what moves less has the same random numbers
+_AS_INFINITE = 1e4  # a mask of this size is one: exp(-1e4) is 0; float16 ends at 65504
 _NEAR = 0.01  # relative; of a leaf that other numbers move on the compiled side alone, in few runs
 
 
@@ -200,19 +201,23 @@ def within(
     """The verdict where fewer bits or integers are intended: the relative rmse to eager is within `bound`.
 
     Containers, keys and shapes must agree, dtypes need not. Only floating leaves are compared: another
-    token is no fault. Without any, integers pass if they are equal, and fail if most of them differ; else
-    `skipped`. `of_group`, `without`: as in `compare`.
+    token is no fault. NaN and infinities must be where eager has them (_keeps_special). Without floating
+    leaves, integers pass if they are equal, and fail if most of them differ; else `skipped`. `of_group`,
+    `without`: as in `compare`.
     """
     measured = distance(eager, compiled, of_group, without)
     if measured is None:
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
     if not any(_is_inexact(leaf) and leaf.numel() for path, leaf in leaves(eager) if path not in without):
         return _only_integers(eager, compiled, without)
+    for (path, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+        if _is_inexact(left) and path not in without:
+            not_finite = _not_finite(path, _keeps_special(_plain(left), _plain(right)))
+            if not_finite:
+                return not_finite
     value, cosine = measured["relative_rmse"], measured["cosine"]
     if value is None or cosine is None:
-        return _verdict(
-            False, "relative_rmse", None, bound, "NaN or infinity where eager has none, or nothing to compare"
-        )
+        return _verdict(False, "relative_rmse", None, bound, "nothing finite to compare")
     detail = f"relative rmse to eager {value:.3g}, cosine similarity {cosine:.6f}"
     return _verdict(value <= bound, "relative_rmse", value, bound, detail)
 
@@ -384,12 +389,8 @@ def _compare_leaf(
     if not _is_inexact(eager):
         return _compare_integers(path, eager, compiled, judge, factor)
     left, right = _plain(eager), _plain(compiled)
-    same_special = _same_special(left, right)
-    if not bool(same_special.all()):
-        count = int((~same_special).sum().item())
-        return _verdict(
-            False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places"
-        ), math.inf
+    if not_finite := _not_finite(path, _same_special(left, right)):
+        return not_finite, math.inf
     finite = left.isfinite()
     note = (
         "" if bool(finite.all()) else f"; {int((~finite).sum().item())} values are NaN or infinite in eager"
@@ -434,6 +435,24 @@ def _same_special(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Where two tensors are NaN both or neither, and the same infinity or none."""
     same_special = (left.isnan() == right.isnan()) & ((left.isinf() == right.isinf()) | left.isnan())
     return same_special & (~(left.isinf() & right.isinf()) | (left == right))
+
+
+def _keeps_special(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """_same_special of fewer bits: an infinity may become the largest number of a short dtype.
+
+    Such a number is beyond all others of eager's tensor, and so far away that it masks as infinity does.
+    """
+    finite = left[left.isfinite()]
+    furthest = max(_AS_INFINITE, finite.abs().max().item() if finite.numel() else 0.0)
+    return _same_special(left, right) | (left.isinf() & (right * left.sign() > furthest))
+
+
+def _not_finite(path: str, is_kept: torch.Tensor) -> Optional[dict[str, Any]]:
+    """The verdict on a leaf where NaN and infinities are not kept everywhere; None where they are."""
+    if bool(is_kept.all()):
+        return None
+    count = int((~is_kept).sum().item())
+    return _verdict(False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places")
 
 
 def _compare_integers(

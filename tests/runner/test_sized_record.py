@@ -42,6 +42,11 @@ def test_each_size_has_a_speedup_and_a_cost_and_the_means_are_geometric():
     assert sizes["overall"]["cost"] == pytest.approx((1.1 * 1.25) ** (1 / 3), rel=1e-5)
 
 
+def test_the_first_call_of_the_first_size_contains_the_build_as_that_of_an_artefact_of_one_size_does():
+    by_size = of_sizes(event(), [], build_s=2.5)["by_size"]
+    assert [figures["first_call_s"] for figures in by_size.values()] == [3.0, 0.5, 0.5]
+
+
 def test_pairs_that_other_programs_spoilt_are_left_out_where_enough_are_clean():
     spoilt = latency()
     spoilt["eager_parts_ns"] = [[9e9, 9e9, 9e9]] * 8 + rows(2.2, 4.0, 5.0, pairs=12)

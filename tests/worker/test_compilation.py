@@ -63,6 +63,81 @@ def test_the_limit_of_recompiles_is_reported_when_it_is_reached_later():
     assert "limit" in compilation.gave_up()
 
 
+@pytest.fixture
+def timed_calls(monkeypatch):
+    """first_call of a step whose calls take these seconds, by a clock of its own; the figures, and the calls.
+
+    `cpu_s`: CPU seconds of each call, by default as many. `compiling`: the calls in which dynamo compiles.
+    """
+
+    def measure(seconds, cpu_s=None, compiling=(), build_s=0.0):
+        now = {"wall": 0.0, "cpu": 0.0}
+        waiting, made, graphs = list(zip(seconds, cpu_s or seconds, strict=True)), [], [0]
+
+        def spend(wall, cpu):
+            now["wall"] += wall
+            now["cpu"] += cpu
+
+        def step():
+            made.append(None)
+            graphs[0] += len(made) in compiling
+            spend(*(waiting[min(len(made), len(waiting)) - 1]))
+
+        def make_step():
+            spend(build_s, build_s)
+            return step
+
+        clock = SimpleNamespace(perf_counter=lambda: now["wall"], process_time=lambda: now["cpu"])
+        monkeypatch.setattr(compilation, "time", clock)
+        monkeypatch.setattr(compilation.linux, "tree_cpu_s", lambda root: now["cpu"])
+        monkeypatch.setattr(compilation, "compiled_graphs", lambda: graphs[0])
+        _, figures = compilation.first_call(make_step, lambda: None)
+        return figures, len(made)
+
+    return measure
+
+
+@pytest.mark.parametrize(("calls", "cpu_s", "compilation_s", "compilation_cpu_s"), [
+    ((5.0, 0.11, 0.10, 0.13), None, 4.89, 4.89),  # all compiled in the first
+    ((5.0, 2.0, 0.1, 0.1), None, 4.9 + 1.9, 4.9 + 1.9),  # TorchScript, a CUDA graph: in the second, too
+    ((5.0, 0.1, 3.0, 0.1), None, 4.9 + 2.9, 4.9 + 2.9),
+    ((5.0, 2.0, 0.1, 0.1), (4.0, 0.1, 0.1, 0.1), 4.9, 3.9),  # another program had the core
+    ((5.0, 2.9, 1.0, 1.1), None, 3.9, 3.9),  # three times as long would be compiling
+    ((0.1, 0.015, 0.001, 0.001), None, 0.099, 0.099),  # nor is what a machine does by itself
+])  # fmt: skip
+def test_compilation_contains_what_the_next_calls_clearly_compile(
+    timed_calls, calls, cpu_s, compilation_s, compilation_cpu_s
+):
+    figures, made = timed_calls(calls, cpu_s)
+    assert made == 4
+    assert figures["compilation_s"] == pytest.approx(compilation_s)
+    assert figures["compilation_cpu_s"] == pytest.approx(compilation_cpu_s)
+    assert figures["first_call_s"] == calls[0]
+
+
+def test_a_call_in_which_dynamo_compiles_is_no_steady_one_however_short(timed_calls):
+    figures, made = timed_calls((5.0, 1.2, 1.0, 1.0), compiling={1, 2})
+    assert made == 4
+    assert figures["compilation_s"] == pytest.approx(4.0 + 0.2)
+    assert figures["notes"] == ["1 of the calls after the first compiled as well: 0.2 s of compiling"]
+    assert timed_calls((5.0, 1.2, 1.0, 1.0), compiling={1})[0]["notes"] == []
+
+
+def test_the_calls_go_on_until_one_compiles_nothing(timed_calls):
+    figures, made = timed_calls((5.0, 4.0, 4.0, 4.0, 4.0, 0.1), compiling={1, 2, 3, 4, 5})
+    assert made == 6
+    assert figures["compilation_s"] == pytest.approx(4.9 + 4 * 3.9)
+    figures, made = timed_calls((5.0, 4.0), compiling=range(100))
+    assert made < 20, "a model that is compiled anew in every call ends"
+    assert figures["compilation_s"] == pytest.approx(1.0)
+
+
+def test_a_conversion_takes_as_long_as_building_takes(timed_calls):
+    figures, _ = timed_calls((0.1, 0.3, 0.3, 0.3), build_s=2.0)
+    assert figures["compilation_s"] == pytest.approx(2.0)
+    assert figures["build_s"] == pytest.approx(2.0)
+
+
 def test_an_attempt_that_is_thrown_away_is_no_part_of_compiling():
     """Dynamo compiles a model that fixes its size before it raises, and then compiles it again."""
     every = {f"batch {size}": (torch.ones(size, 64),) for size in (2, 3, 5)}

@@ -102,6 +102,25 @@ def test_int8_weights_are_a_copy_a_quarter_of_the_size():
     assert step().shape == (3, 5)
 
 
+@pytest.mark.slow
+def test_int8_weights_leave_eager_its_precision(monkeypatch):
+    """quantize_ of older releases sets it for the process."""
+    quantization = pytest.importorskip("torchao.quantization")
+    quantize = quantization.quantize_
+
+    def sets(*arguments, **keywords):
+        torch.set_float32_matmul_precision("high")
+        quantize(*arguments, **keywords)
+
+    monkeypatch.setattr(quantization, "quantize_", sets)
+    before = torch.get_float32_matmul_precision()
+    try:
+        int8_weights.to_int8(made().module)
+        assert torch.get_float32_matmul_precision() == before
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_what_cannot_fit_is_not_tried():
     side = made(memory_limit_bytes=1000)
     step = generation.make_step(side.module, side, device.Cpu(1))

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from tests.lazy import lazy
@@ -264,6 +266,34 @@ def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
     compared = comparison.compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
     assert compared["status"] == "fail"
     assert "bias" in compared["detail"]
+
+
+def _masked(value, size=4):
+    logits = torch.linspace(-1, 1, 2 * size)
+    logits[size:] = torch.tensor(value)
+    return logits
+
+
+@pytest.mark.parametrize(("of_eager", "of_compiled", "status"), [
+    (-math.inf, -math.inf, "pass"), (math.nan, math.nan, "pass"),
+    (-math.inf, [-100.0, -30.0, 30.0, 100.0], "fail"), (-math.inf, math.inf, "fail"),
+    (-math.inf, math.nan, "fail"), (math.nan, 7.0, "fail"), (math.nan, -math.inf, "fail"),
+    (0.5, math.nan, "fail"),
+    # The largest number of float16 in place of an infinity masks as well.
+    (-math.inf, -65504.0, "pass"), (math.inf, 65504.0, "pass"),
+    (math.inf, -65504.0, "fail"),
+])  # fmt: skip
+def test_a_bound_does_not_let_a_mask_or_nan_be_lost(of_eager, of_compiled, status):
+    verdict = comparison.within(_masked(of_eager), _masked(of_compiled), 0.2)
+    assert verdict["status"] == status, verdict
+    if status == "fail":
+        assert (verdict["metric"], verdict["value"]) == ("not_finite", 4), verdict
+
+
+def test_a_number_that_others_of_its_tensor_exceed_is_no_mask():
+    eager = torch.tensor([-1e6, 1.0, -math.inf])
+    verdict = comparison.within(eager, torch.tensor([-1e6, 1.0, -5e4]), 0.2)
+    assert verdict["status"] == "fail"
 
 
 def test_nothing_to_compare_is_not_within_a_bound():

@@ -159,6 +159,26 @@ def test_every_artefact_is_compiled_on_the_cores_for_compiling_and_timed_on_the_
     assert sorted(facts["static"]["first_s"]) == ["batch 2", "batch 4"]
 
 
+def test_what_is_no_part_of_converting_is_no_part_of_the_first_call_of_a_static_artefact(monkeypatch):
+    def prepare(module, inputs, job):
+        model = modules.Calls(lambda module, x: x + 1)
+        model.uncounted_s = 1e6
+        return model
+
+    figures = dict.fromkeys(("eager_parts_ns", "backend_parts_ns", "clean", "times_s"))
+    monkeypatch.setattr(sizes.latency_sampling, "sample_pairs", lambda *steps_and_settings: figures)
+    side, host = side_of(modules.Calls(lambda module, x: x + 1)), device.Cpu(1)
+    step = sizes.make_step(side.module, side, host)
+    step()
+    comparison = SimpleNamespace(
+        job=side.job, device=host, backend=SimpleNamespace(prepare=prepare, CAPTURES=False),
+        compiled_side=side, frames=None, compiled_step=step,
+    )  # fmt: skip
+    *_, facts = sizes.further(comparison)
+    assert facts["failed"] == {}
+    assert facts["static"]["first_s"] == {"batch 2": 0.0, "batch 4": 0.0}
+
+
 class Overwrites:
     """Every call overwrites what the call before has returned, as a replay of a CUDA graph does."""
 

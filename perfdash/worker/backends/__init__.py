@@ -1,9 +1,9 @@
 """Back ends (how a model is run): each file here is one.
 
 A back end has `prepare(module, inputs, job) -> callable`. The callable takes and returns what the module
-does; the module itself must not change, since it is the eager side: with a back end of the user's own such a
-case fails (worker/module_changes.py). The time until the first call has returned counts as compilation.
-Optional:
+does; the module itself must not change, since it is the eager side, nor must torch's settings of the process:
+with a back end of the user's own such a case fails (worker/shared_state.py). The time until the first call
+has returned counts as compilation. Optional:
 
 - PACKAGES, EXTRA: what it imports beside torch, and the extra of perfdash that installs it; EXTRA_ON_GPU: the
   extra for a GPU, where it differs;

@@ -33,6 +33,7 @@ def to_int8(module: Any) -> Any:
     the embedding in these models, and the reference's int8 (Dettmers et al. 2022) leaves it out too.
     Raises ValueError where no layer is left.
     """
+    import torch
     from torch import nn
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
@@ -49,7 +50,10 @@ def to_int8(module: Any) -> Any:
         raise ValueError(f"{type(module).__name__} has no linear layer to quantise")
     inside = sum(layer.weight.numel() for layer in layers)
     whole = sum(parameter.numel() for parameter in copied.parameters())
+    precision = torch.get_float32_matmul_precision()
     quantize_(copied, Int8WeightOnlyConfig(), filter_fn=is_quantised)
+    if torch.get_float32_matmul_precision() != precision:  # torchao before 0.18 may set it, for eager as well
+        torch.set_float32_matmul_precision(precision)
     note = f"int8 weights in {len(layers)} linear layers, with {inside / whole:.0%} of the parameters"
     object.__setattr__(copied, "int8_note", note)  # past nn.Module's own, which registers attributes
     return copied

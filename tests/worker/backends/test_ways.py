@@ -18,7 +18,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 held_memory = lazy("perfdash.worker.held_memory")
-module_changes = lazy("perfdash.worker.module_changes")
+shared_state = lazy("perfdash.worker.shared_state")
 pytree = lazy("perfdash.worker.pytree")
 modules = lazy("tests.worker.modules")
 
@@ -90,7 +90,7 @@ def converted(tmp_path_factory) -> Any:
         folder = tmp_path_factory.mktemp(backend)
         module, inputs = case(kind)
         before = copy.deepcopy(module.state_dict())
-        watched = module_changes.SharedModule(module, values=True)
+        watched = shared_state.SharedState(module, values=True)
         return Converted(module, before, watched, inputs, folder, prepared(backend, module, inputs, folder))
 
     return convert

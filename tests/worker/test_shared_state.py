@@ -1,4 +1,4 @@
-"""Back ends of a user's own that change the module of both sides, and models that change themselves."""
+"""Back ends of a user's own that change the module of both sides, or settings, and models that do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
-module_changes = lazy("perfdash.worker.module_changes")
+shared_state = lazy("perfdash.worker.shared_state")
 failures = lazy("perfdash.worker.failures")
 modules = lazy("tests.worker.modules")
 worker_case = lazy("perfdash.worker.case")
@@ -47,6 +47,15 @@ class Hooked(ChangesItself):
 def hooked(batch_size):
     return Hooked(), (torch.arange(4),)
 
+class Sets(nn.Module):
+    '''Its calls set what a back end of one's own must not set.'''
+    def forward(self, x):
+        torch.backends.cudnn.benchmark = True
+        return x + 1
+
+def sets(batch_size):
+    return Sets(), (torch.randn(4, 8),)
+
 def plain(batch_size):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)), (torch.randn(4, 8),)
@@ -55,6 +64,7 @@ BACKEND = """
 import copy
 import torch
 
+{}
 CAPTURES = False
 SCENARIOS = ("inference", "training")
 
@@ -83,18 +93,49 @@ PUT_BACK = (
 )
 
 
+# What a back end may set for the process, and back; as perfdash names it, what it becomes.
+SETTINGS = {
+    "torch.set_num_threads(3)": ("torch.get_num_threads", "3"),
+    "torch.set_float32_matmul_precision('medium')": ("torch.get_float32_matmul_precision", "medium"),
+    "torch.backends.cudnn.benchmark = True": ("torch.backends.cudnn.benchmark", "True"),
+    "torch.backends.cuda.enable_flash_sdp(False)": ("torch.backends.cuda.flash_sdp_enabled", "False"),
+    "torch.set_flush_denormal(True)": ("torch.set_flush_denormal", "True"),
+    "torch.set_default_dtype(torch.float64)": ("torch.get_default_dtype", "torch.float64"),
+    "torch.set_grad_enabled(False)": ("torch.is_grad_enabled", "False"),
+    "torch.use_deterministic_algorithms(True)": ("torch.are_deterministic_algorithms_enabled", "True"),
+}
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """Torch's settings are set back after the test."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.enable_flash_sdp(True)
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
-    """The events of a case of a function under a back end that does this to the module."""
+    """The events of a case of a function under a back end that does this to the module.
+
+    `imported`: what the file of the back end does when it is imported.
+    """
     (tmp_path / "net.py").write_text(NET)
     monkeypatch.setattr(worker_case, "in_child", lambda name, work: work())
     for cost in ("latency", "memory"):
         monkeypatch.setattr(worker_case.CaseProcess, cost, lambda self: None)
 
-    def measure(does, function="plain", scenario="inference"):
+    def measure(does, function="plain", scenario="inference", imported="", threads=1):
         file = tmp_path / "mine.py"
-        file.write_text(BACKEND.format(does))
-        case = Case("own", "m", backend="mine", scenario=scenario)
+        file.write_text(BACKEND.format(imported, does))
+        case = Case("own", "m", backend="mine", scenario=scenario, threads=threads)
         target = f"{tmp_path / 'net.py'}:{function}"
         job = Job(case=case, loader="python", target=target, backend_file=str(file), scratch=str(tmp_path))
         events = {}
@@ -113,7 +154,7 @@ def sequential():
 @pytest.mark.parametrize("does", CHANGES)
 def test_changes_of_a_module_are_named(does):
     module = sequential()
-    watched = module_changes.SharedModule(module, values=True)
+    watched = shared_state.SharedState(module, values=True)
     assert watched.changes() == []
     exec(does, {"module": module, "copy": copy, "torch": torch})
     assert CHANGES[does] in watched.changes()
@@ -123,14 +164,14 @@ def test_changes_of_a_module_are_named(does):
 @pytest.mark.parametrize("does", PUT_BACK)
 def test_a_forward_that_was_put_back_is_no_change(does):
     module = sequential()
-    watched = module_changes.SharedModule(module, values=True)
+    watched = shared_state.SharedState(module, values=True)
     exec(does, {"module": module})
     assert watched.changes() == []
 
 
 def test_of_a_graph_module_the_code_counts():
     module = torch.fx.symbolic_trace(sequential())
-    watched = module_changes.SharedModule(module, values=True)
+    watched = shared_state.SharedState(module, values=True)
     module.recompile()
     assert watched.changes() == []
     last = next(node for node in module.graph.nodes if node.op == "output").args[0]
@@ -140,7 +181,7 @@ def test_of_a_graph_module_the_code_counts():
 
 
 def test_who_changes_a_class_is_told_that_a_copy_has_it_too():
-    watched = module_changes.SharedModule(module := sequential(), values=True)
+    watched = shared_state.SharedState(module := sequential(), values=True)
     type(module[2]).forward = torch.exp
     with pytest.raises(failures.Unmeasurable, match=r"class of 2\. .*copy\.deepcopy\(module\), and no class"):
         watched.refuse_changes([], "mine")
@@ -148,7 +189,7 @@ def test_who_changes_a_class_is_told_that_a_copy_has_it_too():
 
 def test_only_in_training_it_counts_which_parameters_take_a_gradient():
     for values in (True, False):
-        watched = module_changes.SharedModule(module := sequential(), values=values)
+        watched = shared_state.SharedState(module := sequential(), values=values)
         module.requires_grad_(False)
         assert watched.changes() == ([] if values else ["parameter 0.weight", "parameter 0.bias"])
 
@@ -160,7 +201,36 @@ def test_tensors_without_plain_bytes_have_no_checksum():
     module.register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
     module.register_parameter("opaque", nn.Parameter(torch.ones(2, 2).as_subclass(modules.Opaque)))
     module.register_parameter("scalar", nn.Parameter(torch.tensor(1.0, dtype=torch.bfloat16)))
-    assert module_changes.SharedModule(module, values=True).changes() == []
+    assert shared_state.SharedState(module, values=True).changes() == []
+
+
+@pytest.mark.parametrize("does", SETTINGS)
+def test_settings_of_the_process_that_change_are_named(settings, does):
+    name, value = SETTINGS[does]
+    watched = shared_state.SharedState(None, values=True)
+    assert watched.changes() == []
+    exec(does, {"torch": torch})
+    assert name in watched.changes()
+    assert name not in watched.changes(without=[name])
+    with pytest.raises(failures.Unmeasurable, match=rf"eager side as well: .*became {value}\)"):
+        watched.refuse_changes([], "mine")
+
+
+@pytest.mark.slow
+def test_a_back_end_that_sets_what_holds_for_eager_too_fails(settings, measured):
+    failed = measured("torch.set_flush_denormal(True)")["failed"]
+    assert (failed["status"], failed["phase"]) == ("fail_to_run", "compile")
+    assert failed["message"] == (
+        "back end mine changes settings of the process, which hold for the eager side as well: "
+        "torch.set_flush_denormal (False became True). Let the function that `prepare` returns set them, "
+        "and set them back"
+    )
+
+
+def test_a_back_end_that_sets_it_when_it_is_imported_fails_too(settings, measured):
+    failed = measured("pass", imported="torch.set_num_threads(7)")["failed"]
+    assert (failed["status"], failed["phase"]) == ("fail_to_run", "start")
+    assert "became 7" in failed["message"]
 
 
 @pytest.mark.slow
@@ -192,12 +262,13 @@ def test_hooks_of_the_models_own_hide_no_change_of_its_forward(measured):
         ("module = torch.compile(module, backend='aot_eager')", "plain", "inference"),
         ("module = torch.compile(module, backend='aot_eager')", "plain", "training"),
         ("pass", "make", "inference"),
+        ("pass", "sets", "inference"),
         ("module = torch.compile(module, backend='aot_eager')", "make", "inference"),
     ],
 )
 def test_what_changes_nothing_or_no_more_than_the_models_own_calls_is_measured(
-    measured, does, function, scenario
+    settings, measured, does, function, scenario
 ):
-    events = measured(does, function, scenario)
+    events = measured(does, function, scenario, threads=2)
     assert "failed" not in events, events.get("failed")
     assert events["accuracy"]["status"] in ("pass", "eager_two_runs_differ")

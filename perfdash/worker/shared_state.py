@@ -1,18 +1,21 @@
-"""What a back end of the user's own changes of the module that it shares with the eager side.
+"""What a back end of the user's own changes of what it shares with the eager side: the module and settings.
 
-Such a change would be compared and timed with itself: right outputs, and a speedup of 1. Nothing is read
-while something is timed or its memory is measured.
+A change of the module would be compared and timed with itself: right outputs, and a speedup of 1. A setting
+of the process (worker.process_settings) makes another eager side than that of other back ends. Nothing is
+read while something is timed or its memory is measured.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import zlib
-from typing import Any, Collection, Dict, Hashable, List, Optional
+from typing import Any, Collection, Dict, Hashable, Iterator, List, Optional
 
 import torch
 
 from perfdash.records import Job, Status
+from perfdash.worker import process_settings
 from perfdash.worker.eager_and_compiled import ModelSide, shares_module
 from perfdash.worker.failures import Unmeasurable
 
@@ -20,16 +23,19 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _SHOWN = 3  # changes in the message
 
 
-class SharedModule:
-    """The state of a side's module when this was made, to be compared with its state later.
+class SharedState:
+    """The state of a side's module, and torch's settings, when this was made, to be compared with later ones.
 
-    `values`: whether the values of parameters count, which steps of training change and `seed` sets back;
-    there it counts whether they take a gradient. The values of buffers never count: they are set back, too.
+    Without a module the settings alone count. `values`: whether the values of parameters count, which steps
+    of training change and `seed` sets back; there it counts whether they take a gradient. The values of
+    buffers never count: they are set back, too. `threads`: of torch, where they are set later.
     """
 
-    def __init__(self, module: Any, values: bool) -> None:
+    def __init__(self, module: Optional[Any], values: bool, threads: Optional[int] = None) -> None:
         self._module, self._values = module, values
         self._before = self._state()
+        if threads:
+            self._before["torch.get_num_threads"] = str(threads)
 
     def changes(self, without: Collection[str] = ()) -> List[str]:
         """What differs from then, as words, in the order of the module; `without` these."""
@@ -40,18 +46,28 @@ class SharedModule:
     def refuse_changes(self, of_eager: Collection[str], backend: str) -> None:
         """Raise Unmeasurable where there are other changes than those that eager's own calls make."""
         changed = self.changes(of_eager)
+        settings = [name for name in changed if name in process_settings.NAMES]
+        if settings:
+            now = process_settings.current()
+            words = [f"{name} ({self._before.get(name)} became {now[name]})" for name in settings]
+            raise Unmeasurable(
+                Status.FAIL_TO_RUN,
+                f"back end {backend} changes settings of the process, which hold for the eager side as well: "
+                f"{_shown(words)}. Let the function that `prepare` returns set them, and set them back",
+            )
         if changed:
             of_class = any(change.startswith("class of ") for change in changed)
-            more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
             raise Unmeasurable(
                 Status.FAIL_TO_RUN,
                 f"back end {backend} changes the model, which is the eager side as well: "
-                f"{', '.join(changed[:_SHOWN])}{more}. Let `prepare` change a copy: copy.deepcopy(module)"
+                f"{_shown(changed)}. Let `prepare` change a copy: copy.deepcopy(module)"
                 + (", and no class, which the copy has, too" if of_class else ""),
             )
 
     def _state(self) -> Dict[str, Hashable]:
-        state: Dict[str, Hashable] = {}
+        state: Dict[str, Hashable] = dict(process_settings.current())
+        if self._module is None:
+            return state
         for name, part in self._module.named_modules():
             own = vars(part)
             hooks = [tuple(map(id, (own.get(kind) or {}).values())) for kind in _HOOKS]
@@ -71,12 +87,31 @@ class SharedModule:
         return state
 
 
-def shared_module(job: Job, side: ModelSide, scenario: Any) -> Optional[SharedModule]:
-    """Eager's module, where a back end of the user's own gets it; perfdash's own back ends change nothing."""
-    is_measured = job.role in ("full", "untimed")
-    if not job.backend_file or not is_measured or job.variant or not shares_module(side, job):
+def shared_state(job: Job, side: ModelSide, scenario: Any) -> Optional[SharedState]:
+    """What eager and a back end of the user's own share; perfdash's own back ends change nothing of it."""
+    if not _is_watched(job):
         return None
-    return SharedModule(side.module, not getattr(scenario, "CHANGES_MODULE", False))
+    module = side.module if not job.variant and shares_module(side, job) else None
+    with scenario.context(job):
+        return SharedState(module, not getattr(scenario, "CHANGES_MODULE", False), job.case.threads)
+
+
+@contextlib.contextmanager
+def settings_kept(job: Job) -> Iterator[None]:
+    """Raise Unmeasurable if the block, which imports a back end of the user's own, changes settings."""
+    before = SharedState(None, values=False) if _is_watched(job) else None
+    yield
+    if before:
+        before.refuse_changes([], job.case.backend)
+
+
+def _is_watched(job: Job) -> bool:
+    return bool(job.backend_file) and job.role in ("full", "untimed")
+
+
+def _shown(changed: List[str]) -> str:
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return ", ".join(changed[:_SHOWN]) + more
 
 
 def _own_forward(part: Any) -> Any:
