@@ -465,7 +465,7 @@ class CaseProcess:
             begin, make_step, self.device.synchronize, count_constants, self.job.compile_cores, compilers
         )
         if self.watched and not self.eager_lost:
-            self.watched.refuse_changes(self.eager_changes, self.job.case.backend)
+            figures["notes"] += self.watched.refuse_changes(self.eager_changes, self.job.case.backend)
         # perfdash's own examination of what was converted is no part of converting it.
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "build_s", "compilation_s", "compilation_cpu_s"):

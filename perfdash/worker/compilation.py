@@ -18,9 +18,11 @@ from perfdash.worker import compile_phases, linux
 
 _CALLS = 3  # after the first; more where the last one still compiles
 _MOST_CALLS = 16  # dynamo gives up after 8 recompiles
-# By the CPU seconds, which grow neither with a busy core nor with a swapped page.
+_MOST_S = 120.0  # of these calls together: a slow model must not reach a time limit here
+# By the CPU seconds of this thread, which grow neither with a busy core nor with a swapped page.
 _COMPILES_TIMES = 3.0  # a call compiles if it takes so many times as long as the shortest
 _COMPILES_S = 0.02  # and so many seconds more
+_COMPILES_SHARE = 0.1  # of the first call's seconds; with several threads, which spin while they wait
 _REASONS = 20  # how many reasons for graph breaks are kept
 _REASON_CHARS = 300
 _PLACES = 5  # of one reason
@@ -32,6 +34,7 @@ class Call(NamedTuple):
     """A call after the first: its wall and CPU seconds, and whether dynamo compiled in it."""
 
     wall_s: float
+    thread_cpu_s: float  # of this thread
     cpu_s: float  # of this process
     tree_cpu_s: float  # with all its descendants, which compile; in ticks of 10 ms
     compiled: bool
@@ -66,14 +69,14 @@ def captured_first_call(
         begin(False)
         try:
             with capture_figures() as capture:
-                step, figures = first_call(make_step, synchronize, after_two)
+                step, figures = first_call(make_step, synchronize, after_two, capture.end)
         except BeginAnew as anew:
             failed = anew.step
         else:
             return step, figures, capture
         begin(True)
         with capture_figures() as capture:
-            step, figures = first_call(lambda: failed, synchronize, after_two)
+            step, figures = first_call(lambda: failed, synchronize, after_two, capture.end)
         return step, figures, capture
 
 
@@ -81,10 +84,12 @@ def first_call(
     make_step: Callable[[], Callable[[], Any]],
     synchronize: Callable[[], None],
     after_two: Callable[[], None] = lambda: None,
+    before_more: Callable[[], None] = lambda: None,
 ) -> Any:
     """Build the compiled step and call it until it is steady; returns (step, figures).
 
-    `after_two` is called after the second call, when garbage has been collected.
+    `after_two` is called after the second call, when garbage has been collected; `before_more` before the
+    calls that only a model needs which still compiles.
 
     compilation_s is the time of the first call, at least that of the build, and of the further calls that
     compile (_compiling), each minus the median of the steady calls; compilation_cpu_s is the same in CPU
@@ -106,7 +111,9 @@ def first_call(
         peak = linux.memory_status()["VmHWM"]
 
         calls: list[Call] = []
-        while len(calls) < _CALLS or (calls[-1].compiled and len(calls) < _MOST_CALLS):
+        while len(calls) < _CALLS or _needs_more(calls):
+            if len(calls) == _CALLS:
+                before_more()
             if len(calls) < 2:  # else a call may collect the garbage of compiling
                 gc.collect()
             if len(calls) == 1:
@@ -114,7 +121,7 @@ def first_call(
             calls.append(_timed_call(step, synchronize))
     linux.malloc_trim()
     held = linux.memory_status()["RssAnon"] - before["RssAnon"]
-    compiling = _compiling(calls)
+    compiling = _compiling(calls, first_s)
     steady = [call for call in calls if call not in compiling] or [min(calls)]  # by wall_s
     steady_s = statistics.median(call.wall_s for call in steady)
     steady_cpu_s = statistics.median(call.cpu_s for call in steady)
@@ -136,23 +143,29 @@ def first_call(
 
 def _timed_call(step: Callable[[], Any], synchronize: Callable[[], None]) -> Call:
     graphs, tree_cpu_s = compiled_graphs(), linux.tree_cpu_s(os.getpid())
-    cpu_s, start = time.process_time(), time.perf_counter()
+    cpu_s, thread_cpu_s, start = time.process_time(), time.thread_time(), time.perf_counter()
     step()
     synchronize()
-    wall_s = time.perf_counter() - start
-    cpu_s = time.process_time() - cpu_s
-    return Call(wall_s, cpu_s, linux.tree_cpu_s(os.getpid()) - tree_cpu_s, compiled_graphs() > graphs)
+    wall_s, thread_cpu_s = time.perf_counter() - start, time.thread_time() - thread_cpu_s
+    cpu_s, tree_cpu_s = time.process_time() - cpu_s, linux.tree_cpu_s(os.getpid()) - tree_cpu_s
+    return Call(wall_s, thread_cpu_s, cpu_s, tree_cpu_s, compiled_graphs() > graphs)
 
 
-def _compiling(calls: Sequence[Call]) -> list[Call]:
+def _needs_more(calls: Sequence[Call]) -> bool:
+    """Whether the last call still compiled, and there is time for another."""
+    return calls[-1].compiled and len(calls) < _MOST_CALLS and sum(call.wall_s for call in calls) < _MOST_S
+
+
+def _compiling(calls: Sequence[Call], first_s: float) -> list[Call]:
     """The calls that compile: dynamo did, or they clearly took more CPU time than the shortest.
 
     TorchScript optimises in its second call, and CUDA graphs are recorded there. A steady call that is slow
     by chance must not count: of noise only what is above zero would be added.
     """
-    least = min(call.cpu_s for call in calls)
-    most = max(_COMPILES_TIMES * least, least + _COMPILES_S)
-    return [call for call in calls if call.compiled or call.cpu_s > most]
+    least = min(call.thread_cpu_s for call in calls)
+    by_chance_s = max(_COMPILES_S, _COMPILES_SHARE * first_s if torch.get_num_threads() > 1 else 0.0)
+    most = max(_COMPILES_TIMES * least, least + by_chance_s)
+    return [call for call in calls if call.compiled or call.thread_cpu_s > most]
 
 
 @contextlib.contextmanager
@@ -199,28 +212,27 @@ def start_compilers(number: int) -> None:
         time.sleep(0.05)
 
 
-@contextlib.contextmanager
-def capture_figures() -> Iterator[dict[str, Any]]:
-    """Fill the dict, when the block ends, with the counters of dynamo and inductor."""
-    figures: dict[str, Any] = {}
-    fallbacks: dict[str, int] = {}
-    from torch._dynamo.utils import counters
+class Capture(dict[str, Any]):
+    """The counters of dynamo and inductor since capture_figures began, once it has ended."""
 
-    counters.clear()
-    _break_reasons().clear()
-    with _count_fallbacks(fallbacks):
-        try:
-            yield figures
-        finally:
+    def __init__(self) -> None:
+        super().__init__()
+        self.fallbacks: dict[str, int] = {}
+
+    def end(self) -> None:
+        """Read the counters; what follows does not count."""
+        from torch._dynamo.utils import counters
+
+        if not self:
             breaks = _breaks()
-            figures.update(
+            self.update(
                 graphs=int(counters["stats"]["unique_graphs"]),
                 calls_captured=int(counters["stats"]["calls_captured"]),
                 graph_breaks=int(sum(breaks.values())),
                 unique_graph_breaks=len(breaks),
                 break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
                 break_places=_places(),
-                fallbacks=fallbacks,
+                fallbacks=dict(self.fallbacks),
                 cache_hits=int(
                     counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 ),
@@ -228,6 +240,21 @@ def capture_figures() -> Iterator[dict[str, Any]]:
                 autograd_compiles=int(counters["compiled_autograd"]["compiles"]),
                 cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
             )
+
+
+@contextlib.contextmanager
+def capture_figures() -> Iterator[Capture]:
+    """Fill the dict, when the block ends at the latest, with the counters of dynamo and inductor."""
+    capture = Capture()
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    _break_reasons().clear()
+    with _count_fallbacks(capture.fallbacks):
+        try:
+            yield capture
+        finally:
+            capture.end()
 
 
 def compiled_graphs() -> int:

@@ -43,9 +43,20 @@ class SharedState:
         changed = [name for name in {**self._before, **now} if self._before.get(name) != now.get(name)]
         return [name for name in changed if name not in without]
 
-    def refuse_changes(self, of_eager: Collection[str], backend: str) -> None:
-        """Raise Unmeasurable where there are other changes than those that eager's own calls make."""
+    def refuse_changes(self, of_eager: Collection[str], backend: str) -> List[str]:
+        """Raise Unmeasurable where there are other changes than those that eager's own calls make.
+
+        Returns notes: a library that flushes denormal numbers where it is loaded is nobody's fault.
+        """
         changed = self.changes(of_eager)
+        notes = []
+        if process_settings.FLUSHES in changed:
+            changed.remove(process_settings.FLUSHES)
+            become = "are 0" if process_settings.flushes_denormal() else "are kept"
+            notes.append(
+                f"since back end {backend} compiled, eager's denormal numbers {become} as well "
+                "(torch.set_flush_denormal, or a library that was linked with -ffast-math)"
+            )
         settings = [name for name in changed if name in process_settings.NAMES]
         if settings:
             now = process_settings.current()
@@ -63,6 +74,7 @@ class SharedState:
                 f"{_shown(changed)}. Let `prepare` change a copy: copy.deepcopy(module)"
                 + (", and no class, which the copy has, too" if of_class else ""),
             )
+        return notes
 
     def _state(self) -> Dict[str, Hashable]:
         state: Dict[str, Hashable] = dict(process_settings.current())
@@ -98,11 +110,14 @@ def shared_state(job: Job, side: ModelSide, scenario: Any) -> Optional[SharedSta
 
 @contextlib.contextmanager
 def settings_kept(job: Job) -> Iterator[None]:
-    """Raise Unmeasurable if the block, which imports a back end of the user's own, changes settings."""
+    """Raise Unmeasurable if the block, which imports a back end of the user's own, changes settings.
+
+    What the case itself sets afterwards may change.
+    """
     before = SharedState(None, values=False) if _is_watched(job) else None
     yield
     if before:
-        before.refuse_changes([], job.case.backend)
+        before.refuse_changes(process_settings.set_later(job.case.device), job.case.backend)
 
 
 def _is_watched(job: Job) -> bool:

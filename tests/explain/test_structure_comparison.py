@@ -128,7 +128,7 @@ def numbers(factor):
         ({}, set(), ()),
         ({"method": {**CURRENT, "memory": 9}}, {MEMORY}, ("peak memory (method: memory 2 -> 9)",)),
         ({"method": {**CURRENT, "latency": 9}}, {LATENCY}, ("latency (method: latency 2 -> 9)",)),
-        ({"method": {**CURRENT, "compilation": 9}}, {PHASE}, ("compile phase (method: compilation 2 -> 9)",)),
+        ({"method": {**CURRENT, "compilation": 9}}, {PHASE}, ("compile phase (method: compilation 3 -> 9)",)),
         ({"verdict": "disturbed"}, {LATENCY}, (f"latency (disturbed: {BAD}T01-00-00Z_farm)",)),
     ],
 )

@@ -70,7 +70,7 @@ def timed_calls(monkeypatch):
     `cpu_s`: CPU seconds of each call, by default as many. `compiling`: the calls in which dynamo compiles.
     """
 
-    def measure(seconds, cpu_s=None, compiling=(), build_s=0.0):
+    def measure(seconds, cpu_s=None, compiling=(), build_s=0.0, threads=1, before_more=lambda: None):
         now = {"wall": 0.0, "cpu": 0.0}
         waiting, made, graphs = list(zip(seconds, cpu_s or seconds, strict=True)), [], [0]
 
@@ -87,11 +87,14 @@ def timed_calls(monkeypatch):
             spend(build_s, build_s)
             return step
 
-        clock = SimpleNamespace(perf_counter=lambda: now["wall"], process_time=lambda: now["cpu"])
+        clock = SimpleNamespace(
+            perf_counter=lambda: now["wall"], process_time=lambda: now["cpu"], thread_time=lambda: now["cpu"]
+        )
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         monkeypatch.setattr(compilation, "time", clock)
         monkeypatch.setattr(compilation.linux, "tree_cpu_s", lambda root: now["cpu"])
         monkeypatch.setattr(compilation, "compiled_graphs", lambda: graphs[0])
-        _, figures = compilation.first_call(make_step, lambda: None)
+        _, figures = compilation.first_call(make_step, lambda: None, before_more=before_more)
         return figures, len(made)
 
     return measure
@@ -130,6 +133,40 @@ def test_the_calls_go_on_until_one_compiles_nothing(timed_calls):
     figures, made = timed_calls((5.0, 4.0), compiling=range(100))
     assert made < 20, "a model that is compiled anew in every call ends"
     assert figures["compilation_s"] == pytest.approx(1.0)
+
+
+def test_a_slow_model_that_still_compiles_reaches_no_time_limit_by_more_calls(timed_calls):
+    figures, made = timed_calls((400.0, 50.0), compiling=range(100))
+    assert made == 4
+    assert figures["notes"]
+
+
+@pytest.mark.parametrize(("second_s", "later_s"), [(0.08, 0.0), (0.2, 0.199)])
+def test_several_threads_that_spin_while_they_wait_compile_nothing(timed_calls, second_s, later_s):
+    """A call on two busy cores took up to 80 ms of CPU time instead of 2."""
+    figures, _ = timed_calls((1.0, second_s, 0.001, 0.001), threads=2)
+    assert figures["compilation_s"] == pytest.approx(0.999 + later_s)
+    assert bool(figures["notes"]) == bool(later_s)
+
+
+def test_only_the_thread_of_the_calls_tells_what_they_compile(monkeypatch):
+    """Those of OpenMP use CPU time while they wait for one that has lost its core."""
+    monkeypatch.setattr(compilation.time, "process_time", iter(range(0, 100, 7)).__next__)
+    _, figures = compilation.first_call(lambda: lambda: None, lambda: None)
+    assert figures["notes"] == []
+
+
+def test_what_is_captured_is_counted_in_as_many_calls_of_every_model():
+    """Else a model that needs more calls would have other counts than in earlier nights."""
+    made = []
+
+    def step():
+        made.append(None)
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] += 1
+
+    _, _, capture = compilation.captured_first_call(lambda is_anew: None, lambda: step, lambda: None)
+    assert len(made) > 4
+    assert capture["graphs"] == 4
 
 
 def test_a_conversion_takes_as_long_as_building_takes(timed_calls):

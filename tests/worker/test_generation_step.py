@@ -102,6 +102,17 @@ def test_int8_weights_are_a_copy_a_quarter_of_the_size():
     assert step().shape == (3, 5)
 
 
+def test_int8_weights_where_torch_cannot_tell_its_precision(monkeypatch):
+    """It raises where a model's file has set one switch alone."""
+    pytest.importorskip("torchao")
+
+    def raises():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", raises)
+    assert int8_weights.to_int8(made().module).int8_note
+
+
 @pytest.mark.slow
 def test_int8_weights_leave_eager_its_precision(monkeypatch):
     """quantize_ of older releases sets it for the process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -99,7 +100,6 @@ SETTINGS = {
     "torch.set_float32_matmul_precision('medium')": ("torch.get_float32_matmul_precision", "medium"),
     "torch.backends.cudnn.benchmark = True": ("torch.backends.cudnn.benchmark", "True"),
     "torch.backends.cuda.enable_flash_sdp(False)": ("torch.backends.cuda.flash_sdp_enabled", "False"),
-    "torch.set_flush_denormal(True)": ("torch.set_flush_denormal", "True"),
     "torch.set_default_dtype(torch.float64)": ("torch.get_default_dtype", "torch.float64"),
     "torch.set_grad_enabled(False)": ("torch.is_grad_enabled", "False"),
     "torch.use_deterministic_algorithms(True)": ("torch.are_deterministic_algorithms_enabled", "True"),
@@ -218,19 +218,44 @@ def test_settings_of_the_process_that_change_are_named(settings, does):
 
 @pytest.mark.slow
 def test_a_back_end_that_sets_what_holds_for_eager_too_fails(settings, measured):
-    failed = measured("torch.set_flush_denormal(True)")["failed"]
+    failed = measured("torch.backends.cudnn.benchmark = True")["failed"]
     assert (failed["status"], failed["phase"]) == ("fail_to_run", "compile")
     assert failed["message"] == (
         "back end mine changes settings of the process, which hold for the eager side as well: "
-        "torch.set_flush_denormal (False became True). Let the function that `prepare` returns set them, "
-        "and set them back"
+        "torch.backends.cudnn.benchmark (False became True). Let the function that `prepare` returns set "
+        "them, and set them back"
     )
 
 
 def test_a_back_end_that_sets_it_when_it_is_imported_fails_too(settings, measured):
-    failed = measured("pass", imported="torch.set_num_threads(7)")["failed"]
+    failed = measured("pass", imported="torch.backends.cudnn.benchmark = True")["failed"]
     assert (failed["status"], failed["phase"]) == ("fail_to_run", "start")
-    assert "became 7" in failed["message"]
+    assert "became True" in failed["message"]
+
+
+@pytest.mark.slow
+def test_what_the_case_sets_after_the_import_may_be_set_there(settings, measured):
+    events = measured("pass", imported="torch.set_num_threads(7); torch.set_grad_enabled(False)")
+    assert "failed" not in events, events.get("failed")
+
+
+@pytest.mark.parametrize(("device", "refused"), [("cpu", True), ("cuda", False)])
+def test_on_a_gpu_the_run_decides_on_tf32_after_the_import(settings, device, refused):
+    """device.use_tf32 sets it when the GPU is opened."""
+    case = Case("own", "m", backend="mine", device=device)
+    job = Job(case=case, loader="python", target="net.py:plain", backend_file="mine.py", scratch="")
+    outcome = pytest.raises(failures.Unmeasurable) if refused else contextlib.nullcontext()
+    with outcome, shared_state.settings_kept(job):
+        torch.set_float32_matmul_precision("high")
+
+
+@pytest.mark.slow
+def test_denormal_numbers_that_become_0_are_noted(settings, measured):
+    """Kernels of inductor in torch 2.4 do that where they are loaded: gcc before 13 links -ffast-math so."""
+    events = measured("torch.set_flush_denormal(True)")
+    assert "failed" not in events, events.get("failed")
+    (note,) = events["compiled"]["notes"]
+    assert note.startswith("since back end mine compiled, eager's denormal numbers are 0 as well")
 
 
 @pytest.mark.slow

@@ -37,6 +37,8 @@ def to_int8(module: Any) -> Any:
     from torch import nn
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
+    from perfdash.worker import process_settings
+
     if not hasattr(module, "get_output_embeddings"):
         raise ValueError(f"{type(module).__name__} is no decoder of transformers")
     copied = with_linear_layers(copy.deepcopy(module))
@@ -50,9 +52,10 @@ def to_int8(module: Any) -> Any:
         raise ValueError(f"{type(module).__name__} has no linear layer to quantise")
     inside = sum(layer.weight.numel() for layer in layers)
     whole = sum(parameter.numel() for parameter in copied.parameters())
-    precision = torch.get_float32_matmul_precision()
+    precision = process_settings.read("get_float32_matmul_precision")
     quantize_(copied, Int8WeightOnlyConfig(), filter_fn=is_quantised)
-    if torch.get_float32_matmul_precision() != precision:  # torchao before 0.18 may set it, for eager as well
+    # torchao before 0.18 may set it, for eager as well.
+    if precision and process_settings.read("get_float32_matmul_precision") != precision:
         torch.set_float32_matmul_precision(precision)
     note = f"int8 weights in {len(layers)} linear layers, with {inside / whole:.0%} of the parameters"
     object.__setattr__(copied, "int8_note", note)  # past nn.Module's own, which registers attributes
