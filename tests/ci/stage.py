@@ -86,10 +86,6 @@ class Stage:
         self.venv = home / "venv"
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
-        # As a real environment is: else each Python of a night loads what the system's has of its own.
-        (self.venv / "pyvenv.cfg").write_text(
-            f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n"
-        )
         perfdash = self.venv / "bin" / "perfdash"
         perfdash.write_text(_PERFDASH.format(python=sys.executable, home=str(home)))
         perfdash.chmod(0o755)
