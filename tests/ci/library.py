@@ -71,7 +71,7 @@ class Mixer(torch.nn.Module):
 
 @torch.compiler.disable
 def wait(steps):
-    time.sleep(steps * 0.0005)
+    time.sleep(steps * 0.001)
 """
 _MODELS = """
 import torch
@@ -83,7 +83,7 @@ def mixer(batch_size):
 
 
 def steady(batch_size):
-    return tinylib.Mixer(12), (torch.randn(16 * batch_size, 128),)
+    return tinylib.Mixer(6), (torch.randn(16 * batch_size, 128),)
 """
 _SUITE = """
 name = "tiny"
