@@ -13,17 +13,14 @@ MIB = 1 << 20
 MODELS = HERE / "truth" / "shape_models.py"
 
 
-# What a package holds is the point, not how fast it is. Headers cost more than a package gains by them.
-COMPILED_SOON = (
-    "--inductor-config", "aot_inductor.compile_wrapper_opt_level=O0",
-    "--inductor-config", "aot_inductor.precompile_headers=False",
-)  # fmt: skip
+# What a package holds is the point. Its header takes longer than a package gains by it.
+NO_HEADER = ("--inductor-config", "aot_inductor.precompile_headers=False")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> dict:
     models = ("--model", f"{MODELS}:product", "--model", f"{MODELS}:branches")
-    arguments = [*models, "--processes", "1", *COMPILED_SOON]
+    arguments = [*models, "--processes", "1", *NO_HEADER]
     home = tmp_path_factory.mktemp("exported")
     ran = perfdash("run", *arguments, "--backend", "aot-inductor,export", cwd=home, quickly=True)
     assert ran.code == 0, ran.err
