@@ -60,13 +60,11 @@ timed() { # NAME COMMAND...
 }
 
 # All at once; what failed is shown whole. The servers that most slow tests need are tried here, too: where they
-# do not start, dozens of tests would fail half an hour later. And all tests are collected: a file that cannot be
-# imported shows at once, and what pytest compiles is kept, which else each process of a part does (12 s).
+# do not start, dozens of tests would fail half an hour later.
 servers=tests/test_command_server.py
 lint() {
   local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh ci/jenkins/*.sh"
-    ci/jenkins_lint.sh "python -m pytest -q -p no:cacheprovider $servers"
-    "python -m pytest -q -p no:cacheprovider --collect-only")
+    ci/jenkins_lint.sh "python -m pytest -q -p no:cacheprovider $servers")
   local number pids=() failed=0
   for number in "${!checks[@]}"; do
     PATH="$bin:$PATH" bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &

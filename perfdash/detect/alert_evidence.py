@@ -53,8 +53,7 @@ class AlertEvidence:
     runs are None. `speedup`: medians before and after the change. `before`: the number of runs of the case
     before the change that date it; `nights`: the days since then that measured it. `dates`: the runs with
     which it may have come, oldest first, each with its log likelihood, after one run with which it cannot
-    have come.
-    `range`: the runs around its cause, where that is known.
+    have come. `range`: the runs around its cause, where that is known.
     """
 
     alert: Alert

@@ -51,8 +51,6 @@ def script(tmp_path):
         )  # fmt: skip
         assert not list(tmp_path.glob("perfdash-*")), "its scratch folder is left"
         listed = [line for line in calls.read_text().splitlines() if line.startswith("python -m pytest")]
-        assert sum("--collect-only" in line for line in listed) == 1, "compiled once, beside lint and types"
-        listed = [line for line in listed if "--collect-only" not in line]
         return done.returncode, done.stdout, listed
 
     return run
