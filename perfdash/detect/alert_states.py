@@ -180,6 +180,9 @@ def advance(
                 alert = replace(alert, after=findings[of_series[0]].after)
                 note = f"now {alert.after:g}"
             matched.update(of_series)
+        if alert.kind == "drift" and observation == AGAIN and same:
+            alert = _drifted_on(alert, new_alert(findings[same[0]], panel, at))
+            note = f"now {math.expm1(alert.change or 0.0):+.1%}"
         if same and alert.bad_run_id in {run.id for run in later}:  # it begins with the earlier run
             first = new_alert(findings[same[0]], panel, at)
             details = {**alert.details, **first.details}
@@ -206,6 +209,13 @@ def advance(
         elif finding.suspect and series not in undone:
             changed.append((new_alert(finding, panel, at, SUSPECTED), None))
     return changed
+
+
+def _drifted_on(alert: Alert, latest: Alert) -> Alert:
+    """The alert of a drift with the levels of its latest test; it begins where it did."""
+    details = {**alert.details, **latest.details, "born_run_id": alert.details.get("born_run_id")}
+    levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
+    return replace(alert, **levels, details=details)
 
 
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:

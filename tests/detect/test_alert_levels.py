@@ -93,6 +93,21 @@ def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
 
 
 @pytest.mark.slow
+def test_a_drift_is_confirmed_and_gets_its_present_size_a_week_later(quick):
+    def drift(night, name, values):
+        values["backend_ms"] *= 1 + 0.004 * max(0, night - 100) if name == "model06" else 1.0
+        return values
+
+    runs = farm(150, noise=0.005, change=drift)
+    sundays = [night for night in range(120, 150) if is_sunday(night)]
+    first, _ = judged(quick, runs[: sundays[0] + 1], first=sundays[0], kind="drift")
+    later, states = judged(quick, runs[: sundays[2] + 1], first=sundays[0] + 1, kind="drift")
+    assert states == ["new", "confirmed", "open"]
+    assert (later.bad_run_id, later.before) == (first.bad_run_id, pytest.approx(first.before, rel=0.02))
+    assert later.change == pytest.approx(first.change + 14 * 0.004, abs=0.02)
+
+
+@pytest.mark.slow
 def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any_more(quick):
     """A regression that is open for months, while the host gets faster."""
     runs = farm(175, change=shifted(70, 0.92, slower("model05", 28, 1.06)))
