@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from perfdash.detect.nights import (
 from perfdash.explain.case_sides import why_of_cause
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.alert_store import FIXED, Alert
-from perfdash.history.pass_rates_and_means import setting_of, summarize
+from perfdash.history.pass_rates_and_means import is_disturbed, setting_of, summarize
 from perfdash.history.queries import (
     Panel,
     RunLine,
@@ -44,7 +44,7 @@ from perfdash.history.queries import (
 )
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED_COUNTS
-from perfdash.records import NOT_MEASURED, Status
+from perfdash.records import NOT_MEASURED, PASSING, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
     APPEARED,
@@ -310,6 +310,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         _judged_late(connection, run),
         _with_few_nights(connection, earlier, shortly),
         _by_new_method(alike, shortly),
+        _disturbed(imported.rows),
     ]
     found = reported(
         is_open,
@@ -432,6 +433,15 @@ def _by_new_method(before: Sequence[RunLine], shortly: Panel) -> str | None:
         f"{f'{needed} nights' if needed > 1 else 'a night'} before"
         for (needed, day), names in since.items()
     )
+
+
+def _disturbed(rows: Iterable[Row]) -> str | None:
+    """Count the cases whose latencies cannot be judged, because other programs disturbed them."""
+    passed = [row for row in rows if row.status in PASSING]
+    disturbed = sum(map(is_disturbed, passed))
+    if not disturbed:
+        return None
+    return f"latencies of {disturbed} of {len(passed)} cases, which other programs disturbed"
 
 
 def line_of(connection: sa.Connection, imported: Imported) -> RunLine | None:

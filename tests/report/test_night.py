@@ -906,6 +906,23 @@ def test_the_headline_counts_what_the_machine_lost(tmp_path):
     ]
 
 
+def test_a_night_that_other_programs_disturbed_is_not_called_unchanged(tmp_path):
+    nights = farm(6, models=4, statuses=lambda night, model: "crash" if model == "model03" else "pass")
+    quiet, *others = nights[5].rows
+    nights[5] = replace(nights[5], rows=(quiet, *(replace(row, verdict="disturbed") for row in others)))
+    warnings = []
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            before, disturbed = (of_history(connection, night) for night in nights[4:])
+    assert (headline(before), before.caution) == ("Nothing changed", None)
+    assert headline(disturbed) == "No change was found in what could be compared"
+    assert disturbed.caution == "latencies of 2 of 3 cases, which other programs disturbed"
+    assert (night_gate(disturbed, warnings.append), len(warnings)) == (0, 1)
+    assert f"not checked: {disturbed.caution}" in warnings[0]
+
+
 def test_the_reports_of_the_nights_before_a_change_returned_stay_as_they_were(tmp_path):
     def statuses(night, model):
         return "crash" if model == "model02" and night in (2, 3, 5, 6, 8) else "pass"
