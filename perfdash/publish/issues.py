@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfdash.errors import MachineError
 from perfdash.publish import marker
 from perfdash.publish.comments import TargetIssue, account_of, bodies, upsert
 from perfdash.publish.github import GitHubClient, apply_until_done, required, sendable
 from perfdash.publish.http_failures import Refused
+from perfdash.report.markdown import code
 
 KIND = "alert"
 LABEL = "perfdash-regression"
 _ASSIGNEES = 10  # that GitHub takes
+_NAMED = 10  # alerts of an issue that ended in the same way
 _MOST_MEMBERS = 500  # alerts that a marker names: 12 KB of the 64 KB of a body
 
 
@@ -362,7 +364,7 @@ def planned_steps(
             owner = max(is_open, key=lambda item: item[1])[0]
             own.setdefault(owner, []).append(issue)
         elif all(wanted[place].open is False for place, _ in related):
-            steps += _step_of(issue, max((wanted[place] for place, _ in related), key=lambda w: w.changed))
+            steps += _step_of(issue, _ended([wanted[place] for place, _ in related]))
     for place, item in enumerate(wanted):
         issues = own.get(place, [])
         if issues:
@@ -392,6 +394,30 @@ def planned_steps(
     judged_runs = {marker.known_as(name) for name in judged}
     steps += [_close_orphan(issue) for issue in orphans if issue.fields.get("born") in judged_runs]
     return sorted(steps, key=lambda step: isinstance(step, OpenIssue))
+
+
+def _ended(alerts: Sequence[WantedIssue]) -> WantedIssue:
+    """The alert that ended last, for the issue of several that are over.
+
+    Where they ended in different ways its note says so of each, and its state is none of theirs.
+    """
+    last = max(alerts, key=lambda alert: alert.changed)
+    titles: dict[str, list[str]] = {}
+    for alert in alerts:
+        titles.setdefault(alert.note, []).append(alert.title.removeprefix("Regression: "))
+    states = {alert.state for alert in alerts}
+    if states == {"fixed"} or len(titles) == 1:
+        return last
+    return replace(
+        last,
+        state=last.state if len(states) == 1 else "ended in different ways",
+        note="\n\n".join(f"{note}\n\n{_listed(names)}" for note, names in titles.items()),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    lines = [f"- {code(name)}" for name in names[:_NAMED]]
+    return "\n".join([*lines, *([f"- and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
 
 
 def _has_issue(item: WantedIssue, wanted: Sequence[WantedIssue], has_issue: Collection[int]) -> bool:

@@ -185,6 +185,39 @@ def test_an_issue_stays_open_while_one_of_its_alerts_is():
     assert ExistingIssue(5, False, step.body).members == existing.members
 
 
+def test_an_issue_whose_alerts_ended_in_different_ways_names_those_of_each():
+    names = [f"s{number:02}" for number in range(13)]
+
+    def ended(name, state, at, note):
+        alert = cause(name, is_open=False, changed=at)
+        return replace(alert, state=state, note=note, title=f"Regression: timm/{name}: compiled latency")
+
+    existing = issue_of(cause(*names))
+    accepted = [ended(name, "accepted", "t2", "The new level was accepted by alice: exact") for name in names]
+    fixed = ended("s12", "fixed", "t3", "Fixed: back where it was.")
+    (step,) = planned_steps([existing], [*accepted[:12], fixed])
+    assert isinstance(step, UpdateIssue)
+    assert not step.open
+    assert step.alert.state not in ("accepted", "fixed"), "so GitHub does not call it completed"
+    assert step.note.splitlines() == [
+        "The new level was accepted by alice: exact",
+        "",
+        *(f"- `timm/{name}: compiled latency`" for name in names[:10]),
+        "- and 2 more",
+        "",
+        "Fixed: back where it was.",
+        "",
+        "- `timm/s12: compiled latency`",
+    ]
+    assert ExistingIssue(5, False, step.body).members == existing.members
+    (step,) = planned_steps([existing], accepted)
+    assert (step.alert.state, step.note) == ("accepted", accepted[0].note)
+    by_bob = replace(accepted[12], note="The new level was accepted by bob: safe")
+    (step,) = planned_steps([existing], [*accepted[:12], by_bob])
+    assert step.alert.state == "accepted"
+    assert step.note.endswith("by bob: safe\n\n- `timm/s12: compiled latency`")
+
+
 def test_alerts_that_join_a_cause_are_known_to_its_issue_from_then_on():
     (step,) = planned_steps([issue_of(cause("s1"))], [cause("s1", "s2")])
     assert isinstance(step, UpdateIssue)
