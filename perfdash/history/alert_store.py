@@ -123,6 +123,18 @@ def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
     return [AlertEvent(*row) for row in connection.execute(query)]
 
 
+def first_runs(connection: sa.Connection) -> dict[int, str]:
+    """The present names of the runs on which the alerts were born, by alert; without those of pruned runs."""
+    table, runs = schema.alert_events, schema.runs
+    first = sa.select(sa.func.min(table.c.id)).group_by(table.c.alert_id)
+    query = (
+        sa.select(table.c.alert_id, runs.c.name)
+        .join_from(table, runs, table.c.run_id == runs.c.id)
+        .where(table.c.id.in_(first))
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
 def events_with_runs(connection: sa.Connection, number: int) -> list[tuple[AlertEvent, int | None]]:
     """The events of an alert with the numbers of their runs, oldest first."""
     table = schema.alert_events

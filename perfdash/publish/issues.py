@@ -6,8 +6,10 @@ The marker in an issue's body says how perfdash left it, so what a person closed
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from perfdash.errors import MachineError
 from perfdash.publish import marker
@@ -116,7 +118,7 @@ class ExistingIssue:
     body: str
     url: str = ""
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, str]:
         return marker.read(self.body, KIND) or {}
 
@@ -131,10 +133,35 @@ class ExistingIssue:
         lists = [value for name, value in self.fields.items() if name.startswith("members")]
         return frozenset(name for value in lists for name in value.split(".") if name)
 
-    def shared(self, wanted: WantedIssue) -> int:
-        """The number of alerts that it shares with a cause."""
-        fields, members = self.fields, self.members
-        return sum(marker.same(fields, alert) or _short(alert) in members for alert in wanted.alerts)
+
+class _AlertIndex:
+    """Finds the causes whose alerts an issue names, without a look at each of thousands of past alerts."""
+
+    def __init__(self, wanted: Sequence[WantedIssue]) -> None:
+        self._places: list[int] = []  # of the cause of each alert
+        self._alerts: list[dict[str, str]] = []
+        self._by_name: dict[tuple[str, ...], list[int]] = {}
+        for place, item in enumerate(wanted):
+            for alert in item.alerts:
+                series = alert["series"]
+                for name in ((_short(alert),), (series, "born", alert["born"]), (series, alert["opened"])):
+                    self._by_name.setdefault(name, []).append(len(self._alerts))
+                self._alerts.append(alert)
+                self._places.append(place)
+
+    def shared(self, issue: ExistingIssue) -> list[tuple[int, int]]:
+        """The places of the causes that share alerts with an issue, in order, with how many they share."""
+        fields = issue.fields
+        series, born, opened = issue.identity.values()
+        found = {
+            number
+            for name in ((series, "born", born), (series, opened))
+            for number in self._by_name.get(name, ())
+            if marker.same(fields, self._alerts[number])
+        }
+        for member in issue.members:
+            found.update(self._by_name.get((member,), ()))
+        return sorted(Counter(self._places[number] for number in found).items())
 
 
 @dataclass(frozen=True)
@@ -352,10 +379,13 @@ def planned_steps(
     runs in the history; only of an alert born on one of these can it say that the alert is gone.
     """
     steps: list[Step] = []
+    alerts = _AlertIndex(wanted)
+    has_issue: set[int] = set()  # of wanted, by place
     own: dict[int, list[ExistingIssue]] = {}  # of wanted, by place
     orphans: list[ExistingIssue] = []
     for issue in sorted(existing, key=lambda issue: issue.number):
-        related = [(place, shared) for place, item in enumerate(wanted) if (shared := issue.shared(item))]
+        related = alerts.shared(issue)
+        has_issue.update(place for place, _ in related)
         if not related:
             orphans += [issue] if issue.open and issue.fields.get("left") == "open" else []
             continue
@@ -380,9 +410,11 @@ def planned_steps(
                 for issue in issues[1:]
                 if issue.open and issue.fields.get("left") == "open"
             ]
-    has_issue = {place for place, item in enumerate(wanted) if any(issue.shared(item) for issue in existing)}
-    without = [item for place, item in enumerate(wanted) if item.open is not False and place not in own]
-    without = [item for item in without if item.open or not _has_issue(item, wanted, has_issue)]
+    without = [
+        item
+        for place, item in enumerate(wanted)
+        if place not in own and (item.open or (item.open is None and place not in has_issue))
+    ]
     for item in sorted(without, key=lambda item: not item.open):
         series = {alert["series"] for alert in item.alerts}
         adopted = next((issue for issue in orphans if issue.fields.get("series") in series), None)
@@ -418,10 +450,6 @@ def _ended(alerts: Sequence[WantedIssue]) -> WantedIssue:
 def _listed(names: Sequence[str]) -> str:
     lines = [f"- {code(name)}" for name in names[:_NAMED]]
     return "\n".join([*lines, *([f"- and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
-
-
-def _has_issue(item: WantedIssue, wanted: Sequence[WantedIssue], has_issue: Collection[int]) -> bool:
-    return any(wanted[place] is item for place in has_issue)
 
 
 def _close_orphan(issue: ExistingIssue) -> UpdateIssue:

@@ -93,6 +93,7 @@ class _IssueWriter:
         moved = sa.select(of.id, of.former_testbed).where(of.former_testbed.is_not(None))
         self._former_digests = {row.id: row.former_testbed for row in connection.execute(moved)}
         self._machines = machines_of_testbeds(connection)
+        self._first_runs = alert_store.first_runs(connection)
 
     def issues(self) -> list[WantedIssue]:
         """Of each cause of open alerts, then of each past alert of the testbed."""
@@ -164,8 +165,7 @@ class _IssueWriter:
     def _key(self, evidence: AlertEvidence) -> tuple[str, str, str]:
         """Series, the run on which it was born, and when it was opened: they identify an alert."""
         alert, case = evidence.alert, evidence.case
-        events = alert_store.events(self.connection, alert.id or 0)
-        born = (events[0].run if events else None) or ""
+        born = self._first_runs.get(alert.id or 0, "")
         bed = self._former_digests.get(alert.id or 0) or self._digests[alert.testbed_id]
         series = digest([bed, case_digest(case) if case else None, alert.kind, alert.metric])
         # A run that was renamed is known to its issue by the name that it had first.

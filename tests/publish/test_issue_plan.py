@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.publish import marker
 from perfdash.publish.issues import ExistingIssue, OpenIssue, UpdateIssue, WantedIssue, planned_steps
 
 ALERT = WantedIssue("s1", "run1", "t1", "open", "t1", True, "title", "body", "note")
@@ -216,6 +217,33 @@ def test_an_issue_whose_alerts_ended_in_different_ways_names_those_of_each():
     (step,) = planned_steps([existing], [*accepted[:12], by_bob])
     assert step.alert.state == "accepted"
     assert step.note.endswith("by bob: safe\n\n- `timm/s12: compiled latency`")
+
+
+def test_each_marker_is_read_once_however_many_alerts_are_over(monkeypatch):
+    past = [cause(f"s{number}", is_open=False) for number in range(100)]
+    existing = [issue_of(past[number], number, is_open=False, left="closed") for number in range(20)]
+    read, calls = marker.read, []
+    monkeypatch.setattr(marker, "read", lambda *arguments: calls.append(1) or read(*arguments))
+    assert planned_steps(existing, past) == []
+    assert len(calls) == len(existing)
+
+
+@pytest.mark.parametrize(
+    ("of_issue", "of_alert", "is_same"),
+    [
+        (("run1", "t1"), ("run1", "t2"), True),
+        (("run1", "t1"), ("run2", "t1"), False),
+        (("run1", "t1"), ("", "t1"), True),
+        (("run1", "t1"), ("", "t2"), False),
+        (("", "t1"), ("run1", "t1"), True),
+        (("", "t1"), ("run1", "t2"), False),
+        (("", "t1"), ("", "t1"), True),
+    ],
+)
+def test_an_alert_has_its_issue_by_the_run_or_else_by_the_time(of_issue, of_alert, is_same):
+    old, new = (replace(ALERT, born=born, opened=opened) for born, opened in (of_issue, of_alert))
+    (step,) = planned_steps([there(is_open=False, left="closed", alert=old)], [new])
+    assert isinstance(step, UpdateIssue) == is_same
 
 
 def test_alerts_that_join_a_cause_are_known_to_its_issue_from_then_on():

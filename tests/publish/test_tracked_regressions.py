@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
@@ -89,6 +90,33 @@ def test_the_reason_of_what_failed_after_compiling_is_beside_what_changed(tmp_pa
         runs.append(with_reason(replace(night, rows=rows), "ended by SIGSEGV\nmore", "latency"))
     (issue,) = tracked(tmp_path, runs)
     assert "the status is crash instead of pass: ended by SIGSEGV (in latency). |" in issue.body
+
+
+def test_past_alerts_are_read_together(tmp_path):
+    def statements(broken):
+        def statuses(night, name):
+            return "crash" if name in broken and night == 2 else "pass"
+
+        executed = []
+        folder = tmp_path / str(len(broken))
+        folder.mkdir()
+        runs = farm(5, 8, statuses=statuses)
+        with open_store(str(folder / "history.db")) as store:
+            take_in(store, runs)
+            judge_new(store)
+
+        def count(*arguments):
+            executed.append(arguments)
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", count)
+        try:
+            issues = tracked_regressions(Night(runs[-1]), str(folder / "history.db"), None).issues
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", count)
+        assert [issue.born for issue in issues] == [runs[2].run.name] * len(broken)
+        return len(executed)
+
+    assert statements(["model02"]) == statements([f"model0{number}" for number in range(1, 7)])
 
 
 @pytest.mark.slow
