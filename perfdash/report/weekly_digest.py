@@ -1,4 +1,7 @@
-"""The last days in a few lines for a mail or chat: what came, was fixed, is open, and the noisiest series."""
+"""The last days in a few lines for a mail or chat.
+
+How many runs there were, broken nightlies, what came, was fixed, is open, and the noisiest series.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.findings import WORSE
+from perfdash.detect.heartbeat import Beat
 from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
+from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, in_chunks, list_runs
 from perfdash.metrics import title_of
@@ -47,6 +52,7 @@ def weekly_digest(
     times, today = (earlier, since, until), now.date()
     is_open = alert_store.load(connection, states=alert_store.SHOWN)
     causes = reported(gather(connection, is_open), -1, machines=machines_of_testbeds(connection))
+    acknowledged = sum(cause.acknowledged for cause in causes)
     causes = [cause for cause in causes if not cause.acknowledged]
     born = {alert.id or 0: int(alert.details.get("born_run_id") or -1) for alert in is_open}
     reported_at = _shown_at(connection, born, times)
@@ -55,17 +61,39 @@ def weekly_digest(
     older = [cause for cause in causes if cause not in came]
     older.sort(key=lambda cause: _began(cause, opened))
     fixed = _fixed(connection, times)
-    lines = _section("Came", [_with_owners(cause, owners) for cause in came])
+    runs = _count_runs(connection, since, until)
+    lines = [f"{runs or 'No'} run{'s' * (runs > 1)} ended in this time."]
+    lines += [f"Nightly {_broken_nightly(beat)}." for beat in nightly_problems(connection, now)]
+    count = len(lines)
+    lines += _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
     lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules))
     cases = sum(len(cause.members) for cause in fixed)
     title = f"{days} days to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
+    title += f", {acknowledged} acknowledged" if acknowledged else ""
+    if len(lines) == count:
+        lines.append(f"Nothing came, nothing is open{' but what is acknowledged' * bool(acknowledged)}.")
     return Digest(
         f"perfdash: {title}",
-        tuple(plain(line, _LINE) for line in lines[1:]) or ("Nothing came, nothing is open.",),
+        tuple(plain(line, _LINE) for line in lines),
         page_links(site_url, None),
     )
+
+
+def _count_runs(connection: sa.Connection, since: str, until: str) -> int:
+    """The number of runs that ended in a time, without excluded ones: no change is known without any."""
+    runs = schema.runs
+    end = sa.func.coalesce(runs.c.ended, runs.c.started)
+    query = sa.select(sa.func.count()).where(end.between(since, until), runs.c.excluded.is_(None))
+    return int(connection.execute(query).scalar_one())
+
+
+def _broken_nightly(beat: Beat) -> str:
+    """What is wrong with a nightly, in words. After a colon of the reason come words of a log: left out."""
+    what, _, why = beat.what.partition(": ")
+    reason = f" ({why.partition(': ')[0]})" if why else ""
+    return f"{beat.job} {beat.level}: {what}{reason}"
 
 
 def _shown_at(

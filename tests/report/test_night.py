@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
@@ -860,9 +860,63 @@ def test_a_change_whose_first_nights_were_pruned_is_older_than_the_week(tmp_path
         with store.read() as connection:
             week = weekly_digest(connection, datetime(2026, 1, 11, 8))
     assert week.title.endswith(": 0 came, 0 fixed, 1 open")
-    assert week.lines[0] == "Open for longer:"
-    assert week.lines[1].startswith("- 41 days: timm/model03 bs 1 20% slower")
-    assert "held 10 nights" in week.lines[1]
+    assert week.lines[:3] == ("6 runs ended in this time.", "", "Open for longer:")
+    assert week.lines[3].startswith("- 41 days: timm/model03 bs 1 20% slower")
+    assert "held 10 nights" in week.lines[3]
+
+
+def gpu_nightly(night, state, why=None):
+    started, ended = f"{night}T01:00:00Z", None if state == nightlies.RUNNING else f"{night}T05:00:00Z"
+    return nightlies.Nightly("gpu", night, started, 86400, 10800, state, ended, why)
+
+
+@pytest.mark.parametrize(
+    ("last", "day", "line"),
+    [
+        (
+            gpu_nightly("2026-01-10", nightlies.FAILED, "stage torch failed: /home/lab: no wheel"),
+            11,
+            "Nightly gpu failed: 2026-01-10, begun 2026-01-10T01:00:00Z (stage torch failed).",
+        ),
+        (
+            gpu_nightly("2026-01-10", nightlies.RUNNING),
+            13,
+            "Nightly gpu never ended: 2026-01-10, begun 2026-01-10T01:00:00Z.",
+        ),
+        (
+            gpu_nightly("2026-01-10", nightlies.OK),
+            17,
+            "Nightly gpu missing: 7 did not come, the first was due 2026-01-11 01:00 UTC.",
+        ),
+    ],
+    ids=["failed", "never ended", "missing"],
+)
+def test_the_week_names_broken_nightlies_and_counts_its_runs(tmp_path, last, day, line):
+    with made_store(tmp_path / "h.db") as store:
+        with store.write() as connection:
+            nightlies.copy_nightly(connection, gpu_nightly("2026-01-09", nightlies.OK))
+            nightlies.copy_nightly(connection, last)
+        with store.read() as connection:
+            week = weekly_digest(connection, datetime(2026, 1, day, 8, tzinfo=UTC))
+    assert week.lines[:2] == ("No run ended in this time.", line)
+    assert week.lines[-1] == "Nothing came, nothing is open."
+
+
+def test_the_week_counts_what_is_acknowledged(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, farm(3, 4))
+        with store.write() as connection:
+            ids, at = [line.id for line in list_runs(connection)], "2026-01-03T05:00:00Z"
+            for case in (1, 2):
+                alert = alert_store.Alert(
+                    "status", 1, case, "status", alert_store.ACKNOWLEDGED, 1, ids[case - 1], ids[case],
+                    ids[2], at, at, details={"before": "pass", "after": "crash"},
+                )  # fmt: skip
+                alert_store.save(connection, alert)
+        with store.read() as connection:
+            week = weekly_digest(connection, datetime(2026, 1, 4, 8))
+    assert week.title.endswith(": 0 came, 0 fixed, 0 open, 2 acknowledged")
+    assert week.lines == ("3 runs ended in this time.", "Nothing came, nothing is open but what is acknowledged.")
 
 
 @pytest.mark.slow
