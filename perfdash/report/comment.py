@@ -25,7 +25,7 @@ from perfdash.report.changes import (
 from perfdash.report.comment_splitting import size
 from perfdash.report.full_tables import full_tables
 from perfdash.report.markdown import code, document, escaped, fenced, folded, in_html, link, plain, table
-from perfdash.report.night import Night, compared_with, headline, noise_floor
+from perfdash.report.night import Night, compared_with, headline, noise_floor, not_tonight
 from perfdash.report.number_format import percent_change
 from perfdash.report.reproduce import command_of_run
 from perfdash.stats.speedup import null_warning
@@ -260,9 +260,7 @@ def _not_tonight(night: Night, fold: bool, shown: int) -> list[str]:
         return []
     lines = [f"- {code(model_of(row.case))}: {escaped(reason(row))}" for row in rows[:shown]]
     lines += [f"- and {len(rows) - shown} more"] if len(rows) > shown else []
-    were = "was" if len(rows) == 1 else "were"
-    title = f"{len(rows)} of {len(night.rows)} cases {were} not measured tonight: the hours went to others"
-    return [_folded(title, "\n".join(lines), fold)]
+    return [_folded(not_tonight(night), "\n".join(lines), fold)]
 
 
 def _suites(night: Night, site: str | None, most: int) -> list[str]:

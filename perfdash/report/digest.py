@@ -8,7 +8,7 @@ from perfdash.report import site_links
 from perfdash.report.cause_text import FAILING, ReportedCause
 from perfdash.report.changes import BAD, GROUPS, NEW_FAILURE, SUSPECTED
 from perfdash.report.markdown import plain
-from perfdash.report.night import Night, case_count, compared_with, headline, pass_count
+from perfdash.report.night import Night, case_count, compared_with, headline, not_tonight, pass_count
 from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
@@ -55,6 +55,8 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     passed, attempted = pass_count(night)
     if attempted:
         lines.append(f"{passed} of {attempted} cases pass.")
+    if left_out := not_tonight(night):
+        lines.append(f"{left_out}.")
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         lines.append(f"WARNING: {warning}.")
     lines += compared_with(night)

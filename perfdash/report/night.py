@@ -146,6 +146,15 @@ def pass_count(night: Night) -> tuple[int, int]:
     return of.passed, of.attempted
 
 
+def not_tonight(night: Night) -> str:
+    """How many cases the hours of the run left out, in words; empty without any."""
+    left_out = sum(row.status == Status.NOT_TONIGHT for row in night.rows)
+    if not left_out:
+        return ""
+    were = "was" if left_out == 1 else "were"
+    return f"{left_out} of {len(night.rows)} cases {were} not measured tonight: the hours went to others"
+
+
 def compared_with(night: Night) -> list[str]:
     """Sentences that name the baseline, and what could not be compared."""
     sentences = []

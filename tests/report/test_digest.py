@@ -78,6 +78,18 @@ def test_what_the_machine_lost_is_not_counted_as_failing(other, passes):
     assert "6 cases failed because of the machine" in text.title
 
 
+def test_cases_that_the_hours_left_out_are_counted():
+    rows = [
+        *(row("timm", f"model{number}") for number in range(4)),
+        *(row("timm", f"late{number}", status="not_tonight") for number in range(6)),
+    ]
+    text = run_digest(replace(good_night(), imported=imported(rows)))
+    assert text.lines[1:3] == (
+        "4 of 4 cases pass.",
+        "6 of 10 cases were not measured tonight: the hours went to others.",
+    )
+
+
 def test_a_failure_is_new_on_its_first_night_only():
     def heading(*fresh):
         changes = [replace(CHANGES[0], fresh=one, case=Case("timm", f"m{one}")) for one in fresh]
