@@ -68,7 +68,7 @@ def weekly_digest(
     lines += _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
-    lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules))
+    lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules, since))
     cases = sum(len(cause.members) for cause in fixed)
     title = f"{days} days to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
     title += f", {acknowledged} acknowledged" if acknowledged else ""
@@ -181,11 +181,11 @@ def _aged(cause: ReportedCause, today: date, owners: Owners, opened: Mapping[int
     return f"{age} days: {_with_owners(cause, owners)}"
 
 
-def _noise(connection: sa.Connection, rules: Sequence[SeriesRule]) -> list[str]:
-    """The noisiest series of all testbeds, by the last night of each."""
+def _noise(connection: sa.Connection, rules: Sequence[SeriesRule], since: str) -> list[str]:
+    """The noisiest series of the testbeds that measured since then, by the last night of each."""
     series: list[SeriesThreshold] = []
     for bed in connection.execute(sa.select(schema.testbeds.c.id)).scalars().all():
-        runs = list_runs(connection, testbed_id=bed, latest=1, with_excluded=False)
+        runs = list_runs(connection, testbed_id=bed, since=since, latest=1, with_excluded=False)
         if runs:
             series += noisiest(connection, runs[-1], _NOISIEST, rules)
     series.sort(key=lambda item: -item.sd)

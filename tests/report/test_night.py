@@ -914,9 +914,30 @@ def test_the_week_counts_what_is_acknowledged(tmp_path):
                 )  # fmt: skip
                 alert_store.save(connection, alert)
         with store.read() as connection:
-            week = weekly_digest(connection, datetime(2026, 1, 4, 8))
+            week = weekly_digest(connection, datetime(2026, 1, 20, 8))
     assert week.title.endswith(": 0 came, 0 fixed, 0 open, 2 acknowledged")
-    assert week.lines == ("3 runs ended in this time.", "Nothing came, nothing is open but what is acknowledged.")
+    assert week.lines == (
+        "No run ended in this time.",
+        "Nothing came, nothing is open but what is acknowledged.",
+    )
+
+
+@pytest.mark.slow
+def test_the_noise_of_a_machine_that_is_gone_is_not_in_the_week(tmp_path):
+    old = [
+        replace(night, run=replace(night.run, started=started, ended=started, name=started, uid=started))
+        for night in elsewhere(farm(5, 1, noise=0.2))
+        for started in [night.run.started.replace("2026", "2025")]
+    ]
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, [*old, *farm(5, 1)])
+        with store.read() as connection:
+            then, now = (weekly_digest(connection, datetime(year, 1, 6, 8)) for year in (2025, 2026))
+
+    def noise(week):
+        return max(float(line.rpartition(", ")[2].rstrip("%")) for line in week.lines if "model00" in line)
+
+    assert noise(then) > 5 > noise(now) > 0
 
 
 @pytest.mark.slow
