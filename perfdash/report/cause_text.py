@@ -30,6 +30,7 @@ from perfdash.report.changes import (
     ordered,
 )
 from perfdash.report.commit_links import CommitRange, commit_ranges
+from perfdash.report.number_format import counted
 
 _WORSE = (REGRESSION, SUSPECTED, NEW_FAILURE, VANISHED)
 _WIDE = 1.5  # largest change over smallest from which both are named
@@ -179,8 +180,8 @@ def evidence_words(cause: Cause) -> str:
     if cause.is_suspected:
         return "suspected (to be measured again)"
     if cause.pairs:
-        return f"confirmed ({_count(cause.pairs, 'pair')})"
-    return f"held {_count(cause.nights, 'night')}"
+        return f"confirmed ({counted(cause.pairs, 'pair')})"
+    return f"held {counted(cause.nights, 'night')}"
 
 
 def of_changes(changes: Sequence[RunChange]) -> list[ReportedCause]:
@@ -262,10 +263,6 @@ def _models(members: Iterable[RunChange]) -> set[tuple[str, str]]:
 
 def _changes(members: Sequence[RunChange]) -> list[float]:
     return [member.change for member in members if member.change is not None and math.isfinite(member.change)]
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _who(members: Sequence[RunChange]) -> str:
@@ -367,9 +364,9 @@ def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
         if member.metric == main[0].metric and (member.group in _WORSE) == worse
     ]
     if models := _models(alike) - _models(main):
-        words.append(f"; {_count(len(models), 'other model')} suspected")
+        words.append(f"; {counted(len(models), 'other model')} suspected")
     elif alike:
-        words.append(f"; {_count(len(alike), 'other case')} suspected")
+        words.append(f"; {counted(len(alike), 'other case')} suspected")
     titles = dict.fromkeys(
         member.what if metric is None or metric.part_of else metric.title
         for member in rest
@@ -377,5 +374,5 @@ def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
         and ((metric := METRICS.get(member.metric or "")) is None or metric.kind != "latency")
     )
     words += [f"; also {', '.join([*titles][:2])}"] if titles else []
-    words += [f"; {_count(other_way, 'other')} {way}"] if other_way else []
+    words += [f"; {counted(other_way, 'other')} {way}"] if other_way else []
     return "".join(words)

@@ -28,6 +28,11 @@ def four_digits(value: float) -> str:
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 night, 2 nights."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def mark_cpu_time(text: str, row: Row) -> str:
     """A formatted latency, with `cpu` behind it where it is CPU time."""
     return f"{text} {CPU_TIME}" if text and is_cpu_time(row) else text

@@ -25,6 +25,7 @@ from perfdash.report.changes import RunChange, of_alert
 from perfdash.report.digest import Digest, cause_line, page_links
 from perfdash.report.markdown import plain
 from perfdash.report.night import machines_of_testbeds
+from perfdash.report.number_format import counted
 from perfdash.series_rules import SeriesRule
 
 _SHOWN = 15  # causes of a kind
@@ -62,7 +63,7 @@ def weekly_digest(
     older.sort(key=lambda cause: _began(cause, opened))
     fixed = _fixed(connection, times)
     runs = _count_runs(connection, since, until)
-    lines = [f"{runs or 'No'} run{'s' * (runs > 1)} ended in this time."]
+    lines = [f"{counted(runs, 'run') if runs else 'No run'} ended in this time."]
     lines += [f"Nightly {_broken_nightly(beat)}." for beat in nightly_problems(connection, now)]
     count = len(lines)
     lines += _section("Came", [_with_owners(cause, owners) for cause in came])
@@ -70,7 +71,7 @@ def weekly_digest(
     lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
     lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules, since))
     cases = sum(len(cause.members) for cause in fixed)
-    title = f"{days} days to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
+    title = f"{counted(days, 'day')} to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
     title += f", {acknowledged} acknowledged" if acknowledged else ""
     if len(lines) == count:
         lines.append(f"Nothing came, nothing is open{' but what is acknowledged' * bool(acknowledged)}.")
@@ -178,7 +179,7 @@ def _with_owners(cause: ReportedCause, owners: Owners) -> str:
 
 def _aged(cause: ReportedCause, today: date, owners: Owners, opened: Mapping[int, str]) -> str:
     age = (today - date.fromisoformat(_began(cause, opened)[:10])).days
-    return f"{age} days: {_with_owners(cause, owners)}"
+    return f"{counted(age, 'day')}: {_with_owners(cause, owners)}"
 
 
 def _noise(connection: sa.Connection, rules: Sequence[SeriesRule], since: str) -> list[str]:

@@ -940,6 +940,23 @@ def test_the_noise_of_a_machine_that_is_gone_is_not_in_the_week(tmp_path):
     assert noise(then) > 5 > noise(now) > 0
 
 
+def test_one_day_is_no_days(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, farm(3, 4))
+        with store.write() as connection:
+            ids = [line.id for line in list_runs(connection)]
+            alert = alert_store.Alert(
+                "status", 1, 1, "status", alert_store.OPEN, 1, ids[0], ids[1], ids[1], "t", "t",
+                details={"before": "pass", "after": "crash", "born_run_id": ids[1]},
+            )  # fmt: skip
+            alert_store.save(connection, alert)
+        with store.read() as connection:
+            day = weekly_digest(connection, datetime(2026, 1, 3, 8), 1)
+    assert day.title.startswith("perfdash: 1 day to 2026-01-03:")
+    assert day.lines[0] == "1 run ended in this time."
+    assert any(line.startswith("- 1 day: ") for line in day.lines)
+
+
 @pytest.mark.slow
 def test_a_change_whose_first_nights_were_pruned_is_not_part_of_a_new_one(tmp_path):
     with made_store(tmp_path / "h.db") as store:
