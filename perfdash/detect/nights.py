@@ -21,7 +21,14 @@ from perfdash.files import now
 from perfdash.history import schema
 from perfdash.history.nightlies import CLOCK_ERROR
 from perfdash.history.pass_rates_and_means import SETTING
-from perfdash.history.queries import Panel, RunLine, list_runs, settings_of_run, shared_cases
+from perfdash.history.queries import (
+    Panel,
+    RunLine,
+    list_runs,
+    measured_any,
+    settings_of_run,
+    shared_cases,
+)
 from perfdash.history.results import RunRow
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
@@ -124,7 +131,7 @@ def runs_before(
     connection: sa.Connection,
     run: RunLine,
     *,
-    latest: int | None = None,
+    latest: int,
     settings: Collection[tuple[Any, ...]] | None = None,
 ) -> list[RunLine]:
     """The runs of its testbed and origin before a run, oldest first; `latest`, `settings`: as list_runs."""
@@ -141,6 +148,22 @@ def runs_before(
         for earlier in before
         if earlier.origin == run.origin and (earlier.started, earlier.id) < (run.started, run.id)
     ]
+
+
+def ids_before(
+    connection: sa.Connection, run: RunLine, settings: Collection[tuple[Any, ...]] | None = None
+) -> list[int]:
+    """The numbers of all `runs_before` a run, oldest first: of years of runs the rest is not needed."""
+    runs = schema.runs
+    query = sa.select(runs.c.id).where(
+        runs.c.testbed_id == run.testbed_id,
+        runs.c.origin == run.origin,
+        runs.c.excluded.is_(None),
+        sa.or_(runs.c.started < run.started, sa.and_(runs.c.started == run.started, runs.c.id < run.id)),
+    )
+    if settings is not None:
+        query = query.where(measured_any(settings))
+    return list(connection.execute(query.order_by(runs.c.started, runs.c.id)).scalars())
 
 
 def begins_in_the_future(run: RunRow) -> bool:

@@ -21,11 +21,11 @@ from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
     comparable_nights,
+    ids_before,
     is_a_night,
     later_judged_first,
     other_machine,
     previous_run,
-    runs_before,
     were_beside,
 )
 from perfdash.explain.case_sides import why_of_cause
@@ -285,13 +285,13 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.judged is None:
         return Night(imported, untold="this night was not judged, because only those of the latest days are")
     # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
-    earlier = runs_before(connection, run, settings=settings_of_run(connection, run.id))
-    earlier = earlier or runs_before(connection, run)
-    if not earlier:
+    before = ids_before(connection, run, settings_of_run(connection, run.id)) or ids_before(connection, run)
+    if not before:
         later = later_judged_first(connection, run)
         if later and not were_beside(run, later):
             return Night(imported, untold=_BEFORE_ALL.format(run.started[:10], later[-1].name))
         return Night(imported, untold="first run of this kind, nothing to compare it with")
+    earlier = list_runs(connection, ids=before[-2 * _REFERENCE_RUNS :])
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="it has too few of the cases of the runs before it")
@@ -313,7 +313,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     baseline = previous_run(run, alike)
     machines = f" ({words})" if (words := other_machine(baseline, run)) else ""
     text = (
-        f"the {len(earlier)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
+        f"the {len(before)} runs before it on this kind of machine; previous run: {baseline.name}{machines}"
     )
     cautions = [
         _judged_late(connection, run),
@@ -376,7 +376,7 @@ def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
 def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shortly: Panel) -> str | None:
     """Count the cases whose numbers cannot be judged yet, for want of nights before or of their machine.
 
-    `earlier`: the runs before the night, of which `shortly` has the last ones and the night itself.
+    `earlier`: the last runs before the night, of which `shortly` has the newest, and the night itself.
     """
     few, elsewhere = _not_judged(shortly)
     if not (few | elsewhere).any():

@@ -14,11 +14,12 @@ from perfdash.detect import nightly_judging
 from perfdash.detect.alert_states import dismissed
 from perfdash.detect.comparison import ComparedRuns, Delta, compare
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.history import alert_store, nightlies
+from perfdash.history import alert_store, nightlies, queries
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
 from perfdash.history.store import open_store
+from perfdash.report import night as night_report
 from perfdash.report.cause_text import counts, of_changes
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED, RunChange
 from perfdash.report.comment import comment
@@ -976,6 +977,25 @@ def test_a_change_whose_first_nights_were_pruned_is_not_part_of_a_new_one(tmp_pa
         "- timm/model01 bs 1 29%",
         "- 395 days: timm/model03 bs 1 20%",
     ]
+
+
+def test_the_report_of_a_night_reads_no_more_runs_the_older_the_history_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(night_report, "_REFERENCE_RUNS", 12)
+    nights = farm(60, models=2)
+    read, made = [], queries._run_line
+    monkeypatch.setattr(queries, "_run_line", lambda columns: read.append(1) or made(columns))
+    with made_store(tmp_path / "h.db") as store:
+        counts = []
+        for first, last in ((0, 30), (30, 60)):
+            take_in(store, nights[first:last])
+            judge_last(store, 1)
+            read.clear()
+            with store.read() as connection:
+                night = of_history(connection, nights[last - 1])
+            assert night.against.startswith(f"the {last - 1} runs before it")
+            assert night.previous.run.name == nights[last - 2].run.name
+            counts.append(len(read))
+    assert counts[0] == counts[1] < 2 * 12 + 10
 
 
 def lost(night, model):
