@@ -61,8 +61,9 @@ def _dashboard(
     parts = [f"# {setting.title}", "## Executive Summary"]
     parts.append(folded("see more", summary) if fold else summary)
     parts.append(
-        "Models that fail, whose outputs are wrong or were not checked, or of which nothing was captured are "
-        "not in the means."
+        "Models that fail, whose outputs are wrong or were not checked, of which nothing was captured, that "
+        "reached dynamo's limit of recompiles, or whose measurement other programs disturbed are not in the "
+        "means."
     )
     parts += [f"{title}\n\n{fenced(text)}" for title, text in by_suite(rows)]
     if own := published(night.run.environment, rows, setting):
@@ -91,7 +92,8 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         _shapes(setting),
         "0.0 and nan stand for what was not measured; its status is in the Accuracy table.",
         "A number with an asterisk is not in the means: it is of a model that failed, whose outputs were not "
-        "checked, or of which nothing was captured.",
+        "checked, of which nothing was captured, that reached dynamo's limit of recompiles, or whose "
+        "measurement other programs disturbed.",
     ]
     if night.run.origin == "perfdash":
         weights = {"random": "random", "pretrained": "pretrained"}.get(

@@ -93,6 +93,19 @@ def test_a_wrong_result_is_never_a_plain_number():
     assert line == "3.0 *"
 
 
+def test_the_legend_of_the_asterisk_has_every_reason():
+    disturbed = replace(row("timm", "disturbed", 1.832), verdict="disturbed")
+    gave_up = row("timm", "gave_up", 1.732, details={"recompile_limit": True})
+    text = full_tables(Night(imported([disturbed, gave_up, row("timm", "quiet", 1.632)])))
+    assert "1.832 *" in text
+    assert "1.732 *" in text
+    assert "1.632 *" not in text
+    for words in ("A number with an asterisk is not in the means", "Models that fail"):
+        (line,) = [line for line in text.splitlines() if words in line]
+        assert "other programs disturbed" in line
+        assert "dynamo's limit of recompiles" in line
+
+
 def test_hostile_names_stay_text():
     """No tag, link, image, mention or reference, and no new row of a table."""
     html = rendered(comment(hostile()))
