@@ -53,7 +53,7 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
         parts = [*_head(night, site), *_causes(night, site, fold, shown, causes)]
         parts += [*_configurations(night, site, fold, suites), *_not_tonight(night, fold, shown)]
         parts += _failures(night, fold, shown)
-        parts.append(_more(night, site))
+        parts.append(_more(night, site, suites))
         text = "\n\n".join(part for part in parts if part) + "\n"
         if size(text) <= LARGEST:
             break
@@ -249,7 +249,9 @@ def _configurations(night: Night, site: str | None, fold: bool, most: int) -> li
     body = [[escaped(name), *(cells.get(suite, "") for suite in columns)] for name, cells in lines.items()]
     page = link("beside each other", site + site_links.configurations_page(night.testbed)) if site else ""
     head = ["pass rate, mean speedup (change)", *(escaped(short_name(suite)) for suite in columns)]
-    small = table(head, body[:most], "l" + "r" * len(columns)) + (f"\n\nModels {page}." if page else "")
+    more = f"\n\nand {len(body) - most} more" if len(body) > most else ""
+    small = table(head, body[:most], "l" + "r" * len(columns)) + more
+    small += f"\n\nModels {page}." if page else ""
     return [small, *(_folded("Suites and configurations", text, fold) for text in suites)]
 
 
@@ -335,12 +337,13 @@ def _failures(night: Night, fold: bool, shown: int) -> list[str]:
     return [_folded(title, "\n".join(lines), fold)]
 
 
-def _more(night: Night, site: str | None) -> str:
+def _more(night: Night, site: str | None, suites: int) -> str:
+    """Where every number is: on the pages of the suites, if the table above has a link to each."""
     if not night.rows:
         return ""
     tables = "Every number, with its interval: "
     if site:
         pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in night.rows)
-        if len(pages) <= _SUITES:
+        if len(pages) <= suites:
             return tables + "the pages of the suites above."
     return tables + "`night.html` among the files of this run, `perfdash report --format markdown|csv`."

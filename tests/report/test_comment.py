@@ -32,6 +32,7 @@ from tests.report.nights import (
     HOSTILE,
     NIGHTS,
     bad_night,
+    configurations,
     good_night,
     hostile,
     huge,
@@ -196,6 +197,15 @@ def test_as_many_dashboards_as_settings():
     assert "| inductor |" in text
     assert "torchscript" in text
     assert "and 40 more" in text
+
+
+def test_a_table_of_suites_that_is_cut_says_so(monkeypatch):
+    site = "https://perf.example"
+    assert "pages of the suites above" in comment(configurations(), site_url=site)
+    monkeypatch.setattr("perfdash.report.comment._SHOWN", ((0, 3, 2),))
+    text = comment(configurations(), site_url=site)
+    assert "and 1 more" in text.partition("<details>")[0], "of three configurations"
+    assert "pages of the suites above" not in text
 
 
 def test_a_quiet_night_says_so():
