@@ -17,6 +17,7 @@ from perfdash.history.results import RunRow
 from perfdash.metrics import METRICS, title_of
 from perfdash.report.alert_text import model_of
 from perfdash.report.number_format import four_digits, with_unit
+from perfdash.report.spreadsheet_cell import inert
 from perfdash.suites.suite_file import OWN
 
 _PACKAGES = 5  # that differ between two builds, in a line
@@ -302,7 +303,10 @@ def _side(side: ComparedRuns) -> dict[str, Any]:
 
 
 def to_csv(sides: Comparison) -> str:
-    """Write a line per case: for each metric old, new, ratio, p, significant."""
+    """Write a line per case: for each metric old, new, ratio, p, significant.
+
+    Cells as in `night_export.to_csv`: no spreadsheet runs a name.
+    """
     file = io.StringIO()
     case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
     header = [*case_columns, "old_status", "new_status"]
@@ -321,5 +325,5 @@ def to_csv(sides: Comparison) -> str:
                 p = "" if delta.p is None else delta.p
                 row += [delta.old, delta.new, math.exp(delta.change), p, delta.significant]
         row += [getattr(compared.case, column) for column in more_case_columns]
-        writer.writerow([*row, sides.machines])
+        writer.writerow([inert(cell) for cell in (*row, sides.machines)])
     return file.getvalue()

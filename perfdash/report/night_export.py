@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -17,9 +16,9 @@ from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.records import variation
 from perfdash.report.dashboard_tables import several_configurations
-from perfdash.report.markdown import plain
 from perfdash.report.night import Night
 from perfdash.report.reproduce import command_of_run
+from perfdash.report.spreadsheet_cell import inert
 
 _CASE = ("suite", "model", "device", "dtype", "amp_dtype", "batch_size", "threads", "scenario", "backend",
          "dynamic")  # fmt: skip
@@ -100,15 +99,8 @@ def to_csv(night: Night) -> str:
             *(values.get(name) for name in NUMBERS),
             clock_of(row),
         ]
-        writer.writerow(["" if cell is None else _inert(cell) for cell in cells])
+        writer.writerow(["" if cell is None else inert(cell) for cell in cells])
     return file.getvalue()
-
-
-def _inert(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    line = plain(cell, sys.maxsize)
-    return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
 
 
 # The files by name, each with its number. docs/method.md says which cases count.

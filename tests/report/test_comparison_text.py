@@ -72,6 +72,17 @@ def test_csv_has_a_line_a_case(compared):
     assert by_model["breaks"]["new_status"] == "crash"
 
 
+def test_no_name_in_csv_is_a_formula():
+    of = case("@SUM(1)", configuration="+x", settings='{"mode": "x"}')
+    of = replace(of, suite="=1+1", backend="-y\u202e")
+    sides = [ComparedRuns(name, (run(rows=[row(of=of)]),)) for name in ("old", "new")]
+    (line,) = csv.DictReader(io.StringIO(to_csv(compare(*sides))))
+    assert [line[name] for name in ("suite", "model", "backend", "configuration", "settings")] == [
+        "'=1+1", "'@SUM(1)", r"'-y\u202e", "'+x", '{"mode": "x"}',
+    ]  # fmt: skip
+    assert (line["batch_size"], line["old_status"], line["speedup_old"]) == ("1", "pass", "2.0")
+
+
 def test_the_configuration_that_changed_is_named():
     freezing = {"configuration": "freezing", "settings": '{"mode": "x"}'}
 
