@@ -50,10 +50,10 @@ def document(name: str, rows: Iterable[Row], changes: Sequence[RunChange] = ()) 
     for change in loud:
         title = f"{model_of(change.case)}: {change.what}"
         test = ET.SubElement(suites[-1], "testcase", classname="regressions", name=_fit(title))
-        size = " ".join(
-            part for part in (change.before, "->", change.after, percent_change(change.change)) if part
-        )
-        ET.SubElement(test, "failure", type=_fit(change.group), message=_fit(f"{change.what}: {size}"))
+        levels = f"{change.before} -> {change.after}" if change.before or change.after else ""
+        size = " ".join(filter(None, [levels, percent_change(change.change)]))
+        message = ": ".join(filter(None, [change.what, size]))
+        ET.SubElement(test, "failure", type=_fit(change.group), message=_fit(message))
     root = _root(name, suites)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)

@@ -9,7 +9,8 @@ from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, OPEN, Alert
-from perfdash.report.junit import write, write_alerts, write_comparison
+from perfdash.report.changes import NEW_FAILURE, REGRESSION, VANISHED, RunChange
+from perfdash.report.junit import document, write, write_alerts, write_comparison
 from tests.history.made import case, row, run
 
 ALERT = Alert(
@@ -36,6 +37,22 @@ def test_results_and_alerts(tmp_path):
     assert failure.get("message") == "died? <of> ?[1mthis"
     (failure,) = suites["regressions"].findall("testcase/failure")
     assert failure.get("type") == "regression"
+
+
+def test_a_change_without_levels_has_no_arrow():
+    changes = [
+        RunChange(VANISHED, case("a"), "no longer measured"),
+        RunChange(REGRESSION, case("b"), "compiled latency", change=0.1133),
+        RunChange(REGRESSION, case("c"), "compiled latency", "20 ms", "23 ms", 0.1398),
+        RunChange(NEW_FAILURE, case("d"), "status", "pass", "crash"),
+    ]
+    root = ET.fromstring(document("run", [], changes))
+    assert [failure.get("message") for failure in root.iter("failure")] == [
+        "no longer measured",
+        "compiled latency: +12.0%",
+        "compiled latency: 20 ms -> 23 ms +15.0%",
+        "status: pass -> crash",
+    ]
 
 
 def test_a_quiet_night_is_one_test_that_passed(tmp_path):
