@@ -5,7 +5,7 @@ a chart says the same in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -352,21 +352,34 @@ def summary_of(data: TrendChart, values: Array, marks: int = 10) -> str:
     """The text alternative: first, last, range, failures, and the latest marks."""
     places = np.flatnonzero(~np.isnan(values))
     if not len(places):
-        sentences = f"not measured on any of {len(values)} nights."
+        sentences = f"not measured on any of {_points(data, range(len(values)))}."
     else:
         measured = values[places]
+        _, lows, highs = data.columns
+        drawn = np.concatenate([measured, _known(lows[: data.weekly]), _known(highs[: data.weekly])])
         first_at, last_at = data.times[int(places[0])], data.times[int(places[-1])]
         first, last, low, high = (
             svg.number(float(value), data.unit)
-            for value in (measured[0], measured[-1], measured.min(), measured.max())
+            for value in (measured[0], measured[-1], drawn.min(), drawn.max())
         )
         sentences = (
-            f"{len(measured)} nights, {day(first_at)} to {day(last_at)}: first {first}, last {last}, "
+            f"{_points(data, places)}, {day(first_at)} to {day(last_at)}: first {first}, last {last}, "
             f"range {low} to {high}."
         )
     if data.failed:
-        sentences += f" Failed on {len(data.failed)}."
+        weeks = sum(place < data.weekly for place in data.failed)
+        nights = len(data.failed) - weeks
+        sentences += f" Failed on {nights}." if nights else ""
+        sentences += f" No night passed in {weeks} of the older points." if weeks else ""
     return sentences + (_latest(tuple(data.marks), marks) if marks else "")
+
+
+def _points(data: TrendChart, places: Iterable[int]) -> str:
+    """The number of nights among some points, and of the older points, each of which is of many nights."""
+    of_weeks = [place < data.weekly for place in places]
+    nights, weeks = of_weeks.count(False), of_weeks.count(True)
+    older = f" and {weeks} older points (weeks; four together where older than a year)" if weeks else ""
+    return f"{nights} nights{older}"
 
 
 @lru_cache(maxsize=64)

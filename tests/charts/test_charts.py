@@ -193,6 +193,22 @@ def test_nights_have_most_of_the_width_beside_years_of_weeks():
     assert few.split is None, "the nights have half of it anyway"
 
 
+def test_the_words_of_a_chart_tell_nights_from_weeks():
+    at = [START + k * 7 * DAY for k in range(3)] + [START + (21 + k) * DAY for k in range(4)]
+    values = [10.0, NAN, 11.0, 10.5, 10.4, NAN, 10.6]
+    lows = [9.0, NAN, 10.8, 8.0, 8.0, NAN, 8.0]
+    highs = [10.2, NAN, 12.5, 13.0, 13.0, NAN, 13.0]
+    data = TrendChart("t", at, values, lows, highs, failed=[1, 5], unit="ms", weekly=3)
+    (_, desc, *_) = parsed(charts.trend(data, "p"))
+    assert re.sub(r"\d{4}-\d\d-\d\d", "DAY", desc.text) == (
+        "3 nights and 2 older points (weeks; four together where older than a year), DAY to DAY: "
+        "first 10 ms, last 10.6 ms, range 9 ms to 12.5 ms. Failed on 1. "
+        "No night passed in 1 of the older points."
+    )
+    (_, desc, *_) = parsed(charts.trend(TrendChart("t", at, [NAN] * 7, weekly=3), "p"))
+    assert desc.text.startswith("not measured on any of 4 nights and 3 older points (weeks;")
+
+
 def test_a_share_is_not_above_all():
     shown = words(parsed(charts.trend(line([100.0, 100.0, 99.0], unit="%"), "p")))
     assert "100" in shown
