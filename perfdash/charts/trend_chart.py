@@ -378,8 +378,9 @@ def _points(data: TrendChart, places: Iterable[int]) -> str:
     """The number of nights among some points, and of the older points, each of which is of many nights."""
     of_weeks = [place < data.weekly for place in places]
     nights, weeks = of_weeks.count(False), of_weeks.count(True)
-    older = f" and {weeks} older points (weeks; four together where older than a year)" if weeks else ""
-    return f"{nights} nights{older}"
+    points = f"{weeks} older point{'s' * (weeks != 1)}"
+    older = f" and {points} (weeks; four together where older than a year)" if weeks else ""
+    return f"{nights} night{'s' * (nights != 1)}{older}"
 
 
 @lru_cache(maxsize=64)

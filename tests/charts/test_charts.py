@@ -207,6 +207,8 @@ def test_the_words_of_a_chart_tell_nights_from_weeks():
     )
     (_, desc, *_) = parsed(charts.trend(TrendChart("t", at, [NAN] * 7, weekly=3), "p"))
     assert desc.text.startswith("not measured on any of 4 nights and 3 older points (weeks;")
+    (_, desc, *_) = parsed(charts.trend(TrendChart("t", at[2:4], [10.0, 10.5], weekly=1), "p"))
+    assert desc.text.startswith("1 night and 1 older point (weeks;")
 
 
 def test_a_share_is_not_above_all():
