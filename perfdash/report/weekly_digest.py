@@ -69,7 +69,7 @@ def weekly_digest(
     lines += _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
-    lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules, since))
+    lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules, since, until))
     cases = sum(len(cause.members) for cause in fixed)
     title = f"{counted(days, 'day')} to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
     title += f", {acknowledged} acknowledged" if acknowledged else ""
@@ -83,11 +83,16 @@ def weekly_digest(
 
 
 def _count_runs(connection: sa.Connection, since: str, until: str) -> int:
-    """The number of runs that ended in a time, without excluded ones: no change is known without any."""
+    """The number of runs that ended in a time: no change is known without any."""
+    query = sa.select(sa.func.count()).select_from(schema.runs).where(_ended(since, until))
+    return int(connection.execute(query).scalar_one())
+
+
+def _ended(since: str, until: str) -> sa.ColumnElement[bool]:
+    """The condition that a run ended in a time, and that nobody excluded it."""
     runs = schema.runs
     end = sa.func.coalesce(runs.c.ended, runs.c.started)
-    query = sa.select(sa.func.count()).where(end.between(since, until), runs.c.excluded.is_(None))
-    return int(connection.execute(query).scalar_one())
+    return sa.and_(end.between(since, until), runs.c.excluded.is_(None))
 
 
 def _broken_nightly(beat: Beat) -> str:
@@ -182,12 +187,12 @@ def _aged(cause: ReportedCause, today: date, owners: Owners, opened: Mapping[int
     return f"{counted(age, 'day')}: {_with_owners(cause, owners)}"
 
 
-def _noise(connection: sa.Connection, rules: Sequence[SeriesRule], since: str) -> list[str]:
-    """The noisiest series of the testbeds that measured since then, by the last night of each."""
+def _noise(connection: sa.Connection, rules: Sequence[SeriesRule], since: str, until: str) -> list[str]:
+    """The noisiest series of the testbeds of which a run ended in a time, by the last night of each."""
     series: list[SeriesThreshold] = []
-    for bed in connection.execute(sa.select(schema.testbeds.c.id)).scalars().all():
-        runs = list_runs(connection, testbed_id=bed, since=since, latest=1, with_excluded=False)
-        if runs:
-            series += noisiest(connection, runs[-1], _NOISIEST, rules)
+    beds = sa.select(schema.runs.c.testbed_id).where(_ended(since, until)).distinct()
+    for bed in sorted(connection.execute(beds).scalars()):
+        (run,) = list_runs(connection, testbed_id=bed, latest=1, with_excluded=False)
+        series += noisiest(connection, run, _NOISIEST, rules)
     series.sort(key=lambda item: -item.sd)
     return [f"{model_of(item.case)}: {title_of(item.metric)}, {item.sd:.1%}" for item in series[:_NOISIEST]]

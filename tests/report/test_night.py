@@ -941,6 +941,20 @@ def test_the_noise_of_a_machine_that_is_gone_is_not_in_the_week(tmp_path):
     assert noise(then) > 5 > noise(now) > 0
 
 
+def test_the_noise_of_a_night_that_began_before_the_day_is_in_its_digest(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        take_in(store, farm(5, 1))
+        with store.read() as connection:
+            last = list_runs(connection)[-1]
+            day = weekly_digest(connection, datetime(2026, 1, 6, 3), 1)
+    assert last.started < "2026-01-05T03" < (last.ended or "")
+    assert day.lines[:3] == (
+        "1 run ended in this time.",
+        "",
+        "Noisiest series, with the noise of a night:",
+    )
+
+
 def test_one_day_is_no_days(tmp_path):
     with made_store(tmp_path / "h.db") as store:
         take_in(store, farm(3, 4))
