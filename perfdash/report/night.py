@@ -129,7 +129,7 @@ def headline(night: Night) -> str:
     if not night.causes:
         words.append("not compared with other runs" if night.untold else _quiet(night))
     elif all(cause.acknowledged for cause in night.causes):
-        words.append("nothing changed but what is acknowledged")
+        words.append(_quiet(night, " but what is acknowledged"))
     text = ", ".join(words)
     return text[0].upper() + text[1:]
 
@@ -200,9 +200,10 @@ def package_versions(run: RunRow, names: Sequence[str]) -> list[tuple[str, str]]
     ]
 
 
-def _quiet(night: Night) -> str:
-    """The headline of a night without changes, unless some could not be judged."""
-    return "no change was found in what could be compared" if night.caution else "nothing changed"
+def _quiet(night: Night, known: str = "") -> str:
+    """The headline of a night without changes, or with `known` ones alone; some may not have been judged."""
+    found = f"no change{known} was found in what could be compared"
+    return found if night.caution else f"nothing changed{known}"
 
 
 def against(imported: Imported, comparison: Comparison) -> Night:

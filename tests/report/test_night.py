@@ -682,6 +682,8 @@ def test_an_alert_acknowledged_here_fails_no_check_while_another_machines_is_ope
     ]
     acknowledged = replace(night, causes=(replace(cause, members=tuple(members)),))
     assert headline(acknowledged) == "Nothing changed but what is acknowledged"
+    unsure = replace(acknowledged, caution="latencies of 2 of 6 cases, which other programs disturbed")
+    assert headline(unsure) == "No change but what is acknowledged was found in what could be compared"
     assert checked(acknowledged) == (0, 0)
 
 
