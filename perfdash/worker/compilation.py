@@ -170,11 +170,12 @@ def _compiling(calls: Sequence[Call], first_s: float) -> list[Call]:
 
 @contextlib.contextmanager
 def on_cores(cores: Collection[int], compilers: Optional[int] = None) -> Iterator[int]:
-    """Run the block on more cores than the case's own, with as many compilers; yields their number.
+    """Run the block on more cores than the case's own, with torch's compilers on them; yields their number.
 
-    A user's number holds instead: `compilers`, from the options of inductor, or that of torch's variable.
-    Without `cores` nothing changes. Triton's compilers are processes that import torch first: they are
-    started before the block, as importing torch starts them for a user.
+    That is the number that torch itself chooses on these cores: one for each up to a limit, or that of its
+    variable. `compilers`, from the options of inductor, holds instead. Without `cores` nothing changes.
+    Triton's compilers are processes that import torch first: they are started before the block, as importing
+    torch starts them for a user.
     """
     before = os.sched_getaffinity(0)
     if not cores:
@@ -184,7 +185,7 @@ def on_cores(cores: Collection[int], compilers: Optional[int] = None) -> Iterato
 
     linux.bind_threads(cores)
     threads = compilers or inductor_config.compile_threads
-    number = compilers or int(os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") or len(cores))
+    number = compilers or inductor_config.decide_compile_threads()
     inductor_config.compile_threads = number
     try:
         yield number
