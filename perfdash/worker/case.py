@@ -169,10 +169,7 @@ class CaseProcess:
                 return
             with self.phase("latency"):
                 self.use_allocator()
-                settings = {"mode": job.compile_mode, "config": job.inductor_config}
-                notes = profiling.of_case(
-                    self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
-                )
+                notes = profiling.of_case(self.eager_step, self.compiled_step, self.device, job)
                 self.emit("profiled", notes=notes)
 
     def failing_subgraph(self) -> None:

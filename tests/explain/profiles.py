@@ -43,7 +43,7 @@ def profile(
     return {
         "torch": "2.15.0",
         "git": "abc",
-        "settings": {"mode": None, "config": {}},
+        "settings": {"mode": None, "config": {}, "tf32": None},
         "threads": 1,
         "sides": sides,
         "notes": [],
