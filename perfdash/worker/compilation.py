@@ -14,7 +14,8 @@ from typing import Any, Callable, Collection, Iterator, NamedTuple, Optional, Se
 
 import torch
 
-from perfdash.worker import compile_phases, linux
+from perfdash.records import Job
+from perfdash.worker import compile_phases, compiler_caches, linux
 
 _CALLS = 3  # after the first; more where the last one still compiles
 _MOST_CALLS = 16  # dynamo gives up after 8 recompiles
@@ -211,6 +212,18 @@ def start_compilers(number: int) -> None:
     deadline = time.monotonic() + 60
     while not is_ready() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def begin_after_eager(step: Callable[[], Any], synchronize: Callable[[], None], job: Job) -> None:
+    """Call eager's step, and forget what it has compiled, so that a replica compiles as the main process.
+
+    On a GPU that has run eager before it compiles. There the first calls in a process load CUDA's libraries
+    and the code of each kernel, which must not count as compiling in the one and not in the other.
+    """
+    step()
+    synchronize()
+    if model_compiles_itself():
+        compiler_caches.begin_anew(job.scratch, job.machine_cache, on_disk=False)
 
 
 class Capture(dict[str, Any]):
