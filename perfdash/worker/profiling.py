@@ -113,6 +113,14 @@ def of_case(
                     notes.append("the generated code has no kernels that Python calls: none is timed")
         side = _times(step, calls, within, clock, job.seed)
         side["kernels"] = kernels
+        side["replays_graphs"] = name == "compiled" and device.account(step).get("graph_launches", 0) > 0
+        if side["replays_graphs"]:
+            notes.append(
+                "CUDA graphs are replayed in the compiled call: no kernel within them is timed, and a replay "
+                "allocates nothing"
+            )
+        elif kernels and not any(call["label"] in kernels for call in side["calls"]):
+            notes.append("Python calls none of the generated kernels in the compiled call: none is timed")
         try:
             trace = os.path.join(folder, f"{name}.trace.json")
             side["memory"] = _memory(step, calls, within, device, trace)
