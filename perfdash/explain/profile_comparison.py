@@ -29,6 +29,7 @@ REST = {
     "compiled": "outside of kernels (guards, wrapper, allocation)",
     "eager": "outside of operators (Python, dispatch, autograd)",
 }
+_UNTIMED_REST = "kernels that are not timed, guards, wrapper, allocation"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class SideComparison:
     named: tuple[ProfileRow, ...]  # those with a clear difference that make up the change, the largest first
     remainder_ms: PairedDifference  # the change without the named rows
     notes: tuple[str, ...] = ()
+    is_partly_timed: bool = False  # kernels run in the call that Python does not call: they are in the rest
 
     @property
     def rest(self) -> ProfileRow:
@@ -207,7 +209,9 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
         after - before - sum(changes[id(row)][number] for row in named)
         for number, (before, after) in enumerate(whole)
     ]
-    rows.append(_row((REST[side],), (REST[side],), rest))
+    is_partly_timed = side == "compiled" and any(_has_untimed(profile) for pair in sides for profile in pair)
+    name = _UNTIMED_REST if is_partly_timed else REST[side]
+    rows.append(_row((name,), (name,), rest))
     costs = [
         median([_ms(pair[place]["instrumented_ns"]) - _ms(pair[place]["plain_ns"]) for pair in sides])
         for place in (0, 1)
@@ -216,8 +220,18 @@ def _side(pairs: Sequence[Pair], side: str) -> SideComparison:
     notes = ("its calls differ from step to step: times are means by name",) if unsteady else ()
     return SideComparison(
         side, len(pairs), total.old_ms, total.new_ms, total.change_ms, tuple(rows), max(costs),
-        _buffers(sides), named, difference(remainder), notes,
+        _buffers(sides), named, difference(remainder), notes, is_partly_timed,
     )  # fmt: skip
+
+
+def _has_untimed(compiled: Profile) -> bool:
+    """Whether kernels run in a compiled call that no clock is around: Python does not call them.
+
+    CUDA graphs replay theirs; those of inductor's wrapper in C++ are called by it.
+    """
+    labels = {call["label"] for call in compiled["calls"]}
+    is_any_timed = not labels.isdisjoint(compiled["kernels"]) if compiled["kernels"] else bool(labels)
+    return bool(compiled["replays_graphs"]) or not is_any_timed
 
 
 def _row(old: tuple[str, ...], new: tuple[str, ...], times: Sequence[tuple[float, float]]) -> ProfileRow:

@@ -62,8 +62,11 @@ def _sentence(side: SideComparison) -> str:
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         verb = "explains" if len(named) == 1 else "explain"
         clause = f"{whole}: {names}{more} {verb} {share:.0%} of it"
+    elif side.is_partly_timed and len(side.rows) == 1:
+        clause = f"{whole}; none of its {kind} is timed"
     else:
-        clause = f"{whole}, and none of its {kind} does so clearly"
+        timed = "timed " if side.is_partly_timed else ""
+        clause = f"{whole}, and none of its {timed}{kind} does so clearly"
     if named:
         clause += f"; {_remainder(side)}"
     if side.costs_more_than_change:

@@ -107,6 +107,7 @@ def write_accuracy(
             f"{found['factor']}, {found['mode']!r}, {found['dynamic']!r}"
         ),
         "environ.update({})": f"environ.update({dict(variables)!r})",
+        "TF32 = None": f"TF32 = {found['tf32']}",
         "CONFIG = {}": f"CONFIG = {found['config']!r}",
         'CODE = ""': f'CODE = r"""{_raw(found["code"])}"""',
         "TITLE": _docstring("\n".join(wrap(title, _WIDTH))),
@@ -170,7 +171,7 @@ def largest(side: SideComparison) -> ProfileRow:
 
 
 def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: str) -> dict[str, Any]:
-    """What the script needs of one build: {config, kernels, tensors, calls}."""
+    """What the script needs of one build: {tf32, config, kernels, tensors, calls}."""
     data = profile["sides"][side]
     calls = {call["label"]: call.get("invocation") for call in data["calls"]}
     numbers: dict[int, int] = {}
@@ -203,7 +204,8 @@ def _side(profile: Mapping[str, Any], side: str, labels: Sequence[str], where: s
             (tensor["shape"], tensor["stride"], dtype, tensor["device"], tensor["elements"], values)
         )
     config = profile["settings"].get("config") or {} if kernels else {}
-    return {"config": config, "kernels": kernels, "tensors": tensors, "calls": lines}
+    tf32 = profile["settings"]["tf32"]
+    return {"tf32": tf32, "config": config, "kernels": kernels, "tensors": tensors, "calls": lines}
 
 
 def _function(name: str, kernel: Mapping[str, Any] | None) -> str:
@@ -236,7 +238,7 @@ def _literal(side: Mapping[str, Any]) -> str:
     tensors = "".join(f"    {tensor!r},\n" for tensor in side["tensors"])
     calls = "".join(f"    {call!r},\n" for call in side["calls"])
     config = pformat(side["config"], width=_WIDTH)
-    settings = f'"env": {side["env"]!r}, "config": {config}'
+    settings = f'"env": {side["env"]!r}, "tf32": {side["tf32"]}, "config": {config}'
     return f'{{{settings}, "kernels": [\n{kernels}], "tensors": [\n{tensors}], "calls": [\n{calls}]}}'
 
 

@@ -205,6 +205,11 @@ def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
             raise UsageError(f"--scheduler {settings.scheduler!r}: give it as tcp://host:8786")
         if settings.jobs != 1 or settings.cores:
             raise UsageError("--jobs and --cores are for this machine; each Dask worker is one slot")
+        if settings.device == "cuda" and "CUDA_VISIBLE_DEVICES" in settings.env:
+            raise UsageError(
+                "--env CUDA_VISIBLE_DEVICES selects GPUs of this machine; with --executor dask set the "
+                "variable where each Dask worker is started"
+            )
         return []
     if settings.scheduler:
         raise UsageError("--scheduler needs --executor dask")

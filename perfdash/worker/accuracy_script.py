@@ -18,6 +18,7 @@ import torch._inductor.config as config
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 THREADS, TOLERANCE, FACTOR, MODE, DYNAMIC = 1, 1e-3, 2.0, None, None
+TF32 = None  # on a GPU: whether products and convolutions may round to it
 CONFIG = {}
 CODE = ""
 
@@ -52,6 +53,8 @@ def main():
         for name in path:
             owner = getattr(owner, name)
         setattr(owner, last, value)
+    if TF32 is not None:  # torch itself allows it in convolutions alone
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = TF32
     inputs = torch.load(os.path.join(HERE, "inputs.pt"), weights_only=True)
 
     def function(code):

@@ -118,11 +118,11 @@ class CaseProcess:
             self.emit("phase_end", name=name, seconds=time.perf_counter() - start)
 
     def measure(self) -> None:
-        """All phases; of a replica only load, compile and latency."""
+        """All phases; of a replica load, compile and latency alone (on a GPU eager first)."""
         job = self.job
         self.begin()
         with self.scenario.context(job):
-            if job.role != "replica":
+            if job.role != "replica" or self.device.kind == "cuda":
                 with self.phase("eager"):
                     self.eager()
             with self.phase("compile"):
@@ -160,19 +160,15 @@ class CaseProcess:
 
     def profile(self) -> None:
         """Load, compile, then profile both sides unless only the structure is wanted; nothing is judged."""
-        job = self.job
         self.begin()
-        with self.scenario.context(job):
+        with self.scenario.context(self.job):
             with self.phase("compile"):
                 self.compile()
-            if job.role == "structure":
+            if self.job.role == "structure":
                 return
             with self.phase("latency"):
                 self.use_allocator()
-                settings = {"mode": job.compile_mode, "config": job.inductor_config}
-                notes = profiling.of_case(
-                    self.eager_step, self.compiled_step, self.device, job.folder, job.seed, settings
-                )
+                notes = profiling.of_case(self.eager_step, self.compiled_step, self.device, self.job)
                 self.emit("profiled", notes=notes)
 
     def failing_subgraph(self) -> None:
@@ -354,6 +350,10 @@ class CaseProcess:
 
     def eager(self) -> None:
         """Does eager run, does it repeat itself, what memory does it need: in a child on the CPU."""
+        if self.job.role == "replica":
+            self.use_threads()
+            compilation.begin_after_eager(self.eager_step, self.device.synchronize, self.job)
+            return
         self.shared = shared_eager.open_shared(self.job, self.eager_side, self.backend)
         try:
             if self.device.kind == "cuda":

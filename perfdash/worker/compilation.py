@@ -14,7 +14,8 @@ from typing import Any, Callable, Collection, Iterator, NamedTuple, Optional, Se
 
 import torch
 
-from perfdash.worker import compile_phases, linux
+from perfdash.records import Job
+from perfdash.worker import compile_phases, compiler_caches, linux
 
 _CALLS = 3  # after the first; more where the last one still compiles
 _MOST_CALLS = 16  # dynamo gives up after 8 recompiles
@@ -170,11 +171,12 @@ def _compiling(calls: Sequence[Call], first_s: float) -> list[Call]:
 
 @contextlib.contextmanager
 def on_cores(cores: Collection[int], compilers: Optional[int] = None) -> Iterator[int]:
-    """Run the block on more cores than the case's own, with as many compilers; yields their number.
+    """Run the block on more cores than the case's own, with torch's compilers on them; yields their number.
 
-    A user's number holds instead: `compilers`, from the options of inductor, or that of torch's variable.
-    Without `cores` nothing changes. Triton's compilers are processes that import torch first: they are
-    started before the block, as importing torch starts them for a user.
+    That is the number that torch itself chooses on these cores: one for each up to a limit, or that of its
+    variable. `compilers`, from the options of inductor, holds instead. Without `cores` nothing changes.
+    Triton's compilers are processes that import torch first: they are started before the block, as importing
+    torch starts them for a user.
     """
     before = os.sched_getaffinity(0)
     if not cores:
@@ -184,7 +186,7 @@ def on_cores(cores: Collection[int], compilers: Optional[int] = None) -> Iterato
 
     linux.bind_threads(cores)
     threads = compilers or inductor_config.compile_threads
-    number = compilers or int(os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") or len(cores))
+    number = compilers or inductor_config.decide_compile_threads()
     inductor_config.compile_threads = number
     try:
         yield number
@@ -210,6 +212,18 @@ def start_compilers(number: int) -> None:
     deadline = time.monotonic() + 60
     while not is_ready() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def begin_after_eager(step: Callable[[], Any], synchronize: Callable[[], None], job: Job) -> None:
+    """Call eager's step, and forget what it has compiled, so that a replica compiles as the main process.
+
+    On a GPU that has run eager before it compiles. There the first calls in a process load CUDA's libraries
+    and the code of each kernel, which must not count as compiling in the one and not in the other.
+    """
+    step()
+    synchronize()
+    if model_compiles_itself():
+        compiler_caches.begin_anew(job.scratch, job.machine_cache, on_disk=False)
 
 
 class Capture(dict[str, Any]):

@@ -202,6 +202,7 @@ def _write(
         "tolerance": job.tolerance,
         "factor": job.factor,
         "threads": job.case.threads,
+        "tf32": job.tf32 if job.case.device == "cuda" else None,
     }
     with open(os.path.join(job.folder, FILE), "w", encoding="utf-8") as file:
         json.dump(document, file)

@@ -26,6 +26,7 @@ from typing import Any, Callable, ContextManager, FrozenSet, Iterator
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from perfdash.records import Job
 from perfdash.worker import generated_wrappers, latency_sampling
 from perfdash.worker.device import Cpu, Cuda
 from perfdash.worker.generated_wrappers import Calls
@@ -87,11 +88,10 @@ def of_case(
     eager_step: Callable[[], Any],
     compiled_step: Callable[[], Any],
     device: Cpu | Cuda,
-    folder: str,
-    seed: int,
-    settings: dict[str, Any],
+    job: Job,
 ) -> list[str]:
-    """Profile both sides into `folder`: profile.json, traces and constants. Returns the notes."""
+    """Profile both sides into the job's folder: profile.json, traces and constants. Returns the notes."""
+    folder = job.folder
     os.makedirs(folder, exist_ok=True)
     notes: list[str] = []
     sides: dict[str, Any] = {}
@@ -111,8 +111,16 @@ def of_case(
                 kernels = within.kernels
                 if not kernels:
                     notes.append("the generated code has no kernels that Python calls: none is timed")
-        side = _times(step, calls, within, clock, seed)
+        side = _times(step, calls, within, clock, job.seed)
         side["kernels"] = kernels
+        side["replays_graphs"] = name == "compiled" and device.account(step).get("graph_launches", 0) > 0
+        if side["replays_graphs"]:
+            notes.append(
+                "CUDA graphs are replayed in the compiled call: no kernel within them is timed, and a replay "
+                "allocates nothing"
+            )
+        elif kernels and not any(call["label"] in kernels for call in side["calls"]):
+            notes.append("Python calls none of the generated kernels in the compiled call: none is timed")
         try:
             trace = os.path.join(folder, f"{name}.trace.json")
             side["memory"] = _memory(step, calls, within, device, trace)
@@ -124,7 +132,11 @@ def of_case(
     document = {
         "torch": torch.__version__,
         "git": torch.version.git_version,
-        "settings": settings,
+        "settings": {
+            "mode": job.compile_mode,
+            "config": job.inductor_config,
+            "tf32": job.tf32 if device.kind == "cuda" else None,
+        },
         "threads": torch.get_num_threads(),
         "sides": sides,
         "notes": notes,

@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS, BLOCK_S, BY = 40, 0.005, 1.02
 THREADS = 1
 # Tensors: shape, stride, dtype, device, elements of memory, where in the side's file its values are.
-OLD = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
-NEW = {"env": {}, "config": {}, "kernels": [], "tensors": [], "calls": []}
+OLD = {"env": {}, "tf32": None, "config": {}, "kernels": [], "tensors": [], "calls": []}
+NEW = {"env": {}, "tf32": None, "config": {}, "kernels": [], "tensors": [], "calls": []}
 
 
 def prepare(side, file):
@@ -35,6 +35,8 @@ def prepare(side, file):
     from torch._inductor.select_algorithm import extern_kernels
 
     torch.set_num_threads(THREADS)
+    if side["tf32"] is not None:  # a side on a GPU; torch itself allows it in convolutions alone
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = side["tf32"]
     if hasattr(config, "cpp_cache_precompile_headers"):
         config.cpp_cache_precompile_headers = False  # that takes longer than it saves with a few kernels
     for key, value in side["config"].items():

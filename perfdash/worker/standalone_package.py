@@ -36,6 +36,7 @@ def trial(kind: str, path: str, inputs: Sequence[Any], outputs: Sequence[Any], j
         "paths": [entry for entry in sys.path if entry],
         "forbidden": _libraries(job),
         "threads": job.case.threads,
+        "tf32": job.tf32 if job.case.device == "cuda" else None,
         "inputs": _write(inputs, os.path.join(folder, "inputs")),
         "outputs": _write(outputs, os.path.join(folder, "outputs")),
     }
@@ -130,6 +131,8 @@ def _load_and_call(order: dict[str, Any]) -> dict[str, Any]:
         import torch.export
     facts: dict[str, Any] = {"import_s": round(time.perf_counter() - start, 4)}
     torch.set_num_threads(order["threads"])
+    if order["tf32"] is not None:  # a case on a GPU; torch itself allows it in convolutions alone
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = order["tf32"]
     inputs = [_read(described) for described in order["inputs"]]
     expected = [_read(described) for described in order["outputs"]]
     before, start = _resident_bytes(), time.perf_counter()

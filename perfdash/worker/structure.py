@@ -34,6 +34,7 @@ _LIBRARY_CALL = re.compile(
     re.M,
 )
 _CPP_WRAPPER, _CPP_SOURCE = "CppWrapperCodeCache", "cpp_wrapper_src"
+_MARKS_OF_WRAPPER = ("AsyncCompile()", "async_compile.wait(", _CPP_WRAPPER)
 # A definition ends with a brace at the start of a line; a declaration has none.
 _CPP_KERNEL = re.compile(r'^extern "C"\s+void\s+(\w+)\([^;{}]*\)\s*\{.*?^\}', re.MULTILINE | re.DOTALL)
 _CPP_LIBRARY_CALL = re.compile(
@@ -227,8 +228,9 @@ def wrapper_sources(folder: str) -> Optional[list[str]]:
     for _, path, _ in sorted(found):
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
-        # Each kernel of Triton has a file of its own beside the wrapper.
-        if "async_compile.wait(" in text or "def call(" in text or _CPP_WRAPPER in text:
+        # Each kernel of Triton has a file of its own beside the wrapper. That of a candidate which autotuning
+        # timed has a `call`, too, but only a wrapper compiles kernels.
+        if any(mark in text for mark in _MARKS_OF_WRAPPER):
             texts.append(text)
     return texts
 

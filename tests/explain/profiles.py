@@ -12,6 +12,7 @@ def profile(
     clocks: float = 0.0,
     kernels: dict[str, Any] | None = None,
     memory: dict[str, int] | None = None,
+    replays_graphs: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
     """`compiled` and `eager`: milliseconds by label; `rest`: what no kernel takes; `clocks`: their cost."""
@@ -35,6 +36,7 @@ def profile(
                  "exact": False}
             ],
             "kernels": (kernels or {}) if name == "compiled" else {},
+            "replays_graphs": replays_graphs and name == "compiled",
             "memory": {
                 "peak_bytes": sum(buffers.values()),
                 "buffers": [{"name": n, "bytes": size, "count": 1} for n, size in buffers.items()],
@@ -43,7 +45,7 @@ def profile(
     return {
         "torch": "2.15.0",
         "git": "abc",
-        "settings": {"mode": None, "config": {}},
+        "settings": {"mode": None, "config": {}, "tf32": None},
         "threads": 1,
         "sides": sides,
         "notes": [],

@@ -30,6 +30,18 @@ try:
 except SystemExit as end:
     print("exit code", end.code)
 """
+SEEN_BY_COMPILE = """
+import runpy, sys, torch
+seen = []
+def compiled(function, **_):
+    seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+    return function
+torch.compile = compiled
+try:
+    runpy.run_path(sys.argv[1], run_name="__main__")
+except SystemExit:
+    print("switches", *seen)
+"""
 FAULT = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}  # relu(x) becomes relu(x) + 1
 
 
@@ -63,7 +75,7 @@ def test_only_inference_under_inductor_is_bisected(tmp_path):
 def test_the_script_compiles_with_the_mode_and_the_shapes_of_the_case(tmp_path):
     found = {
         "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
-        "tolerance": 1e-3, "factor": 2.0, "mode": "max-autotune", "config": {"freezing": True},
+        "tf32": None, "tolerance": 1e-3, "factor": 2.0, "mode": "max-autotune", "config": {"freezing": True},
         "dynamic": True, "code": "",
     }  # fmt: skip
     inputs = tmp_path / "inputs.pt"
@@ -72,6 +84,24 @@ def test_the_script_compiles_with_the_mode_and_the_shapes_of_the_case(tmp_path):
     assert "FACTOR, MODE, DYNAMIC = 1, 0.001, 2.0, 'max-autotune', True" in text
     assert "torch.compile(forward, mode=MODE, dynamic=DYNAMIC)" in text
     assert "CONFIG = {'freezing': True}" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tf32", "switches"), [
+    (True, (True, True)), (False, (False, False)), (None, (False, True)),
+])  # fmt: skip
+def test_the_script_has_the_tf32_setting_of_a_run_on_a_gpu(tmp_path, command_server, tf32, switches):
+    """Without it a convolution of eager has the error of TF32, which hides that of the compiled one."""
+    found = {
+        "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
+        "tf32": tf32, "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None,
+        "code": "def forward(self, x):\n    return torch.relu(x)",
+    }  # fmt: skip
+    torch = pytest.importorskip("torch")
+    torch.save([torch.ones(4)], tmp_path / "inputs.pt")
+    script = write_accuracy(tmp_path / "script", found, tmp_path / "inputs.pt", {})
+    told = command_server.workers.run_script(SEEN_BY_COMPILE, str(script))
+    assert told.splitlines()[-1] == f"switches {switches}"
 
 
 @pytest.mark.parametrize(
@@ -123,14 +153,14 @@ def test_a_case_of_amp_is_cut_up_in_the_dtype_of_autocast(tmp_path, monkeypatch)
         )
         found = failing_subgraph.of_case(under_autocast, back_end, job)
     assert found is not None
-    assert (found["mode"], found["dynamic"]) == ("fast", True)
+    assert (found["mode"], found["dynamic"], found["tf32"]) == ("fast", True, None)
     assert {value.dtype for value in judges} == {torch.float64}
 
 
 @pytest.mark.slow
 def test_a_later_graph_that_cannot_be_traced_does_not_hide_the_wrong_one(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
-    job = Job(Case("own", "m"), loader="python", target="x:y", folder=str(tmp_path))
+    job = Job(Case("own", "m", device="cuda"), "python", "x:y", folder=str(tmp_path), tf32=True)
     trace, traced = failing_subgraph.trace, []
 
     def model(x):
@@ -155,7 +185,7 @@ def test_a_later_graph_that_cannot_be_traced_does_not_hide_the_wrong_one(tmp_pat
     monkeypatch.setattr(failing_subgraph, "trace", only_the_first)
     with torch.no_grad():
         found = failing_subgraph.of_case(capture, back_end(is_wrong=True), job)
-        assert found["operators"] == ["aten.relu.default"]
+        assert (found["operators"], found["tf32"]) == (["aten.relu.default"], True)
         assert len(traced) == 2
         traced.clear()
         with pytest.raises(RuntimeError, match="no trace"):
@@ -215,7 +245,8 @@ def test_another_build_than_the_run_measured_is_not_cut_up(tmp_path, monkeypatch
 def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeypatch):
     found = {
         "operators": ["mylib.f.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
-        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None, "code": "",
+        "tf32": None, "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None,
+        "code": "",
     }  # fmt: skip
     (tmp_path / "subgraph").mkdir()
     (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")
@@ -230,7 +261,8 @@ def test_what_was_found_is_kept_where_no_script_can_be_written(tmp_path, monkeyp
 def test_the_script_has_the_variables_that_the_outputs_were_wrong_with(tmp_path, monkeypatch):
     found = {
         "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
-        "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None, "code": "",
+        "tf32": None, "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None,
+        "code": "",
     }  # fmt: skip
     (tmp_path / "subgraph").mkdir()
     (tmp_path / "subgraph" / "inputs.pt").write_bytes(b"")

@@ -105,6 +105,33 @@ def test_what_is_in_no_kernel_is_said_as_the_remainder():
     assert "remain, +0.5 ms of it outside of kernels" in profile_text.sentence(both)
 
 
+KERNELS = {"triton_poi_fused_tanh_0": {"name": "triton_poi_fused_tanh_0", "kind": "triton", "code": ""}}
+
+
+@pytest.mark.parametrize("how", [{"kernels": KERNELS, "replays_graphs": True}, {"kernels": KERNELS}, {}])
+def test_kernels_that_python_does_not_call_are_not_called_guards(how):
+    """A CUDA graph replays them, or a wrapper in C++ calls them: the whole call is in the last row."""
+    spread = (0.0, 0.01, 0.02)
+    both = compare([(profile({}, rest=1.9 + f, **how), profile({}, rest=2.4 + f, **how)) for f in spread])
+    (row,) = both.compiled.rows
+    assert row.name == "kernels that are not timed, guards, wrapper, allocation"
+    assert row.change_ms.estimate == pytest.approx(0.5, abs=0.01)
+    text = profile_text.text(both)
+    assert "; none of its kernels is timed." in text
+    assert "outside of kernels" not in text
+
+
+def test_kernels_outside_of_a_cuda_graph_are_timed_and_the_others_are_in_the_rest():
+    how = {"kernels": KERNELS, "replays_graphs": True}
+    (kernel,), spread = KERNELS, (0.0, 0.01, 0.02)
+    times = {kernel: 1.0}
+    both = compare([(profile(times, rest=2 + f, **how), profile(times, rest=3 + f, **how)) for f in spread])
+    assert both.compiled.rest.change_ms.estimate == pytest.approx(1.0, abs=0.01)
+    sentence = profile_text.sentence(both)
+    assert "and none of its timed kernels does so clearly" in sentence
+    assert "none of its kernels is timed" not in sentence
+
+
 def test_the_times_differ_by_the_difference_that_is_shown():
     """Medians of each side could rise while the mean of the differences falls."""
     old, new = [1.0, 2.0, 9.0], [1.1, 2.1, 3.0]

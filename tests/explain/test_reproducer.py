@@ -18,6 +18,15 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 
+SEEN_BY_CALL = """
+import json, sys, torch
+from perfdash.worker import reproduce_script
+side = {"tf32": json.loads(sys.argv[1]), "config": {}, "kernels": [], "tensors": [], "calls": [
+    "torch.seen = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32"]}
+call, *_ = reproduce_script.prepare(side, "")
+call()
+print("switches", torch.seen)
+"""
 SLOW = "aten.sin.default (1000000)"
 FAST = "aten.sin.default (10000)"
 
@@ -65,9 +74,26 @@ def test_each_side_runs_under_its_own_variables(tmp_path):
     variables = {}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}
     script = write(tmp_path, side, pair, (tmp_path, tmp_path), variables)
     text = script.read_text()
-    assert 'OLD = {"env": {},' in text
-    assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}," in text
+    assert 'OLD = {"env": {}, "tf32": None,' in text
+    assert "NEW = {\"env\": {'ONEDNN_MAX_CPU_ISA': 'SSE41'}, \"tf32\": None," in text
     assert 'env = [python, os.path.abspath(__file__), "--serve", name], {**os.environ, **side["env"]}' in text
+
+
+def test_each_side_has_the_tf32_setting_of_its_run(tmp_path):
+    old, new = library_call(FAST, 10_000), library_call(FAST, 20_000)
+    new["settings"] = {**new["settings"], "tf32": True}
+    text = written(tmp_path, old, new).read_text()
+    assert 'OLD = {"env": {}, "tf32": None,' in text
+    assert 'NEW = {"env": {}, "tf32": True,' in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tf32", "switches"), [
+    ("true", (True, True)), ("false", (False, False)), ("null", (False, True)),
+])  # fmt: skip
+def test_a_side_runs_under_the_tf32_setting_of_its_run_on_a_gpu(command_server, tf32, switches):
+    told = command_server.workers.run_script(SEEN_BY_CALL, tf32)
+    assert told.splitlines()[-1] == f"switches {switches}"
 
 
 def test_a_kernel_without_a_counterpart_is_no_script_but_the_next_one_is():
@@ -222,8 +248,9 @@ def test_a_script_that_does_not_end_is_one_message(tmp_path, monkeypatch):
 def test_wrong_outputs_of_an_operator_of_another_package_are_refused(tmp_path):
     found = {
         "operators": ["aten.relu.default", "<built-in function getitem>", "mylib.f.default"],
-        "place": {"operators": 9}, "torch": "2.15.0", "threads": 1, "tolerance": 1e-3, "factor": 2.0,
-        "mode": None, "config": {}, "code": "def forward(self, x): return torch.ops.mylib.f.default(x)",
+        "place": {"operators": 9}, "torch": "2.15.0", "threads": 1, "tf32": None, "tolerance": 1e-3,
+        "factor": 2.0, "mode": None, "config": {},
+        "code": "def forward(self, x): return torch.ops.mylib.f.default(x)",
     }  # fmt: skip
     (tmp_path / "inputs.pt").write_bytes(b"")
     with pytest.raises(UsageError, match="is an operator of mylib, not of torch"):

@@ -196,6 +196,15 @@ def test_no_slot_compiles_on_a_sibling_of_another_slot_s_core(two_sockets):
     assert cores.compile_cores([], settings) == []
 
 
+def test_the_gpus_of_a_cluster_are_selected_by_its_workers():
+    """They would measure on any of theirs, whatever the run selects."""
+    cluster = RunSettings(executor="dask", scheduler="tcp://farm:8786", env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    with pytest.raises(UsageError, match="set the variable where each Dask worker is started"):
+        cores.slots_of(cluster.model_copy(update={"device": "cuda"}))
+    assert cores.slots_of(cluster.model_copy(update={"device": "cpu"})) == []
+    assert cores.slots_of(cluster.model_copy(update={"device": "cuda", "env": {}})) == []
+
+
 def test_what_is_skipped_needs_no_slots_of_its_own():
     bound = Case("s", "m", threads=2, settings='{"bind_memory":true}')
     own, skipped = case("own"), replace(case("m"), case=bound, skip_reason="not tonight: no time")

@@ -11,6 +11,7 @@ from perfdash.records import Case, Job, Sampling
 from tests.lazy import lazy
 
 torch = lazy("torch")
+compilation = lazy("perfdash.worker.compilation")
 compiler_caches = lazy("perfdash.worker.compiler_caches")
 device = lazy("perfdash.worker.device")
 modules = lazy("tests.worker.modules")
@@ -129,6 +130,24 @@ def test_a_further_process_does_not_profile(gpu, tmp_path, monkeypatch, linear):
     events = measured(tmp_path, monkeypatch, linear, role="replica")
     assert "done" in events
     assert "accounts" not in events["latency"]
+
+
+@pytest.mark.parametrize("compiles_itself", [True, False])
+def test_a_further_process_compiles_after_a_call_of_eager(gpu, tmp_path, monkeypatch, compiles_itself):
+    """As the main process does: the start of CUDA's libraries would count as compiling in one of them."""
+    order, first_call = [], compilation.first_call
+    monkeypatch.setattr(gpu, "synchronize", lambda: order.append("wait"))
+    monkeypatch.setattr(compilation, "model_compiles_itself", lambda: compiles_itself)
+    monkeypatch.setattr(
+        compiler_caches, "begin_anew", lambda *_, on_disk: order.append(f"forget, on disk: {on_disk}")
+    )
+    monkeypatch.setattr(compilation, "first_call", lambda *more: order.append("compile") or first_call(*more))
+    module = modules.Calls(lambda module, x: order.append("call") or x.sin())
+    events = measured(tmp_path, monkeypatch, module, role="replica")
+    assert "done" in events
+    assert "eager" not in events, "nothing of eager is measured"
+    forgotten = ["forget, on disk: False"] * compiles_itself
+    assert order[: 4 + compiles_itself] == ["call", "wait", *forgotten, "compile", "call"]
 
 
 @pytest.mark.slow

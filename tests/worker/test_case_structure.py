@@ -393,6 +393,43 @@ def test_imports_are_not_in_a_fingerprint_and_a_graph_without_kernels_has_one():
     assert figures["fingerprint"] != figures_of(only_calls.replace("addmm", "mm"))["fingerprint"]
 
 
+CANDIDATE = """
+import triton
+import triton.language as tl
+from torch._dynamo.testing import rand_strided
+import torch
+
+@triton_heuristics.template(num_stages=3, num_warps=4)
+@triton.jit
+def triton_(arg_A, arg_B, out_ptr0):
+    BLOCK_M : tl.constexpr = 64
+
+
+def get_args():
+    arg_0 = rand_strided((8, 8), (8, 1), device='cuda:0', dtype=torch.float32)
+    return arg_0,
+
+
+def call(args):
+    with torch.cuda._DeviceGuard(0):
+        triton_.run(*args, stream=get_raw_stream(0))
+
+
+def benchmark_all_configs(args):
+    return triton_.benchmark_all_configs(*args)
+"""
+
+
+def test_a_kernel_that_autotuning_only_timed_is_no_code_of_the_model(tmp_path):
+    """Which candidates are timed is chance: the code of the model is the same."""
+    only_calls = "import torch\nasync_compile = AsyncCompile()\n\ndef call(args):\n    return args\n"
+    for number, text in enumerate((WRAPPER, CANDIDATE, only_calls)):
+        path = tmp_path / f"{number}.py"
+        path.write_text(text)
+        os.utime(path, (number, number))
+    assert structure.wrapper_sources(str(tmp_path)) == [WRAPPER, only_calls]
+
+
 def test_code_is_handed_over_without_the_paths_of_this_case(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/somebody")
     (tmp_path / "a.py").write_text(WRAPPER + f"# {tmp_path}/x.h\n")

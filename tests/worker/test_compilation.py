@@ -223,20 +223,41 @@ def test_a_compilation_that_begins_anew_finds_empty_caches_on_disk(tmp_path, mon
     assert (tmp_path / "inductor" / mark).exists(), "the tests of vector instructions are shared again"
 
 
+def pretended_cores(monkeypatch, own):
+    """Let the process believe that it runs on the cores `own`, then on those that it is bound to.
+
+    Returns the sets of cores, the present one last.
+    """
+    bound = [own]
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    monkeypatch.setattr(compilation.linux, "bind_threads", lambda cores: bound.append(set(cores)))
+    monkeypatch.setattr(compilation.os, "sched_getaffinity", lambda pid: bound[-1])
+    return bound
+
+
 def test_more_cores_are_for_compiling_alone(monkeypatch):
     import torch._inductor.config as inductor_config
 
-    bound = []
-    monkeypatch.setattr(compilation.linux, "bind_threads", lambda cores: bound.append(set(cores)))
-    monkeypatch.setattr(compilation.os, "sched_getaffinity", lambda pid: {3})
+    bound = pretended_cores(monkeypatch, {3})
     before = inductor_config.compile_threads
     with compilation.on_cores(()) as cores:
-        assert (cores, bound) == (1, []), "the case's own"
+        assert (cores, bound) == (1, [{3}]), "the case's own"
     with compilation.on_cores((1, 2, 3)) as cores:
-        assert (cores, bound) == (3, [{1, 2, 3}])
+        assert (cores, bound) == (3, [{3}, {1, 2, 3}])
         assert inductor_config.compile_threads == 3
-    assert bound == [{1, 2, 3}, {3}]
+    assert bound == [{3}, {1, 2, 3}, {3}]
     assert inductor_config.compile_threads == before
+
+
+def test_a_server_has_no_more_compilers_than_torch_starts_for_a_user(monkeypatch):
+    import torch._inductor.config as inductor_config
+
+    pretended_cores(monkeypatch, set(range(224)))
+    of_a_user = inductor_config.decide_compile_threads()
+    assert of_a_user < 224
+    compilation.linux.bind_threads({3})
+    with compilation.on_cores(range(224)) as number:
+        assert number == inductor_config.compile_threads == of_a_user
 
 
 @pytest.mark.parametrize("by", ["variable", "option"])

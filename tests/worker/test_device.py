@@ -29,18 +29,10 @@ JOB = Job(Case("s", "m", device="cuda"), "python", "")
 
 
 @pytest.fixture
-def precision(monkeypatch):
-    """Torch's settings of TF32 as it has them by itself, set back after the test."""
+def precision(monkeypatch, tf32_switches):
+    """Torch's settings of TF32, and the variables, as they are by themselves."""
     for name in device.TF32_OVERRIDES:
         monkeypatch.delenv(name, raising=False)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
-    switches = device.precision_switches()
-    before = [switch.fp32_precision for switch in switches]
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.fp32_precision = value
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
-    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
 
 
 @pytest.mark.parametrize("allowed", [False, True])

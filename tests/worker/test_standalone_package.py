@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from perfdash.records import Case, Job
@@ -55,6 +58,57 @@ def test_a_file_that_does_not_load_is_a_reason_and_no_error(tmp_path):
     assert facts["package_bytes"] == 10
     assert facts["reason"]
     assert "\n" not in facts["reason"]
+
+
+@pytest.mark.parametrize(
+    ("device", "tf32", "switches"),
+    [
+        ("cuda", True, (True, True)),
+        ("cuda", False, (False, False)),
+        ("cpu", False, (False, True)),  # as torch has them by itself
+    ],
+)
+def test_the_file_runs_under_the_tf32_setting_of_the_case(
+    tmp_path, monkeypatch, tf32_switches, device, tf32, switches
+):
+    orders = []
+
+    def started(command, input, **more):
+        orders.append(json.loads(input))
+        return SimpleNamespace(stdout="perfdash:{}", returncode=0)
+
+    def loaded(path):
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return SimpleNamespace(module=lambda: lambda *inputs: list(inputs))
+
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"")
+    job = Job(Case("s", "m", device=device), "python", "a.py:b", scratch=str(tmp_path), tf32=tf32)
+    with monkeypatch.context() as replaced:
+        replaced.setattr(standalone_package.subprocess, "run", started)
+        standalone_package.trial("program", str(path), (torch.ones(2),), (torch.ones(2),), job)
+    seen = []
+    monkeypatch.setattr(torch.export, "load", loaded)
+    assert standalone_package._load_and_call(orders[0])["equal"]
+    assert seen == [switches]
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_product_has_the_same_outputs_in_the_fresh_process(tmp_path, tf32_switches, tf32):
+    from perfdash.worker import device
+
+    device.use_tf32(tf32)
+    inputs = (torch.randn(256, 256, device="cuda"),)
+    model = torch.nn.Linear(256, 256, device="cuda").eval()
+    program = torch.export.export(model, inputs)
+    torch.export.save(program, tmp_path / "model.pt2")
+    with torch.no_grad():
+        outputs = (program.module()(*inputs),)
+    job = Job(Case("s", "m", device="cuda"), "python", "a.py:b", scratch=str(tmp_path), tf32=tf32)
+    facts = standalone_package.trial("program", str(tmp_path / "model.pt2"), inputs, outputs, job)
+    assert facts["equal"], facts
 
 
 @pytest.mark.parametrize(
