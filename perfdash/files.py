@@ -194,13 +194,23 @@ def try_lock(fd: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of a file; False where there is no file."""
+    """Whether another process holds the lock of a file; False where there is no file.
+
+    It may be the file of another user, which this one may only read.
+    """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only a file that is open for writing
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return not try_lock(fd)
+        # NFS gives a file that is open for reading a shared lock only.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # as in try_lock
+        return False
+    else:
+        return False
     finally:
         os.close(fd)
 
