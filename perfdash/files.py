@@ -254,7 +254,8 @@ class TemporaryFolder:
                     f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; "
                     "make room there or set TMPDIR"
                 ) from error
-            fcntl.flock(self._held, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks; there no folder is abandoned
+                fcntl.flock(self._held, fcntl.LOCK_EX)
             if _is_linked(self._held):
                 return
             os.close(self._held)  # another process removed the folder before it was locked
