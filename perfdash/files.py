@@ -179,6 +179,11 @@ def mend_last_line(path: Path, is_whole: Callable[[bytes], bool]) -> None:
         os.fsync(file.fileno())
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a disk or quota is full, rather than read-only, forbidden or gone."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def try_lock(fd: int) -> bool:
     """Lock an open file for this process alone; False when another process has it.
 

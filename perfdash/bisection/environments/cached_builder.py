@@ -8,7 +8,6 @@ builds are pruned first. Each has two locks (flock, gone with their process): `u
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -33,7 +32,7 @@ from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.errors import MachineError
-from perfdash.files import replaced
+from perfdash.files import is_full, replaced
 
 GIB = 1 << 30
 _LIMIT_GIB = 40.0
@@ -412,7 +411,7 @@ class CachedBuilder(ABC):
             finally:
                 making.release()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(error):
                 raise MachineError(
                     f"no space left in {self.cache.folder} while {revision.label} was built"
                 ) from error
