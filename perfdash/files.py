@@ -179,6 +179,11 @@ def mend_last_line(path: Path, is_whole: Callable[[bytes], bool]) -> None:
         os.fsync(file.fileno())
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a disk or quota is full, rather than read-only, forbidden or gone."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def try_lock(fd: int) -> bool:
     """Lock an open file for this process alone; False when another process has it.
 
@@ -194,13 +199,23 @@ def try_lock(fd: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of a file; False where there is no file."""
+    """Whether another process holds the lock of a file; False where there is no file.
+
+    It may be the file of another user, which this one may only read.
+    """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only a file that is open for writing
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return not try_lock(fd)
+        # NFS gives a file that is open for reading a shared lock only.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # as in try_lock
+        return False
+    else:
+        return False
     finally:
         os.close(fd)
 
@@ -244,7 +259,8 @@ class TemporaryFolder:
                     f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; "
                     "make room there or set TMPDIR"
                 ) from error
-            fcntl.flock(self._held, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks; there no folder is abandoned
+                fcntl.flock(self._held, fcntl.LOCK_EX)
             if _is_linked(self._held):
                 return
             os.close(self._held)  # another process removed the folder before it was locked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -218,6 +219,24 @@ def test_what_killed_writers_left_is_removed_after_a_day(tmp_path):
     os.utime(old, (0, 0))
     files.write(tmp_path / "all.csv", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "all.csv"]
+
+
+def test_the_lock_of_a_file_that_may_only_be_read_is_seen(tmp_path, monkeypatch):
+    """Of another user, or on a disk that is mounted read-only."""
+    path, opened = tmp_path / ".lock", os.open
+
+    def for_reading_only(name, flags, *mode, **options):
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(name, flags, *mode, **options)
+
+    with path.open("w") as holder:
+        assert files.try_lock(holder.fileno())
+        with monkeypatch.context() as other_user:
+            other_user.setattr(os, "open", for_reading_only)
+            assert files.is_locked(path)
+    assert not files.is_locked(path)
+    assert not files.is_locked(tmp_path / "none")
 
 
 def test_long_names_beyond_ascii_can_be_written(tmp_path):

@@ -1,5 +1,6 @@
 """Temporary folders end with their maker, or with the next run."""
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -68,6 +69,17 @@ def test_what_was_removed_while_the_sweep_waited_is_left_alone(temporary, monkey
     monkeypatch.setattr(fcntl, "flock", removed_before)
     remove_abandoned_folders()
     assert os.path.isdir(scratch.path)
+
+
+def test_a_file_system_without_locks_has_temporary_folders(temporary, monkeypatch):
+    def no_locks(fd, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with TemporaryFolder() as path:
+        remove_abandoned_folders()
+        assert os.path.isdir(path), "its process may be alive"
+    assert not list(temporary.iterdir())
 
 
 def test_no_room(monkeypatch):

@@ -73,8 +73,10 @@ confirm() { # RUN
   if [ "$code" = 124 ]; then
     say "$is_over"
     code=0 cannot=yes
-  elif [ "$code" = 137 ]; then
+  elif [ "$code" = 137 ] && awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { exit !(now >= until) }'; then
     say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"
+  elif [ "$code" = 137 ]; then
+    say "perfdash confirm was killed before its time was over: the machine may have run out of memory"
   fi
   # The good build is from after the change, or tonight's once more: the change is left to the nights that come.
   if grep -q -e 'no night before the changes measured' -e ' have one build, though ' \

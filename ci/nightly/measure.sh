@@ -7,6 +7,9 @@ need_night
 gate=yes
 check_numbers SHARDS BASE_RUNS ${CELL_MINUTES:+CELL_MINUTES}
 mkdir -p "$PERFDASH_NIGHTLY/cells" "$OUT"
+# Told to end, as by the limit of a cell, it first waits for perfdash, which got the signal, too, and saves the run.
+ended=no
+trap 'ended=yes' TERM
 worst=0
 declare -a plan=() more=()
 arguments_of "$RESUME_ARGUMENTS"
@@ -61,6 +64,7 @@ perfdash_in_time() {
 
 measure() { # NAME OPTIONS...
   local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1${anew:+.anew$anew}.xml" folder code=0
+  if [ "$ended" = yes ]; then exit 130; fi
   if [ -e "$PERFDASH_NIGHTLY/cells/$name.done" ]; then return 0; fi
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then

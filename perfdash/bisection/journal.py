@@ -14,7 +14,7 @@ from typing import Any
 
 from perfdash.bisection.events import BEGUN, SCHEMA, Event
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import append, dumps, is_locked, make_dated_folder, mend_last_line, now, try_lock
+from perfdash.files import append, dumps, is_full, is_locked, make_dated_folder, mend_last_line, now, try_lock
 from perfdash.redaction import redact_all
 
 FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
@@ -76,8 +76,9 @@ class Journal:
         try:
             append(self.path, f"{line}\n".encode())
         except OSError as error:
+            first = "make room, then" if is_full(error) else "when it can be written again,"
             raise MachineError(
-                f"{self.path} cannot be written: {error.strerror}; all before is in it: make room, then "
+                f"{self.path} cannot be written: {error.strerror}; all before is in it: {first} "
                 f"perfdash bisect --resume {quote(str(self.folder))}"
             ) from error
         written: Event = json.loads(line)

@@ -237,7 +237,7 @@ class ForkParent:
         The watchdog does it when the control socket closes; what is left after that (a watchdog that was
         killed or frozen) is found by its mark.
         """
-        with _uninterrupted():
+        with uninterrupted():
             if self._control is not None:
                 with contextlib.suppress(OSError):
                     self._control.shutdown(socket.SHUT_RDWR)
@@ -269,17 +269,19 @@ def _memory_group(job: Job) -> Iterator[MemoryGroup | None]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not stop the clearing up after the first."""
+def uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not stop the clearing up and saving after the first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ending}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # None: installed by C code
+                signal.signal(number, handler)
 
 
 def refuse_missing_torch(launch: Launch) -> None:

@@ -5,11 +5,13 @@ Prints nothing: what a user should know goes to `say` or to the watcher.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -55,6 +57,8 @@ Say = Callable[[str], None]
 
 BESIDE = "history.db"
 """The default history in run.json: beside the run's folder, wherever that is now."""
+
+_ONE_INTERRUPT_S = 1.0  # signals within it are one Ctrl-C
 
 NOT_RESUMED = "its model was defined in a notebook, and a run keeps no copy of such a model."
 
@@ -547,21 +551,34 @@ def command_line(words: Sequence[str] | None = None) -> list[str]:
 
 @contextmanager
 def signals_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; Python allows that in the main thread only."""
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and signals within a second only once.
+
+    A time limit passes on the signal that it got with the whole group, and a terminal that closes sends two.
+    Python allows handlers in the main thread only.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    until = -math.inf
+
+    def interrupt(*_: object) -> None:
+        nonlocal until
+        now_s = time.monotonic()
+        if now_s > until:
+            until = now_s + _ONE_INTERRUPT_S
+            raise KeyboardInterrupt
+
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in ending}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _interrupt)
+        # With nohup SIGHUP stays ignored; a program that uses the API may have Ctrl-C for something else.
+        if handler is not signal.SIG_IGN and (
+            number != signal.SIGINT or handler is signal.default_int_handler
+        ):
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number, handler in before.items():
             if handler is not None:  # None: installed by C code
                 signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -21,6 +21,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import (
     append,
     dumps,
+    is_full,
     is_locked,
     make_dated_folder,
     mend_last_line,
@@ -215,9 +216,8 @@ class RunJournal:
             write()
         except OSError as error:
             # The caller's message says whether there are results to resume from.
-            raise MachineError(
-                f"{self.folder} cannot be written: {error.strerror}: make room there"
-            ) from error
+            advice = ": make room there" if is_full(error) else ""
+            raise MachineError(f"{self.folder} cannot be written: {error.strerror}{advice}") from error
 
 
 def read_info(folder: Path) -> RunInfo:

@@ -21,6 +21,7 @@ from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import compatibility, noise, schedule
 from perfdash.runner.case_status import check_isa, final_status, is_worth_a_retry, most_retries
 from perfdash.runner.executors import NO_FREE_CORE, Executor
+from perfdash.runner.launcher import uninterrupted
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
 from perfdash.runner.run_journal import RunJournal, read_all
@@ -159,7 +160,8 @@ class Session:
             state = "interrupted"
             raise
         finally:
-            self._finish(state)
+            with uninterrupted():
+                self._finish(state)
 
     def _refuse_noise(self, when: str, consequence: str) -> None:
         """Raise MachineError where the user is strict and the null at the start or end is out of bounds."""

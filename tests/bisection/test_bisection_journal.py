@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -83,15 +85,19 @@ def test_only_one_works_on_it(folder):
     Journal(folder).close()
 
 
-def test_a_disk_that_refuses_leaves_the_file_as_it_was(folder, monkeypatch):
+@pytest.mark.parametrize(("number", "advice"), [
+    (errno.ENOSPC, "No space left on device; .*: make room, then perfdash bisect --resume"),
+    (errno.EROFS, "Read-only file system; .*: when it can be written again, perfdash bisect --resume"),
+])  # fmt: skip
+def test_a_disk_that_refuses_leaves_the_file_as_it_was(folder, monkeypatch, number, advice):
     before = (folder / FILE).read_bytes()
 
-    def full(fd):
-        raise OSError(28, "No space left on device")
+    def refuse(fd):
+        raise OSError(number, os.strerror(number))
 
     with Journal(folder) as journal:
-        monkeypatch.setattr("os.fsync", full)
-        with pytest.raises(MachineError, match="--resume"):
+        monkeypatch.setattr("os.fsync", refuse)
+        with pytest.raises(MachineError, match=advice):
             journal.append({"event": "built", "place": 4})
     assert (folder / FILE).read_bytes() == before
 

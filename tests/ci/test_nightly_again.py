@@ -143,6 +143,7 @@ def a_good_build_before(stage):
 @pytest.mark.parametrize(("answer", "minutes", "code", "said"), [
     ("time.sleep(600)", "0.05", 0, "CONFIRM_MINUTES=0.05 are over: what was not measured again stays"),
     ("sys.exit(3)", "9", 3, "confirm failed with exit code 3"),
+    ("os.kill(os.getpid(), 9)", "9", 3, "exit code 137: perfdash confirm was killed before its time"),
 ])  # fmt: skip
 def test_the_night_is_told_however_confirm_ends(stage, answer, minutes, code, said):
     good = a_good_build_before(stage)

@@ -73,6 +73,12 @@ def test_opening_again_keeps_what_is_there(address):
         assert connection.execute(sa.select(schema.hosts.c.name)).scalars().all() == ["farm"]
 
 
+def test_what_is_committed_survives_a_power_cut(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened, opened.write() as connection:
+        full = 2
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == full
+
+
 def test_a_transaction_that_fails_leaves_nothing(store):
     def enter():
         with store.write() as connection:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from dataclasses import replace
@@ -256,6 +257,17 @@ def test_a_disk_that_is_full_from_the_start_promises_nothing(tmp_path):
     with pytest.raises(MachineError, match="No space left on device: make room there") as error:
         journal.write_plan({})
     assert "--resume" not in str(error.value)
+
+
+def test_a_disk_that_may_not_be_written_needs_no_room(tmp_path, monkeypatch):
+    journal = RunJournal.create(tmp_path)
+
+    def read_only(fd):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fsync", read_only)
+    with pytest.raises(MachineError, match=r"cannot be written: Read-only file system$"):
+        journal.append(result())
 
 
 @pytest.mark.parametrize(

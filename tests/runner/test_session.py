@@ -1,8 +1,10 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
+import signal
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from perfdash.errors import MachineError
 from perfdash.history import results as rows
 from perfdash.records import Case, Status
+from perfdash.runner import run as runs
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
@@ -93,6 +96,67 @@ def test_a_slot_without_a_core_costs_a_case_no_attempt(start):
     assert [(r.status, r.attempts) for r in run.results] == [(Status.PASS, [])] * 2
     assert [order.planned.case.model for _, order in run.executor.orders].count("a") == 6
     assert not run.journal.read_attempts()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_signal_does_not_stop_the_saving(start, number):
+    """Such as of an impatient user, or of a terminal that closes."""
+    run = start([case("a"), case("b")])
+    wait, settle = run.executor.wait, run._settle
+
+    def interrupted(patience):
+        if len(run.results) == 1:
+            raise KeyboardInterrupt
+        return wait(patience)
+
+    def settle_at_the_second():
+        signal.raise_signal(number)
+        settle()
+
+    run.executor.wait, run._settle = interrupted, settle_at_the_second
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    info = read_info(run.journal.folder)
+    assert (info.state, "between_processes" in info.noise) == ("interrupted", True)
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_within_a_second_interrupt_once(monkeypatch, second):
+    """As where a time limit passes on what the whole group got."""
+    clock = [5.0]
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock[0]), raising=False)
+
+    def interrupts(number):
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    before = signal.getsignal(second)
+    with runs.signals_like_ctrl_c():
+        assert interrupts(signal.SIGINT)
+        clock[0] += 0.9
+        assert not interrupts(second)
+        clock[0] += 0.2
+        assert interrupts(second), "it does not end, and its user loses patience"
+    assert signal.getsignal(second) is before
+
+
+def test_the_ctrl_c_of_a_program_that_uses_the_api_stays_its_own():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("own"))
+    try:
+        with runs.signals_like_ctrl_c():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == ["own"]
 
 
 class Killed(BaseException):

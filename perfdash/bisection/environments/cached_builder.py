@@ -8,7 +8,6 @@ builds are pruned first. Each has two locks (flock, gone with their process): `u
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -33,7 +32,7 @@ from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.errors import MachineError
-from perfdash.files import replaced
+from perfdash.files import is_full, replaced
 
 GIB = 1 << 30
 _LIMIT_GIB = 40.0
@@ -46,7 +45,7 @@ class Cache:
     """A folder of builds with a size limit; builds in use may exceed it."""
 
     def __init__(self, folder: Path | None = None, limit_gib: float | None = None) -> None:
-        """Raises MachineError if the folder cannot be created."""
+        """Raises MachineError if the folder cannot be created, or its files cannot be locked."""
         self.folder = (folder or default_folder()).expanduser().absolute()
         try:
             for part in ("built", "lanes", "locks", "failed", "compiled", "seconds"):
@@ -57,8 +56,21 @@ class Cache:
                 f"no builds can be kept in {self.folder}: {error.strerror}; "
                 "give another folder (PERFDASH_BUILD_CACHE)"
             ) from error
+        self._check_locks()
         gib = min(_LIMIT_GIB, disk.total / GIB * _PART_OF_DISK) if limit_gib is None else limit_gib
         self.limit_bytes = int(gib * GIB)
+
+    def _check_locks(self) -> None:
+        """Raise MachineError without locks: bisections would change builds that others measure."""
+        try:
+            lock = self._try("probe", fcntl.LOCK_SH)
+        except OSError as error:
+            raise MachineError(
+                f"no builds can be kept in {self.folder}: no file there can be locked ({error.strerror}); "
+                "give another folder (PERFDASH_BUILD_CACHE)"
+            ) from error
+        if lock:
+            lock.release()
 
     def place(self, key: str) -> Path:
         """The folder of a build, finished or not."""
@@ -229,12 +241,16 @@ class Cache:
                 time.sleep(_POLL_S)
 
     def _try(self, name: str, kind: int) -> Hold | None:
+        """A lock; None while another has it. Raises OSError if there can be none."""
         fd = os.open(self.folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(fd)
             return None
+        except OSError:
+            os.close(fd)
+            raise
         return Hold(fd)
 
 
@@ -395,7 +411,7 @@ class CachedBuilder(ABC):
             finally:
                 making.release()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(error):
                 raise MachineError(
                     f"no space left in {self.cache.folder} while {revision.label} was built"
                 ) from error

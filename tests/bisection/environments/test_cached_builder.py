@@ -1,5 +1,7 @@
 """The cache of builds: killed at any moment, two at once, pruned, full disk."""
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -317,6 +319,34 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(MachineError, match="PERFDASH_BUILD_CACHE"):
         Cache(tmp_path / "file" / "cache")
+
+
+def no_locks(fd, how):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(MachineError, match=r"can be locked \(No locks available\); .*PERFDASH_BUILD_CACHE"):
+        Cache(tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_locks_that_fail_are_not_waited_for(tmp_path, monkeypatch):
+    """The server of a network file system is gone, and no process has the lock."""
+    cache = Cache(tmp_path)
+    fill(cache, "a", 1, 1000)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for take in (
+        lambda: cache.hold("a", threading.Event()),
+        lambda: cache.hold_alone("a"),
+        lambda: cache.make("a"),
+        lambda: cache.lane("a").__enter__(),
+        lambda: cache.prune(0),
+    ):
+        with pytest.raises(OSError, match="No locks available"):
+            take()
+    assert there(cache) == ["a"]
 
 
 def test_where_it_lies(monkeypatch):
