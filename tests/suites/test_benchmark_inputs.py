@@ -1,6 +1,7 @@
-"""The sizes of images that the suites measure with, against the public harness.
+"""The sizes of images and the lengths of texts that the suites measure with, against the public harnesses.
 
-Sizes: timm's configurations (1.0.31), of which the dynamo runner takes that for tests in inference.
+Sizes: timm's configurations (1.0.31), of which the dynamo runner takes that for tests in inference. Lengths:
+torchbench's, which are shorter on the CPU in evaluation.
 """
 
 from __future__ import annotations
@@ -44,3 +45,29 @@ def test_images_have_the_size_that_timm_gives(scenario: str, attribute: str) -> 
             continue
         size = case.inputs.get("size", facts.input_size)  # without one the loader takes timm's of training
         assert tuple(size) == (getattr(facts, attribute) or facts.input_size), case.case.model
+
+
+@pytest.mark.parametrize(
+    ("model", "cpu", "cuda"),
+    [
+        ("hf_BigBird", 819, 4096),
+        ("hf_GPT2", 256, 1024),
+        ("hf_Longformer", 512, 4096),
+        ("hf_Reformer", 2048, 4096),
+        ("hf_T5", 512, 2048),
+        ("hf_Albert", 512, 512),
+    ],
+)
+def test_texts_are_shorter_on_the_cpu(model: str, cpu: int, cuda: int) -> None:
+    for threads, device, sequence in ((1, "cpu", cpu), (4, "cpu", cpu), (1, "cuda", cuda)):
+        settings = RunSettings(models=(model,), device=device, threads=threads)
+        (case,) = select([load_suite("torchbench")], settings)
+        assert case.inputs == {"sequence": sequence, "labels": False}
+
+
+@pytest.mark.parametrize(("model", "sequence"), [("hf_GPT2", 512), ("hf_Reformer", 4096), ("hf_T5", 1024)])
+def test_texts_are_as_long_on_the_cpu_in_training(model: str, sequence: int) -> None:
+    for device in ("cpu", "cuda"):
+        settings = RunSettings(models=(model,), device=device, scenario="training")
+        (case,) = select([load_suite("torchbench")], settings)
+        assert case.inputs["sequence"] == sequence
