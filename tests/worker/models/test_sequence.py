@@ -35,7 +35,7 @@ TEXT = {"vocabulary": 50, "width": 128, "layers": 1}
 SMALL = {
     "bert_pytorch": {**TEXT, "length": 12},
     "deeprecommender": {"items": 60},
-    "demucs": {"channels": 4, "samples": 20_000},
+    "demucs": {"channels": 4, "samples": 20_000, "cut": 0},
     "dlrm": {"rows": 50},
     "fastnlp_bert": {**TEXT, "length": 24},
     "lennard_jones": {},
@@ -231,6 +231,20 @@ def test_separation_hands_back_the_true_sources():
     silent = streams.clone()
     silent[:, 0] = 0  # the mix is made from the sources
     assert torch.equal(run(module, (silent,))[0], estimates)
+
+
+def test_separation_leaves_out_the_last_second():
+    module, (streams,) = small("demucs")
+    module.cut = 1024
+    before = run(module, (streams,))
+    streams = streams.clone()
+    streams[..., -1024:] = 0
+    for expected, output in zip(before, run(module, (streams,)), strict=True):
+        assert torch.equal(output, expected)
+        assert output.shape[-1] < 20_000 - 1024
+    with torch.device("meta"):
+        module, inputs = demucs.build(1, channels=1)
+        assert [output.shape for output in run(module.eval(), inputs)] == [(1, 4, 2, 371_372)] * 2
 
 
 def test_full_shapes():
