@@ -199,6 +199,17 @@ def test_each_row_of_a_recommendation_has_its_own_bags():
     assert (before < 1).all()
 
 
+def test_only_categories_that_were_read_have_gradients():
+    module, inputs = small("dlrm")
+    for model in (module.train(), torch.compile(module, backend="aot_eager", fullgraph=True)):
+        module.zero_grad()
+        model(*inputs).mean().backward()
+        gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+        for name, gradient in gradients.items():
+            assert gradient.is_sparse == ("tables" in name)
+        assert gradients["tables.0.weight"].coalesce().indices().numel() <= inputs[2][0].unique().numel()
+
+
 def test_a_reconstruction_has_the_shape_of_the_ratings():
     module, (ratings,) = small("deeprecommender")
     assert run(module, (ratings,)).shape == ratings.shape == (2, 60)
