@@ -26,14 +26,16 @@ import torch
 class Base:
     ALLOW_CUSTOMIZE_BSIZE = True
     def __init__(self, test, device, batch_size=None, extra_args=[]):
-        assert test == "eval" and extra_args == ["--precision", "fp32"]
-        self.batch_size = batch_size or self.DEFAULT_EVAL_BSIZE
-        self.device = device
+        assert test in ("train", "eval") and extra_args == ["--precision", "fp32"]
+        self.test, self.device = test, device
+        own = self.DEFAULT_TRAIN_BSIZE if test == "train" else self.DEFAULT_EVAL_BSIZE
+        self.batch_size = batch_size or own
         {setup}
     def get_module(self):
         return torch.nn.Linear(4, 2), {inputs}
 class Model(Base):
     DEFAULT_EVAL_BSIZE = {size}
+    DEFAULT_TRAIN_BSIZE = {train_size}
     {fixed}
 """
 
@@ -50,6 +52,7 @@ def write_checkout(folder: Path) -> Path:
             imports=imports,
             setup=setup,
             size=size,
+            train_size=2 * size,
             fixed="ALLOW_CUSTOMIZE_BSIZE = False" if fixed else "",
             inputs=inputs or "[torch.rand(self.batch_size, 4)]",
         )

@@ -308,6 +308,7 @@ def _plan(
     freezing = bool(settings.inductor_config.get("freezing")) and "inductor_config" in _options_read(module)
     given = {name: getattr(settings, name, None) for name in _DECLARED}
     declared = {name: setting(name) if value is None else value for name, value in given.items()}
+    declared["inputs"] = suite_file.inputs_on(settings.device, declared["inputs"] or {})
     declared["sizes"] = _sizes(declared["sizes"], case.scenario, settings)
     return Planned(
         case=case,

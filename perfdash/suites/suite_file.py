@@ -129,6 +129,14 @@ class Common(_Keys):
     cost_s: float | None = Field(default=None, gt=0)  # about how long it takes, for planning
     skip: tuple[Skip, ...] | None = None
 
+    @field_validator("inputs")
+    @classmethod
+    def _tables_are_by_device(cls, value: Any) -> Any:
+        for key, entry in (value or {}).items():
+            if isinstance(entry, dict) and set(entry) != set(DEVICES):
+                raise ValueError(f"{key} = {entry!r}: a table has one entry for cpu and one for cuda")
+        return value
+
     @field_validator("skip", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
@@ -430,6 +438,11 @@ def distance_bound(
     kind = "int8" if lossy else "amp" if autocast else dtype
     bound: float = setting("distance", _DISTANCE[kind], entry=kind)
     return bound
+
+
+def inputs_on(device: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model's inputs on a device: of `{ cpu = 256, cuda = 1024 }` the device's entry."""
+    return {key: value[device] if isinstance(value, dict) else value for key, value in inputs.items()}
 
 
 def labelled_data(

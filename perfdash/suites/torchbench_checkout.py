@@ -10,11 +10,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfdash.errors import UsageError
-from perfdash.suites.suite_file import CHECKOUT_SUITE, BatchSize, Model, Settings, Suite, load_suite
+from perfdash.suites.suite_file import (
+    CHECKOUT_SUITE,
+    BatchSize,
+    Model,
+    Settings,
+    Suite,
+    Training,
+    load_suite,
+)
 from perfdash.validation_messages import in_words
 
 _FOLDERS = ("models", "canary_models")
-_BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
+_BATCH_SIZE, _TRAINING_BATCH_SIZE = "DEFAULT_EVAL_BSIZE", "DEFAULT_TRAIN_BSIZE"
 _NOT_OURS = frozenset({"config", "inputs", "batch_size", "cost_s", "skip"})  # theirs, or unknown
 _FIXED = "ALLOW_CUSTOMIZE_BSIZE"
 
@@ -47,8 +55,9 @@ def checkout_suite(path: Path | None) -> Suite:
     """All models of a checkout, each by the loader `torchbench`.
 
     One that the suite torchbench knows has its tolerances and limits; a batch size of one on one
-    thread, the model's own elsewhere; the model's own everywhere where it allows no other. Raises
-    UsageError without a checkout, and for one without models or with two of one file name.
+    thread, the model's own for training or for evaluation elsewhere; the model's own everywhere where it
+    allows no other. Raises UsageError without a checkout, and for one without models or with two of one
+    file name.
     """
     folder = find_checkout(path)
     ours = load_suite("torchbench")
@@ -56,7 +65,12 @@ def checkout_suite(path: Path | None) -> Suite:
     models = []
     for place in _model_folders(folder):
         settings = _settings(by_name.get(place.name))
-        models.append(Model(name=place.name, **{**settings, "batch_size": _batch_size(place)}))
+        attributes = _class_attributes(place / "__init__.py")
+        settings["batch_size"] = _batch_size(attributes, _BATCH_SIZE)
+        training = settings.get("training") or Training()
+        size = {"batch_size": _batch_size(attributes, _TRAINING_BATCH_SIZE)}
+        settings["training"] = training.model_copy(update=size)
+        models.append(Model(name=place.name, **settings))
     if not models:
         raise UsageError(f"{folder} has no model below torchbenchmark/models")
     try:
@@ -95,10 +109,9 @@ def _model_folders(checkout: Path) -> list[Path]:
     return [folders[name] for name in sorted(folders)]
 
 
-def _batch_size(folder: Path) -> BatchSize:
+def _batch_size(attributes: dict[str, Any], name: str) -> BatchSize:
     """From the attributes that class Model sets; one where it inherits them or computes them."""
-    attributes = _class_attributes(folder / "__init__.py")
-    own = attributes.get(_BATCH_SIZE)
+    own = attributes.get(name)
     size = own if isinstance(own, int) and own > 0 else 1
     one_thread = 1 if attributes.get(_FIXED, True) else size
     return BatchSize(one_thread=one_thread, cpu=size, cuda=size)

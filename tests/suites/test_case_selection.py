@@ -113,6 +113,16 @@ def test_batch_size_follows_the_device_and_threads(write):
     assert sizes == [1, 8, 64, 3]
 
 
+def test_inputs_follow_the_device_where_a_table_says_so(write):
+    inputs = "inputs = { sequence = { cpu = 256, cuda = 1024 }, size = [3, 8, 8] }"
+    suite = load_suite(write(GOOD.replace('env = { X = "1" }', inputs)))
+    planned = [
+        select([suite], RunSettings(models=("b*",), **setting))[0].inputs
+        for setting in ({}, {"threads": 4}, {"device": "cuda"})
+    ]
+    assert planned == [{"sequence": length, "size": [3, 8, 8]} for length in (256, 256, 1024)]
+
+
 def test_skips_by_device(write):
     suite = load_suite(write(GOOD))
     assert [p.skip_reason for p in select([suite], RunSettings(device="cuda"))] == [None, "too large"]
@@ -203,6 +213,10 @@ def test_training_freezes_nothing():
         (('env = { X = "1" }', "config = { since = 2020-01-01 }"), ["since", "2020-01-01 is a date or time"]),
         (('env = { X = "1" }', "inputs = { at = [07:32:00] }"), ["inputs.at", "07:32:00 is a date or time"]),
         (('env = { X = "1" }', "variant = { a = nan }"), ["variant.a", "nan is not a finite number"]),
+        (
+            ('env = { X = "1" }', "inputs = { sequence = { cuda = 4 } }"),
+            ["models.1.inputs", "sequence = {'cuda': 4}: a table has one entry for cpu and one for cuda"],
+        ),
         (
             ('env = { X = "1" }', "config = { a = [0, inf] }"),
             ["'models.1.config.a.1'", "inf is not a finite"],

@@ -46,19 +46,28 @@ def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
 def test_in_training_a_model_we_know_has_its_own_batch_size_and_inputs(checkout):
     folder = checkout / "torchbenchmark" / "models"
     for name, body in {
-        "Background_Matting": "DEFAULT_EVAL_BSIZE = 1\n    ALLOW_CUSTOMIZE_BSIZE = False",
-        "densenet121": "DEFAULT_EVAL_BSIZE = 64",
-        "hf_BigBird": "DEFAULT_EVAL_BSIZE = 1",
+        "Background_Matting": "DEFAULT_TRAIN_BSIZE = 4\n    ALLOW_CUSTOMIZE_BSIZE = False",
+        "Unknown_Fixed": "DEFAULT_TRAIN_BSIZE = 7\n    ALLOW_CUSTOMIZE_BSIZE = False",
+        "densenet121": "DEFAULT_TRAIN_BSIZE = 512",
+        "hf_BigBird": "",
     }.items():
         (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text(f"class Model:\n    {body}\n")
-    settings = RunSettings(
-        torchbench=checkout, threads=4, scenario="training", models=("B*_*", "dense*", "hf*")
-    )
-    planned = {p.case.model: p for p in select([checkout_suite(checkout)], settings)}
-    assert {name: p.case.batch_size for name, p in planned.items()} == {
-        "Background_Matting": 1, "densenet121": 64, "hf_BigBird": 1,
+        (folder / name / "__init__.py").write_text(f"class Model:\n    DEFAULT_EVAL_BSIZE = 64\n    {body}\n")
+    suite, names = checkout_suite(checkout), ("B*_*", "Unknown*", "dense*", "hf*", "plain")
+
+    def sizes(**options):
+        cases = select([suite], RunSettings(torchbench=checkout, models=names, **options))
+        return {p.case.model: p.case.batch_size for p in cases}
+
+    assert sizes(threads=4, scenario="training") == {
+        "Background_Matting": 4, "Unknown_Fixed": 7, "densenet121": 512, "hf_BigBird": 1, "plain": 16,
     }  # fmt: skip
+    assert sizes(scenario="training") == {
+        "Background_Matting": 4, "Unknown_Fixed": 7, "densenet121": 1, "hf_BigBird": 1, "plain": 1,
+    }  # fmt: skip
+    assert sizes(threads=4) == {**dict.fromkeys(sizes(), 64), "plain": 8}, "evaluation keeps its own"
+    settings = RunSettings(torchbench=checkout, scenario="training", models=names)
+    planned = {p.case.model: p for p in select([suite], settings)}
     assert not any(p.inputs or p.skip_reason for p in planned.values())
     assert (planned["densenet121"].tolerance, planned["densenet121"].loss) == (1e-3, "mean")
 

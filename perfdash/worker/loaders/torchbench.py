@@ -22,9 +22,11 @@ PRELOAD: tuple[str, ...] = ()
 def load(job: Job) -> tuple[Any, Any]:
     """Return the model and inputs of torchbench's get_module(), in float32.
 
-    They are on the case's device. Raises Unmeasurable: `skipped` where metadata.yaml excludes the device,
-    `model_fail_to_load` where the model does not support the case's batch size.
+    Those of its test `train` in training, of `eval` otherwise, on the case's device. Raises Unmeasurable:
+    `skipped` where metadata.yaml excludes the device, `model_fail_to_load` where the model does not support
+    the case's batch size.
     """
+    test = "train" if job.case.scenario == "training" else "eval"
     checkout = job.config["checkout"]
     sys.path.insert(0, checkout)
     import torchbenchmark
@@ -36,7 +38,7 @@ def load(job: Job) -> tuple[Any, Any]:
     if model_class is None:
         raise LookupError(f"torchbench's {job.target} has no class Model in {checkout}")
     folder = os.path.dirname(sys.modules[model_class.__module__].__file__ or "")
-    reason = not_implemented(torchbenchmark.get_metadata_from_yaml(folder), job.case.device)
+    reason = not_implemented(torchbenchmark.get_metadata_from_yaml(folder), job.case.device, test)
     if reason:
         raise Unmeasurable(Status.SKIPPED, reason)
     batch_size = job.case.batch_size
@@ -44,7 +46,7 @@ def load(job: Job) -> tuple[Any, Any]:
     # A model of fixed batch size gets None, because torchbench's own error says less than the error below.
     requested = None if is_fixed else batch_size
     arguments = ["--precision", "fp32"]
-    model = model_class(test="eval", device=job.case.device, batch_size=requested, extra_args=arguments)
+    model = model_class(test=test, device=job.case.device, batch_size=requested, extra_args=arguments)
     if model.batch_size != batch_size:
         raise Unmeasurable(
             Status.MODEL_FAIL_TO_LOAD,
@@ -67,8 +69,8 @@ def is_own(job: Job, file: str) -> bool:
     return own_files.is_own(Path(file), Path(job.config["checkout"]), job.scratch)
 
 
-def not_implemented(metadata: Any, device: str) -> str:
-    """Return why metadata.yaml excludes inference on a device, or an empty string.
+def not_implemented(metadata: Any, device: str, test: str) -> str:
+    """Return why metadata.yaml excludes a test (`train` or `eval`) on a device, or an empty string.
 
     metadata.yaml may name a GPU by its product name as well.
     """
@@ -76,6 +78,7 @@ def not_implemented(metadata: Any, device: str) -> str:
     if device == "cuda":
         names.add(torch.cuda.get_device_name())
     for entry in (metadata or {}).get("not_implemented") or []:
-        if entry.get("device") in names and entry.get("test") in (None, "eval"):
-            return f"torchbench's metadata.yaml: not implemented on {entry.get('device') or 'any device'}"
+        if entry.get("device") in names and entry.get("test") in (None, test):
+            what = "training is not implemented" if test == "train" else "not implemented"
+            return f"torchbench's metadata.yaml: {what} on {entry.get('device') or 'any device'}"
     return ""

@@ -4,7 +4,8 @@ Defossez et al. 2019, "Music source separation in the waveform domain". Six stri
 a bidirectional LSTM follows, and six transposed convolutions upsample with skip connections.
 
 The benchmark passes the mix and its four sources. The model ignores that mix and separates the sum of the
-sources.
+sources. Before that it cuts off their last second; in training the benchmark cuts a second off at random, and
+also flips signs and channels and mixes the sources of the batch. This augmentation is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ SOURCES = 4
 STEREO = 2
 LEVELS = 6
 KERNEL, STRIDE, CONTEXT = 8, 4, 3
+SECOND = 44_100  # samples
 
 
 def centred(x: Tensor, length: int) -> Tensor:
@@ -59,12 +61,13 @@ class Demucs(nn.Module):
     """Separate a mix into its sources.
 
     streams (batch, 1 + 4, 2, time), the mix first -> estimated and true sources, both (batch, 4, 2, time').
-    time' is a little shorter than time: the convolutions are not padded, and the true sources are cropped
-    to the estimate's length.
+    time' is shorter than time: the last `cut` samples are not separated, the convolutions are not padded, and
+    the true sources are cropped to the estimate's length.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, cut: int) -> None:
         super().__init__()
+        self.cut = cut
         widths = [channels * 2**level for level in range(LEVELS)]
         widest = widths[-1]
         self.encoder = nn.ModuleList(map(down, [STEREO, *widths[:-1]], widths))
@@ -76,7 +79,7 @@ class Demucs(nn.Module):
         rescale(self)
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        sources = streams[:, 1:]
+        sources = streams[:, 1:, :, : streams.shape[-1] - self.cut]
         x = sources.sum(dim=1)
         skips = []
         for level in self.encoder:
@@ -88,6 +91,8 @@ class Demucs(nn.Module):
         return x.unflatten(1, (SOURCES, STEREO)), centred(sources, x.shape[-1])
 
 
-def build(batch_size: int, channels: int = 64, samples: int = 426_888) -> tuple[nn.Module, tuple[Tensor]]:
-    """Build the model with 9.7 seconds of stereo at 44.1 kHz in five streams."""
-    return Demucs(channels), (torch.rand(batch_size, 1 + SOURCES, STEREO, samples),)
+def build(
+    batch_size: int, channels: int = 64, samples: int = 426_888, cut: int = SECOND
+) -> tuple[nn.Module, tuple[Tensor]]:
+    """Build the model with 9.7 seconds of stereo at 44.1 kHz in five streams, of which 8.7 are separated."""
+    return Demucs(channels, cut), (torch.rand(batch_size, 1 + SOURCES, STEREO, samples),)

@@ -2,16 +2,42 @@
 
 Dong et al. 2018, "Speech-Transformer". 6 + 6 layers of width 512. A time step has 320 features: four frames
 of 80 filters are stacked, and every third stack is kept. The vocabulary is the 4,233 characters of AISHELL.
+As in the benchmark, attentions have biases, padding is set to zero after each part of a layer, and the target
+embedding is also the output projection. The benchmark adds start and end characters to the transcripts in
+Python; here they are inputs as they are.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.models.transformer import Decoder, EncoderLayer, padded_tokens, sinusoids
+from perfdash.worker.models.transformer import PAD, Decoder, EncoderLayer, padded_tokens, sinusoids
 
 FEATURES = 320
+
+
+class ScaledEmbedding(nn.Module):
+    """Embed tokens as scaled embeddings plus position encodings.
+
+    (batch, length) -> (batch, length, width).
+    """
+
+    positions: Tensor
+
+    def __init__(self, vocabulary: int, width: int, longest: int = 512) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        # With this deviation the logits of the tied projection start near one.
+        nn.init.normal_(self.tokens.weight, std=width**-0.5)
+        self.register_buffer("positions", sinusoids(longest, width), persistent=False)
+        self.dropout = nn.Dropout(0.1)
+        self.scale = math.sqrt(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.tokens(tokens) * self.scale + self.positions[: tokens.shape[1]])
 
 
 class SpeechTransformer(nn.Module):
@@ -27,16 +53,19 @@ class SpeechTransformer(nn.Module):
         self.embed = nn.Sequential(nn.Linear(FEATURES, width), nn.LayerNorm(width))
         self.register_buffer("positions", sinusoids(1024, width), persistent=False)
         self.dropout = nn.Dropout(0.1)
-        self.encoder = nn.ModuleList(EncoderLayer(width) for _ in range(layers))
-        self.decoder = Decoder(vocabulary, width, layers)
+        self.encoder = nn.ModuleList(EncoderLayer(width, bias=True) for _ in range(layers))
+        embedding = ScaledEmbedding(vocabulary, width)
+        self.decoder = Decoder(embedding, vocabulary, width, layers, bias=True)
+        self.decoder.project.weight = embedding.tokens.weight
 
     def forward(self, features: Tensor, lengths: Tensor, targets: Tensor) -> Tensor:
         frames = features.shape[1]
-        mask = (torch.arange(frames, device=features.device) < lengths[:, None])[:, None, None, :]
+        present = torch.arange(frames, device=features.device) < lengths[:, None]
+        mask = present[:, None, None, :]
         x = self.dropout(self.embed(features) + self.positions[:frames])
         for layer in self.encoder:
-            x = layer(x, mask)
-        return self.decoder(targets, x, mask)
+            x = layer(x, mask, present[:, :, None])
+        return self.decoder(targets, x, mask, (targets != PAD)[:, :, None])
 
 
 def build(

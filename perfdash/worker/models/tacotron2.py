@@ -110,11 +110,11 @@ class SpectrogramDecoder(nn.Module):
         weights = total = memory.new_zeros(batch, length)
         outputs, alignments = [], []
         for frame in self.prenet(previous).unbind():
-            attention_state = self.attention_cell(torch.cat([frame, context], dim=1), attention_state)
+            attention_state = self._step(self.attention_cell, [frame, context], attention_state)
             weights = self.attention(attention_state[0], keys, torch.stack([weights, total], dim=1), mask)
             total = total + weights
             context = torch.bmm(weights.unsqueeze(1), memory).squeeze(1)
-            decoder_state = self.decoder_cell(torch.cat([attention_state[0], context], dim=1), decoder_state)
+            decoder_state = self._step(self.decoder_cell, [attention_state[0], context], decoder_state)
             outputs.append(torch.cat([decoder_state[0], context], dim=1))
             alignments.append(weights)
         hidden = torch.stack(outputs, dim=1)
@@ -123,6 +123,13 @@ class SpectrogramDecoder(nn.Module):
             self.stop(hidden).squeeze(2),
             torch.stack(alignments, dim=1),
         )
+
+    def _step(
+        self, cell: nn.LSTMCell, inputs: list[Tensor], state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the next state of a cell; in training a tenth of its output is dropped."""
+        output, memory = cell(torch.cat(inputs, dim=1), state)
+        return F.dropout(output, 0.1, self.training), memory
 
 
 class Postnet(nn.Module):

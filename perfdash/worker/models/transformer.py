@@ -1,8 +1,9 @@
 """The base Transformer for translation.
 
 Vaswani et al. 2017, "Attention is all you need". 6 + 6 layers of width 512, 8 heads of 64, inner width
-2048; normalisation after the residual sum. The target embedding is also the output projection. The
-vocabularies have the size of Multi30k's, German and English.
+2048; normalisation after the residual sum. As in the benchmark, and unlike the paper, embeddings are
+normalised instead of scaled, and the output projection has weights of its own. The vocabularies have the size
+of Multi30k's, German and English.
 """
 
 from __future__ import annotations
@@ -73,40 +74,48 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
 
 
+def without_padding(x: Tensor, present: Tensor | None) -> Tensor:
+    """Set padding to zero where `present`, (batch, length, 1), is False; None leaves x as it is."""
+    return x if present is None else x * present
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward; each is added to its input and normalised."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, bias: bool = False) -> None:
         super().__init__()
-        self.attention = Attention(width)
+        self.attention = Attention(width, bias)
         self.feed_forward = FeedForward(width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.norms[0](x + self.dropout(self.attention(x, x, mask)))
-        return self.norms[1](x + self.dropout(self.feed_forward(x)))
+    def forward(self, x: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:
+        x = without_padding(self.norms[0](x + self.dropout(self.attention(x, x, mask))), present)
+        return without_padding(self.norms[1](x + self.dropout(self.feed_forward(x))), present)
 
 
 class DecoderLayer(nn.Module):
     """An encoder layer with cross-attention to the encoder's output before the feed-forward."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, bias: bool = False) -> None:
         super().__init__()
-        self.attention = Attention(width)
-        self.cross_attention = Attention(width)
+        self.attention = Attention(width, bias)
+        self.cross_attention = Attention(width, bias)
         self.feed_forward = FeedForward(width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor, mask: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        x = self.norms[0](x + self.dropout(self.attention(x, x, mask)))
-        x = self.norms[1](x + self.dropout(self.cross_attention(x, memory, memory_mask)))
-        return self.norms[2](x + self.dropout(self.feed_forward(x)))
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: Tensor, memory_mask: Tensor, present: Tensor | None = None
+    ) -> Tensor:
+        x = without_padding(self.norms[0](x + self.dropout(self.attention(x, x, mask))), present)
+        seen = self.cross_attention(x, memory, memory_mask)
+        x = without_padding(self.norms[1](x + self.dropout(seen)), present)
+        return without_padding(self.norms[2](x + self.dropout(self.feed_forward(x))), present)
 
 
 class Embedding(nn.Module):
-    """Embed tokens as scaled embeddings plus position encodings.
+    """Embed tokens as normalised sums of embeddings and position encodings.
 
     (batch, length) -> (batch, length, width).
     """
@@ -116,37 +125,42 @@ class Embedding(nn.Module):
     def __init__(self, vocabulary: int, width: int, longest: int = 512) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        # With this deviation the logits of the tied projection start near one.
-        nn.init.normal_(self.tokens.weight, std=width**-0.5)
         self.register_buffer("positions", sinusoids(longest, width), persistent=False)
         self.dropout = nn.Dropout(0.1)
-        self.scale = math.sqrt(width)
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.dropout(self.tokens(tokens) * self.scale + self.positions[: tokens.shape[1]])
+        return self.norm(self.dropout(self.tokens(tokens) + self.positions[: tokens.shape[1]]))
 
 
 class Decoder(nn.Module):
-    """Predict the logits of the next token at every position."""
+    """Predict the logits of the next token at every position.
 
-    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
+    `embedding` maps tokens (batch, length) to (batch, length, width). `bias`: of the attentions.
+    """
+
+    def __init__(
+        self, embedding: nn.Module, vocabulary: int, width: int, layers: int, bias: bool = False
+    ) -> None:
         super().__init__()
-        self.embedding = Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(DecoderLayer(width) for _ in range(layers))
+        self.embedding = embedding
+        self.layers = nn.ModuleList(DecoderLayer(width, bias) for _ in range(layers))
         self.project = nn.Linear(width, vocabulary, bias=False)
-        self.project.weight = self.embedding.tokens.weight
 
-    def forward(self, tokens: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
+    def forward(
+        self, tokens: Tensor, memory: Tensor, memory_mask: Tensor, present: Tensor | None = None
+    ) -> Tensor:
         """Decode target tokens with the encoder's output.
 
-        tokens (batch, length), memory (batch, keys, width) -> (batch, length, vocabulary).
+        tokens (batch, length), memory (batch, keys, width) -> (batch, length, vocabulary). `present`: see
+        without_padding.
         """
         length = tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
         mask = padding_mask(tokens) & earlier
         x = self.embedding(tokens)
         for layer in self.layers:
-            x = layer(x, mask, memory, memory_mask)
+            x = layer(x, mask, memory, memory_mask, present)
         return self.project(x)
 
 
@@ -160,7 +174,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embedding = Embedding(vocabulary, width)
         self.encoder = nn.ModuleList(EncoderLayer(width) for _ in range(layers))
-        self.decoder = Decoder(vocabulary, width, layers)
+        self.decoder = Decoder(Embedding(vocabulary, width), vocabulary, width, layers)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = padding_mask(source)

@@ -2,8 +2,8 @@
 
 Redmon and Farhadi 2018, "YOLOv3: an incremental improvement": Darknet-53, spatial pyramid pooling (He et
 al. 2015) before the coarsest of three scales, and boxes from three anchors per cell. Evaluation returns the
-boxes of all scales and the maps from which they are decoded. The benchmark's model does not suppress
-overlapping boxes.
+boxes of all scales and the maps from which they are decoded, training the maps alone. The benchmark's model
+does not suppress overlapping boxes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class YOLOv3(nn.Module):
 
     Images (batch, 3, H, W), H and W multiples of 32 -> boxes (batch, N, 85) and three maps. A box is its
     centre and size in pixels and 81 probabilities. A map is (batch, 3, H / s, W / s, 85) for the strides s
-    = 32, 16, 8; N is the number of boxes of all maps.
+    = 32, 16, 8; N is the number of boxes of all maps. In training only the maps are returned.
     """
 
     anchors: Tensor
@@ -98,7 +98,7 @@ class YOLOv3(nn.Module):
             )
         self.register_buffer("anchors", torch.tensor(ANCHORS), persistent=False)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]] | list[Tensor]:
         x = self.stem(x)
         features = []
         for stage in self.stages:
@@ -111,6 +111,8 @@ class YOLOv3(nn.Module):
             x = neck(torch.cat([larger, features.pop()], dim=1))
             maps.append(head(x))
         maps = [raw.unflatten(1, (-1, BOX)).permute(0, 1, 3, 4, 2) for raw in maps]
+        if self.training:
+            return maps
         boxes = [decoded(*level) for level in zip(maps, self.anchors, STRIDES)]
         return torch.cat(boxes, dim=1), maps
 

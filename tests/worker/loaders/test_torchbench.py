@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfdash.records import Status
+from perfdash.worker.failures import Unmeasurable
 from tests.checkouts import write_checkout
 from tests.lazy import lazy
 
@@ -18,7 +20,7 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     checkout = write_checkout(tmp_path / "benchmark")
-    case = SimpleNamespace(batch_size=2, device="cpu")
+    case = SimpleNamespace(batch_size=2, device="cpu", scenario="inference")
     return SimpleNamespace(
         target="plain", case=case, config={"checkout": str(checkout)}, scratch=str(tmp_path / "scratch")
     )
@@ -40,3 +42,29 @@ def test_the_files_of_a_model_are_those_of_the_checkout_that_it_imported(job, tm
     assert torchbench.files(job) == sources, "as the model imported them"
     assert torchbench.is_own(job, str(package / "util.py"))
     assert not torchbench.is_own(job, str(tmp_path / "benchmark" / ".venv/lib/site-packages/x.py"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "test"), [("inference", "eval"), ("sizes", "eval"), ("training", "train")]
+)
+def test_a_model_is_built_for_its_test(job, tmp_path, scenario, test):
+    from perfdash.worker.loaders import torchbench
+
+    model = tmp_path / "benchmark" / "torchbenchmark" / "models" / "plain" / "__init__.py"
+    inputs = "[torch.rand(self.batch_size, 4)]"
+    text = model.read_text()
+    assert inputs in text
+    model.write_text(text.replace(inputs, "{self.test: torch.rand(self.batch_size, 4)}"))
+    job.case.scenario = scenario
+    assert list(torchbench.load(job)[1]) == [test]
+
+
+def test_what_is_not_trained_is_skipped_in_training_alone(job):
+    from perfdash.worker.loaders import torchbench
+
+    job.target = "not_trained"
+    torchbench.load(job)
+    job.case.scenario = "training"
+    with pytest.raises(Unmeasurable, match=r"metadata\.yaml: training is not implemented on cpu") as refusal:
+        torchbench.load(job)
+    assert refusal.value.status is Status.SKIPPED

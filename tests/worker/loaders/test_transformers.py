@@ -3,7 +3,7 @@
 import pytest
 
 from perfdash.records import Case, Job, Status
-from perfdash.suites.suite_file import load_suite, suite_names
+from perfdash.suites.suite_file import inputs_on, load_suite, suite_names
 from perfdash.worker import failures
 from tests.lazy import lazy
 
@@ -190,7 +190,7 @@ def test_models_of_the_suites_have_the_size_stated(suite, model):
     target = model.target or model.name
     if not hasattr(transformers, target):
         pytest.skip(f"this transformers has no {target}")
-    config, inputs = suite.setting(model, "config"), suite.setting(model, "inputs")
+    config, inputs = suite.setting(model, "config"), inputs_on("cpu", suite.setting(model, "inputs"))
     with torch.device("meta"):
         module, drawn = loader.load(job(target, config, inputs))
     assert sum(parameter.numel() for parameter in module.parameters()) == model.parameters

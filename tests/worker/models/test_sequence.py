@@ -26,16 +26,16 @@ PARAMETERS = {
     "fastnlp_bert": 108_893_186,
     "lennard_jones": 865,
     "soft_actor_critic": 67_330,
-    "speech_transformer": 46_434_304,
+    "speech_transformer": 46_471_168,
     "tacotron2": 28_193_153,
-    "transformer": 53_851_136,
+    "transformer": 58_727_936,
     "tts_angular": 9_381_888,
 }
 TEXT = {"vocabulary": 50, "width": 128, "layers": 1}
 SMALL = {
     "bert_pytorch": {**TEXT, "length": 12},
     "deeprecommender": {"items": 60},
-    "demucs": {"channels": 4, "samples": 20_000},
+    "demucs": {"channels": 4, "samples": 20_000, "cut": 0},
     "dlrm": {"rows": 50},
     "fastnlp_bert": {**TEXT, "length": 24},
     "lennard_jones": {},
@@ -199,6 +199,17 @@ def test_each_row_of_a_recommendation_has_its_own_bags():
     assert (before < 1).all()
 
 
+def test_only_categories_that_were_read_have_gradients():
+    module, inputs = small("dlrm")
+    for model in (module.train(), torch.compile(module, backend="aot_eager", fullgraph=True)):
+        module.zero_grad()
+        model(*inputs).mean().backward()
+        gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+        for name, gradient in gradients.items():
+            assert gradient.is_sparse == ("tables" in name)
+        assert gradients["tables.0.weight"].coalesce().indices().numel() <= inputs[2][0].unique().numel()
+
+
 def test_a_reconstruction_has_the_shape_of_the_ratings():
     module, (ratings,) = small("deeprecommender")
     assert run(module, (ratings,)).shape == ratings.shape == (2, 60)
@@ -223,6 +234,41 @@ def test_the_actor_keeps_its_bounds():
     assert ((low <= log_std) & (log_std <= high)).all()
 
 
+def test_attentions_of_the_speech_model_have_biases_and_padding_is_zero():
+    module, (features, _, targets) = small("speech_transformer")
+    biases = [name for name, _ in module.named_parameters() if "attention" in name and name.endswith("bias")]
+    assert len(biases) == 3 * 4
+    targets[1, 4:] = transformer.PAD
+    logits = run(module, (features, torch.tensor([8, 5]), targets))
+    assert (logits[1, 4:] == 0).all()
+    assert (logits[0] != 0).all()
+    assert module.decoder.project.weight is module.decoder.embedding.tokens.weight
+
+
+def test_translation_projects_by_weights_of_its_own_and_normalises_embeddings():
+    module, (source, _) = small("transformer")
+    assert module.decoder.project.weight is not module.decoder.embedding.tokens.weight
+    embedded = run(module.embedding, (source,))
+    torch.testing.assert_close(embedded.mean(dim=2), torch.zeros(source.shape), rtol=0, atol=1e-5)
+    torch.testing.assert_close(embedded.std(dim=2, correction=0), torch.ones(source.shape), rtol=0, atol=1e-4)
+
+
+def test_speech_from_text_drops_a_tenth_of_both_states_in_training(monkeypatch):
+    module, inputs = small("tacotron2")
+    dropped = []
+
+    def dropout(x, p=0.5, training=True, inplace=False):
+        dropped.append((p, training))
+        return x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    for mode in (module.eval(), module.train()):
+        dropped.clear()
+        run(mode, inputs)
+        states = [training for p, training in dropped if p == 0.1]
+        assert states == [mode.training] * (2 * 3), "both cells in each of three frames"
+
+
 def test_separation_hands_back_the_true_sources():
     module, (streams,) = small("demucs")
     estimates, sources = run(module, (streams,))
@@ -231,6 +277,20 @@ def test_separation_hands_back_the_true_sources():
     silent = streams.clone()
     silent[:, 0] = 0  # the mix is made from the sources
     assert torch.equal(run(module, (silent,))[0], estimates)
+
+
+def test_separation_leaves_out_the_last_second():
+    module, (streams,) = small("demucs")
+    module.cut = 1024
+    before = run(module, (streams,))
+    streams = streams.clone()
+    streams[..., -1024:] = 0
+    for expected, output in zip(before, run(module, (streams,)), strict=True):
+        assert torch.equal(output, expected)
+        assert output.shape[-1] < 20_000 - 1024
+    with torch.device("meta"):
+        module, inputs = demucs.build(1, channels=1)
+        assert [output.shape for output in run(module.eval(), inputs)] == [(1, 4, 2, 371_372)] * 2
 
 
 def test_full_shapes():

@@ -266,6 +266,13 @@ def test_boxes_are_those_of_the_maps(small):
     torch.testing.assert_close(boxes[..., 4], confidence)
 
 
+def test_no_boxes_are_decoded_in_training():
+    with torch.device("meta"):
+        module, inputs = build("yolov3")
+        maps = run(module.train(), inputs)
+    assert [tuple(raw.shape) for raw in maps] == FULL["yolov3"][1:]
+
+
 def test_statistics_are_those_of_a_batch():
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm2d(2)
