@@ -407,6 +407,8 @@ def test_the_first_stage_of_jenkins_takes_what_is_right(stage):
     ([], {"DB": "postgresql://me:hidden@host/perf"}, "DB_CREDENTIAL"),
     (["BASE", "CHANGE"], {"BASE": "v1"}, "CHANGE is empty"),
     ([], {"RUN_ARGUMENTS": "--jobs auto --hours 10"}, "--hours needs the history, which cells do not have"),
+    ("--jobs 2 --python python3.12", "--python: a night measures the torch of TORCH"),
+    ("--python=python3.12", "--python: a night measures the torch of TORCH"),
     ([], {"RUN_ARGUMENTS": "--hours=10"}, "--hours needs the history, which cells do not have"),
     ([], {"RUN_ARGUMENTS": "--fail-on failure,regression"}, "give FAIL_ON=regression"),
 ])  # fmt: skip
