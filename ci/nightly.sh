@@ -20,6 +20,7 @@ here="$PWD"
 stages=(setup torch host measure merge detect confirm report post bisect report2 post2 publish notify)
 resume="" from="" only="" dry=no
 given=() passed=()
+declare -A lists=() # of options that may be repeated
 
 usage() {
   sed -n '2,/^here=/{/^here=/d;s/^# \{0,1\}//;p}' ci/nightly.sh
@@ -85,6 +86,12 @@ RESUME_ARGUMENTS="" new_arguments=""
 if [ "${#passed[@]}" != 0 ]; then
   case "$resume:$from:$only" in
     :* | *:setup: | *:torch: | *:host: | *:measure: | *::measure) # all is measured in new runs
+      case "$name" in
+        SUITES | MODELS | CONFIGURATIONS | DTYPES | DEVICES | THREADS)
+          value="${lists[$name]:+${lists[$name]},}$value"
+          lists[$name]="$value"
+          ;;
+      esac
       new_arguments="$(quoted "${passed[@]}")"
       ;;
     *::) RESUME_ARGUMENTS="$(quoted "${passed[@]}")" ;;
