@@ -243,6 +243,26 @@ def test_what_is_bisected(stage):
 
 
 def begun(folder, number, model="m"):
+@pytest.mark.parametrize(("recipe", "is_of_torch"), [
+    ("nightly", True), ("nightly,pytorch-source", True), ("wheels:torch", True), ("own.toml", True),
+    ("pypi:mylib", False), ("wheels:mylib", False), ("git", False), ("library.toml", False),
+])  # fmt: skip
+def test_the_index_of_torch_is_for_recipes_of_torch(stage, recipe, is_of_torch):
+    """With --wheels nothing comes from another index."""
+    for name, package in (("own", "torch"), ("library", "mylib")):
+        (stage.home / f"{name}.toml").write_text(f'[versions]\npackage = "{package}"\n')
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
+    if recipe.endswith(".toml"):
+        recipe = f"{stage.home}/{recipe}"
+    more = {"BISECT": "yes", "BISECT_RECIPE": recipe, "TORCH_INDEX": "https://host/whl",
+            "BISECT_REPO": str(stage.home)}  # fmt: skip
+    done = stage.script("bisect", PERFDASH_NIGHTLY=night_of_run1(stage, stage.home / "night"), **more)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    assert f" --recipe {recipe} " in call
+    assert (" --wheels https://host/whl" in call) == is_of_torch
+
+
     """A bisection that was not finished, as its journal begins."""
     folder.mkdir(parents=True)
     event = {"event": "begun", "alert": number, "case": {"model": model}}
