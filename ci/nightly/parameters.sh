@@ -11,6 +11,14 @@ absolute() { # a path as it was meant where the command was typed
   esac
 }
 
+# A list, with the TOML files in it as they were meant where the command was typed.
+with_absolute_files() { # LIST
+  local each
+  for each in $(words_of "$1"); do
+    case "$each" in *.toml | *.toml:*) absolute "$each" ;; *) echo "$each" ;; esac
+  done | paste -sd,
+}
+
 resolve_paths() {
   local each
   # These may also be names and addresses.
@@ -21,12 +29,8 @@ resolve_paths() {
   fi
   TORCH_REPO="$(absolute "$TORCH_REPO")" BISECT_REPO="$(absolute "$BISECT_REPO")"
   SITE_DIR="$(absolute "$SITE_DIR")"
-  SUITES="$(for each in $(words_of "$SUITES"); do
-    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
-  done | paste -sd,)"
-  CONFIGURATIONS="$(for each in $(words_of "$CONFIGURATIONS"); do
-    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
-  done | paste -sd,)"
+  SUITES="$(with_absolute_files "$SUITES")" CONFIGURATIONS="$(with_absolute_files "$CONFIGURATIONS")"
+  BISECT_RECIPE="$(with_absolute_files "$BISECT_RECIPE")"
   if [ "$OUT" != runs ]; then OUT="$(absolute "$OUT")"; fi
   if [ -n "${PERFDASH_DB:-}" ]; then PERFDASH_DB="$(absolute "$PERFDASH_DB")"; fi
 }
@@ -65,7 +69,7 @@ refuse_wrong_options() { # -- or --resume, WORDS...
 
 # What must be on this machine. Under Jenkins these are paths of an agent.
 check_paths() {
-  local each
+  local each file
   for each in $(words_of "$SUITES"); do
     case "$each" in *.toml | */*) [ -f "$each" ] || complain 2 "SUITES: there is no file $each" ;; esac
   done
@@ -83,8 +87,9 @@ check_paths() {
   for each in TORCH_REPO BISECT_REPO; do
     [ -z "${!each}" ] || [ -d "${!each}" ] || complain 2 "$each=${!each}: there is no such folder"
   done
-  for each in $(words_of "$BISECT_RECIPE"); do
-    [ -f "$each" ] || [ -f "bisect/${each%%:*}.toml" ] ||
+  for each in $(words_of "$BISECT_RECIPE"); do # a name or a file, with an argument behind the colon
+    case "$each" in *.toml | *.toml:*) file="${each%.toml*}.toml" ;; *) file="bisect/${each%%:*}.toml" ;; esac
+    [ -f "$file" ] ||
       complain 2 "BISECT_RECIPE: there is no recipe $each; there are: $(cd bisect && echo *.toml | sed 's/\.toml//g')"
   done
   case "${PERFDASH_DB:-}" in
@@ -99,7 +104,7 @@ check_paths() {
 }
 
 check_parameters() {
-  local each
+  local each file
   check_numbers SHARDS BASE_RUNS CONFIRM_MOST CONFIRM_MINUTES BISECT_MOST BISECT_HOURS PAIRS START_MINUTES STOP_MINUTES
   if [ -n "$CELL_MINUTES" ]; then check_numbers CELL_MINUTES; fi
   [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"

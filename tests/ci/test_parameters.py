@@ -348,6 +348,11 @@ CHECKED: list[tuple[dict[str, str], str]] = [
 # run are checked below.
 CHECK = """
 here="$1" && . ci/nightly/common.sh && . ci/nightly/parameters.sh && check_run_options() { :; }
+    ({"BISECT_RECIPE": "none.toml:mylib"}, "none.toml:mylib; there are: command git"),
+    ({"BISECT_RECIPE": "nightly,git"}, ""),
+    ({"BISECT_RECIPE": "pypi:mylib"}, ""),
+    ({"BISECT_RECIPE": "own.toml"}, ""),  # of the folder where the command is typed
+    ({"BISECT_RECIPE": "own.toml:mylib"}, ""),
 while IFS=$'\\t' read -r -a pairs; do
   code=0
   (for pair in "${pairs[@]}"; do export "${pair?}"; done
@@ -375,6 +380,7 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
     ("--cell-minuts 30", "did you mean --cell-minutes?"),
     ("--bisect-hour=3", "did you mean --bisect-hours?"),
     ("--backendd inductor", "did you mean --backend?"),
+    (tmp_path / "own.toml").touch()
     ("--jobs", "--jobs needs a value"),
     ("--sample-time long", "did you mean"),
     ("--training=yes timm", "--training"),
