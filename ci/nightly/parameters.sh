@@ -2,6 +2,7 @@
 # The parameters of a nightly put in order and checked, before anything is done. Sourced by ci/nightly.sh and
 # ci/nightly/check.sh, which say in `here` where they were called.
 : "${here:?}"
+. ci/torch_kind.sh
 
 absolute() { # a path as it was meant where the command was typed
   case "$1" in
@@ -22,8 +23,11 @@ with_absolute_files() { # LIST
 resolve_paths() {
   local each
   # These may also be names and addresses.
-  if [ -e "$here/$UNDER_TEST" ]; then UNDER_TEST="$(absolute "$UNDER_TEST")"; fi
-  if [ -e "$here/$TORCH_INDEX" ]; then TORCH_INDEX="$(absolute "$TORCH_INDEX")"; fi
+  for each in UNDER_TEST TORCH_INDEX; do
+    if [[ "${!each}" =~ ^(\.|~/) ]] || [ -e "$here/${!each}" ]; then
+      printf -v "$each" '%s' "$(absolute "${!each}")"
+    fi
+  done
   if [[ "$TORCH" = *.whl ]]; then
     TORCH="$(for each in $TORCH; do absolute "$each"; done | paste -sd' ')"
   fi
@@ -67,6 +71,32 @@ refuse_wrong_options() { # -- or --resume, WORDS...
   if [ "$code" = 2 ] && [ -n "$wrong" ]; then complain 2 "$wrong"; fi
 }
 
+# Prints which option in `more` needs the history, if any.
+option_of_history() {
+  local word before=""
+  for word in "${more[@]}"; do
+    case "$before $word" in
+      *" --hours" | *" --hours="*) echo "--hours" && return ;;
+      "--fail-on "*regression* | *" --fail-on="*regression*) echo "--fail-on regression" && return ;;
+    esac
+    before="$word"
+  done
+}
+
+# A shard is in the history only once it is merged.
+check_options_of_shards() {
+  local more=() parts="${SHARD#*/}"
+  if [ -z "$parts" ] && [ "$QUICK" = no ]; then parts="$SHARDS"; fi
+  if [ "${parts:-1}" = 1 ]; then return; fi
+  arguments_of "$RUN_ARGUMENTS $RESUME_ARGUMENTS"
+  case "$(option_of_history)" in
+    --hours) complain 2 "--hours needs the history, which shards do not have: leave out --hours, or SHARDS and SHARD" ;;
+    --fail-on*)
+      complain 2 "--fail-on regression needs the history, which shards do not have: give the variable FAIL_ON=regression"
+      ;;
+  esac
+}
+
 # What must be on this machine. Under Jenkins these are paths of an agent.
 check_paths() {
   local each file
@@ -83,6 +113,9 @@ check_paths() {
     /*) [ -d "$TORCH_INDEX" ] || complain 2 "TORCH_INDEX=$TORCH_INDEX: there is no such folder" ;;
     "" | *://*) ;;
     *) complain 2 "TORCH_INDEX=$TORCH_INDEX: give an address, or a folder that is there" ;;
+  esac
+  case "$UNDER_TEST" in
+    /* | .* | "~"*) [ -e "$UNDER_TEST" ] || complain 2 "UNDER_TEST=$UNDER_TEST: there is no such folder" ;;
   esac
   for each in TORCH_REPO BISECT_REPO; do
     [ -z "${!each}" ] || [ -d "${!each}" ] || complain 2 "$each=${!each}: there is no such folder"
@@ -104,7 +137,7 @@ check_paths() {
 }
 
 check_parameters() {
-  local each file
+  local each
   check_numbers SHARDS BASE_RUNS CONFIRM_MOST CONFIRM_MINUTES BISECT_MOST BISECT_HOURS PAIRS START_MINUTES STOP_MINUTES
   if [ -n "$CELL_MINUTES" ]; then check_numbers CELL_MINUTES; fi
   [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
@@ -119,6 +152,7 @@ check_parameters() {
     bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""
   done
   check_run_options
+  check_options_of_shards
   [[ "$LINE" =~ ^[A-Za-z0-9._+/-]{0,60}$ ]] || complain 2 "LINE=$LINE: give a name of letters, digits and . _ + / -"
   one_of POST yes no dry
   one_of BISECT yes no
@@ -135,6 +169,7 @@ check_parameters() {
       complain 2 "$each: an address with a password would be written down: put it into ~/.netrc"
     fi
   done
+  check_torch # its message names TORCH
   if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then
     complain 2 "POST=$POST needs REPO=OWNER/NAME and ISSUE=NUMBER"
   fi

@@ -119,13 +119,14 @@ def test_a_cell_that_fails_does_not_stop_the_other(stage):
     assert (again.folder / "runs").read_text().count("\n") == 3
 
 
-def test_without_torch_nothing_is_measured_but_it_is_reported(stage):
+def test_without_torch_nothing_is_measured_and_the_team_is_notified(stage):
     done = stage.night(
-        TORCH="nonsense", SITE_DIR="site", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden", EVERY="24h"
-    )
+        TORCH="abcdef0", TORCH_REPO=str(stage.home), SITE_DIR="site", EVERY="24h",
+        WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden",
+    )  # fmt: skip
     assert "hidden" not in done.out + done.text("settings")
     assert done.code == 3
-    assert "TORCH=nonsense is none of" in done.out
+    assert "has no commit abcdef0" in done.out
     assert done.stages() == {
         "setup": "0", "torch": "2", "host": "0", "publish": "0", "notify": "0",
     }  # fmt: skip
@@ -242,7 +243,6 @@ def test_what_is_bisected(stage):
     assert f"--suite {suite} --repo {stage.home}" in call
 
 
-def begun(folder, number, model="m"):
 @pytest.mark.parametrize(("recipe", "is_of_torch"), [
     ("nightly", True), ("nightly,pytorch-source", True), ("wheels:torch", True), ("own.toml", True),
     ("pypi:mylib", False), ("wheels:mylib", False), ("git", False), ("library.toml", False),
@@ -263,6 +263,7 @@ def test_the_index_of_torch_is_for_recipes_of_torch(stage, recipe, is_of_torch):
     assert (" --wheels https://host/whl" in call) == is_of_torch
 
 
+def begun(folder, number, model="m"):
     """A bisection that was not finished, as its journal begins."""
     folder.mkdir(parents=True)
     event = {"event": "begun", "alert": number, "case": {"model": model}}
