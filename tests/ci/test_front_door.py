@@ -49,6 +49,15 @@ def test_options_of_a_run_pass_and_parameters_are_kept(stage):
     assert "CELL_MINUTES=30" in done.text("settings")
 
 
+def test_a_file_in_an_option_of_a_run_is_meant_where_the_command_is_typed(stage):
+    words = ["--model", "net.py:make", "--torchbench=bench", "--weights", "random", "--env", "A=b"]
+    done = stage.night(*words)
+    assert done.code == 0, done.out
+    (run,) = stage.calls("run")
+    home = stage.home
+    assert run.endswith(f" --model {home}/net.py:make --torchbench={home}/bench --weights random --env A=b")
+
+
 def test_values_of_a_repeated_option_add_up(stage):
     """As in perfdash run."""
     done = stage.night(
