@@ -20,6 +20,7 @@ here="$PWD"
 stages=(setup torch host measure merge detect confirm report post bisect report2 post2 publish notify)
 resume="" from="" only="" dry=no
 given=() passed=()
+declare -A lists=() # of options that may be repeated
 
 usage() {
   sed -n '2,/^here=/{/^here=/d;s/^# \{0,1\}//;p}' ci/nightly.sh
@@ -41,6 +42,16 @@ parameter_of() { # --OPTION: the parameter that it sets, or nothing
   done
 }
 
+# The value of an option of perfdash run: a file is meant where the command was typed.
+value_of_run() { # OPTION VALUE
+  case "$1" in
+    --model | --torchbench | --data | --junit) absolute "$2" ;;
+    --weights) if [ -e "$here/$2" ]; then absolute "$2"; else echo "$2"; fi ;;
+    *) printf '%s\n' "$2" ;;
+  esac
+}
+
+before="" # the last word that was passed on
 while [ "$#" -gt 0 ]; do
   word="$1" value="" joined=no
   shift
@@ -53,8 +64,13 @@ while [ "$#" -gt 0 ]; do
   name=""
   case "$word" in --resume | --from | --only) name=own ;; --*) name="$(parameter_of "$word")" ;; esac
   if [ -z "$name" ]; then
-    if [ "$joined" = yes ]; then word+="=$value"; fi
+    if [ "$joined" = yes ]; then
+      word+="=$(value_of_run "$word" "$value")"
+    else
+      word="$(value_of_run "$before" "$word")"
+    fi
     passed+=("$word")
+    before="$word"
     continue
   fi
   if [ "$joined" = no ]; then
@@ -70,6 +86,12 @@ while [ "$#" -gt 0 ]; do
         complain 2 "--db: a password is seen there by others; put the address into PERFDASH_DB, or the" \
           "password into PGPASSWORD or ~/.pgpass"
       fi
+      case "$name" in
+        SUITES | MODELS | CONFIGURATIONS | DTYPES | DEVICES | THREADS)
+          value="${lists[$name]:+${lists[$name]},}$value"
+          lists[$name]="$value"
+          ;;
+      esac
       given+=("$name=$value")
       ;;
   esac

@@ -24,6 +24,7 @@ shopt -s inherit_errexit
 here="$PWD"
 cd "$(dirname "$0")/.."
 . ci/secrets.sh
+. ci/torch_kind.sh
 
 venv="${PERFDASH_VENV:-.venv}"
 ours="$(cd "$venv/bin" 2>/dev/null && pwd)/python"
@@ -198,7 +199,6 @@ for each in distributions():
 
 from_source() { # prints the environment's folder
   local commit place
-  if [ -z "$TORCH_REPO" ]; then complain 2 "TORCH=$TORCH is a commit: of which clone? TORCH_REPO=PATH"; fi
   commit="$(cd "$here" && git -C "$TORCH_REPO" rev-parse --verify --quiet "$TORCH^{commit}")" ||
     complain 2 "TORCH_REPO=$TORCH_REPO has no commit $TORCH (git fetch?)"
   place="$folder/torch-$({ version_of_ours; echo "$commit"; cat bisect/pytorch-source.sh; lock_file; } | key_of)"
@@ -271,9 +271,7 @@ prune() { # KIND MOST TONIGHT
   done < <(find "$folder" -maxdepth 2 -path "$folder/$1-*/about" -printf '%T@ %h\n' | sort -rn | cut -d' ' -f2-)
 }
 
-if [ "$TORCH" = nightly ] && [ -z "$TORCH_INDEX" ]; then
-  complain 2 "TORCH=nightly: give the index of nightly wheels, TORCH_INDEX=ADDRESS or a folder"
-fi
+check_torch
 # A nightly build, also if it is named by its version: what goes with it is one, too.
 case "$TORCH" in nightly | [0-9]*.dev*) from_index+=(--pre) ;; esac
 
@@ -300,12 +298,10 @@ if [ "${1:-}" = --pin ]; then
   exit 0
 fi
 
-case "$TORCH" in
+case "$(kind_of_torch "$TORCH")" in
   installed) python="$ours" ;;
-  nightly)
-    python="$(from_wheels torch)/bin/python"
-    ;;
-  *.whl)
+  nightly) python="$(from_wheels torch)/bin/python" ;;
+  wheels)
     read -ra words <<<"$TORCH"
     wheels=()
     for word in "${words[@]}"; do
@@ -317,15 +313,8 @@ case "$TORCH" in
     done
     python="$(from_wheels "${wheels[@]}")/bin/python"
     ;;
-  *)
-    if [[ "$TORCH" =~ ^[0-9]+(\.[0-9A-Za-z]+)+(\+[0-9A-Za-z.]+)?$ ]]; then
-      python="$(from_wheels "torch==$TORCH")/bin/python"
-    elif [[ "$TORCH" =~ ^[0-9a-f]{7,40}$ ]]; then
-      python="$(from_source)/bin/python"
-    else
-      complain 2 "TORCH=$TORCH is none of installed, nightly, a version, a wheel, a commit"
-    fi
-    ;;
+  version) python="$(from_wheels "torch==$TORCH")/bin/python" ;;
+  commit) python="$(from_source)/bin/python" ;;
 esac
 place=""
 if [ -n "$UNDER_TEST" ]; then

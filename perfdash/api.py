@@ -206,10 +206,12 @@ def measure(model: Factory, backend: str | None = None, *, progress: bool = True
 
 def load(run: str | os.PathLike[str] = "last", *, out: str | os.PathLike[str] | None = None) -> Run:
     """Read a run: its folder, its name below `out`, or `last`. Raises UsageError where there is none."""
-    from perfdash.runner.run_journal import find_run, is_being_measured, read_saved
+    from perfdash.runner.last_run import run_folder
+    from perfdash.runner.run_journal import is_being_measured, read_saved
     from perfdash.settings import resolve
 
-    folder = find_run(os.fspath(run), resolve({"out": out})[0].out)
+    settings = resolve({"out": out})[0]
+    folder = run_folder(os.fspath(run), settings.out, settings.history, _warn)
     measured_now = is_being_measured(folder)  # before it is read: it may end meanwhile
     info, results, warnings = read_saved(folder)
     for warning in warnings:

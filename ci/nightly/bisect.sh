@@ -20,6 +20,15 @@ fi
 if [ "$recipe" = git ] && [ -z "$repo" ]; then
   complain 2 "BISECT=yes needs a clone of the library under test: BISECT_REPO=PATH"
 fi
+# TORCH_INDEX has builds of torch, and maybe of nothing else.
+is_of_torch() { # RECIPE, or several by commas
+  local first="${1%%,*}"
+  case "$first" in
+    nightly | wheels:torch | pypi:torch | *.toml:torch) ;;
+    *.toml) grep -qsE "^ *package *= *[\"']torch[\"']" "$first" ;;
+    *) return 1 ;;
+  esac
+}
 
 perfdash regressions --out "$OUT" --worse --json >"$PERFDASH_NIGHTLY/regressions.json"
 perfdash history runs --out "$OUT" --json >"$PERFDASH_NIGHTLY/.history.json"
@@ -52,7 +61,7 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   if [ "$unfinished" = - ]; then unfinished=""; fi
   builds=()
   if [ -n "$repo" ]; then builds+=(--repo "$repo"); fi
-  if [ -n "$TORCH_INDEX" ] && [[ "$recipe" != git ]]; then builds+=(--wheels "$TORCH_INDEX"); fi
+  if [ -n "$TORCH_INDEX" ] && is_of_torch "$recipe"; then builds+=(--wheels "$TORCH_INDEX"); fi
   code=2
   failed="$OUT/bisections/failed-$alert" # to_bisect.py reads which these are
   mkdir -p "$OUT/bisections"

@@ -14,18 +14,14 @@ check_parameters
 # Cells measure without the night's history.
 more=()
 arguments_of "$RUN_ARGUMENTS"
-before=""
-for word in "${more[@]}"; do
-  case "$before $word" in
-    *" --hours" | *" --hours="*)
-      complain 2 "RUN_ARGUMENTS: --hours needs the history, which cells do not have: choose cases by MODELS or QUICK"
-      ;;
-    "--fail-on "*regression* | *" --fail-on="*regression*)
-      complain 2 "RUN_ARGUMENTS: --fail-on regression needs the history, which cells do not have: give FAIL_ON=regression"
-      ;;
-  esac
-  before="$word"
-done
+case "$(option_of_history)" in
+  --hours)
+    complain 2 "RUN_ARGUMENTS: --hours needs the history, which cells do not have: choose cases by MODELS or QUICK"
+    ;;
+  --fail-on*)
+    complain 2 "RUN_ARGUMENTS: --fail-on regression needs the history, which cells do not have: give FAIL_ON=regression"
+    ;;
+esac
 # A setting of each run, of its variable or of [run] in perfdash.toml.
 setting() { # NAME
   plain_python -c '

@@ -35,6 +35,11 @@ def complaint(parameters: Sequence[str], words: Sequence[str], resumed: bool = F
         name, joined, value = word.partition("=")
         if name not in options:
             return _unknown(name, parameters, list(options))
+        if name == "--python":
+            return (
+                "--python: a night measures the torch of TORCH, with UNDER_TEST; the variable PYTHON names "
+                "the Python of perfdash's own environment"
+            )
         if name == "--retry" and not resumed:
             return "--retry needs --resume: it measures cases of an earlier night again"
         if resumed and name not in changed:

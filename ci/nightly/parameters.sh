@@ -2,6 +2,7 @@
 # The parameters of a nightly put in order and checked, before anything is done. Sourced by ci/nightly.sh and
 # ci/nightly/check.sh, which say in `here` where they were called.
 : "${here:?}"
+. ci/torch_kind.sh
 
 absolute() { # a path as it was meant where the command was typed
   case "$1" in
@@ -11,22 +12,29 @@ absolute() { # a path as it was meant where the command was typed
   esac
 }
 
+# A list, with the TOML files in it as they were meant where the command was typed.
+with_absolute_files() { # LIST
+  local each
+  for each in $(words_of "$1"); do
+    case "$each" in *.toml | *.toml:*) absolute "$each" ;; *) echo "$each" ;; esac
+  done | paste -sd,
+}
+
 resolve_paths() {
   local each
   # These may also be names and addresses.
-  if [ -e "$here/$UNDER_TEST" ]; then UNDER_TEST="$(absolute "$UNDER_TEST")"; fi
-  if [ -e "$here/$TORCH_INDEX" ]; then TORCH_INDEX="$(absolute "$TORCH_INDEX")"; fi
+  for each in UNDER_TEST TORCH_INDEX; do
+    if [[ "${!each}" =~ ^(\.|~/) ]] || [ -e "$here/${!each}" ]; then
+      printf -v "$each" '%s' "$(absolute "${!each}")"
+    fi
+  done
   if [[ "$TORCH" = *.whl ]]; then
     TORCH="$(for each in $TORCH; do absolute "$each"; done | paste -sd' ')"
   fi
   TORCH_REPO="$(absolute "$TORCH_REPO")" BISECT_REPO="$(absolute "$BISECT_REPO")"
   SITE_DIR="$(absolute "$SITE_DIR")"
-  SUITES="$(for each in $(words_of "$SUITES"); do
-    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
-  done | paste -sd,)"
-  CONFIGURATIONS="$(for each in $(words_of "$CONFIGURATIONS"); do
-    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
-  done | paste -sd,)"
+  SUITES="$(with_absolute_files "$SUITES")" CONFIGURATIONS="$(with_absolute_files "$CONFIGURATIONS")"
+  BISECT_RECIPE="$(with_absolute_files "$BISECT_RECIPE")"
   if [ "$OUT" != runs ]; then OUT="$(absolute "$OUT")"; fi
   if [ -n "${PERFDASH_DB:-}" ]; then PERFDASH_DB="$(absolute "$PERFDASH_DB")"; fi
 }
@@ -63,9 +71,35 @@ refuse_wrong_options() { # -- or --resume, WORDS...
   if [ "$code" = 2 ] && [ -n "$wrong" ]; then complain 2 "$wrong"; fi
 }
 
+# Prints which option in `more` needs the history, if any.
+option_of_history() {
+  local word before=""
+  for word in "${more[@]}"; do
+    case "$before $word" in
+      *" --hours" | *" --hours="*) echo "--hours" && return ;;
+      "--fail-on "*regression* | *" --fail-on="*regression*) echo "--fail-on regression" && return ;;
+    esac
+    before="$word"
+  done
+}
+
+# A shard is in the history only once it is merged.
+check_options_of_shards() {
+  local more=() parts="${SHARD#*/}"
+  if [ -z "$parts" ] && [ "$QUICK" = no ]; then parts="$SHARDS"; fi
+  if [ "${parts:-1}" = 1 ]; then return; fi
+  arguments_of "$RUN_ARGUMENTS $RESUME_ARGUMENTS"
+  case "$(option_of_history)" in
+    --hours) complain 2 "--hours needs the history, which shards do not have: leave out --hours, or SHARDS and SHARD" ;;
+    --fail-on*)
+      complain 2 "--fail-on regression needs the history, which shards do not have: give the variable FAIL_ON=regression"
+      ;;
+  esac
+}
+
 # What must be on this machine. Under Jenkins these are paths of an agent.
 check_paths() {
-  local each
+  local each file
   for each in $(words_of "$SUITES"); do
     case "$each" in *.toml | */*) [ -f "$each" ] || complain 2 "SUITES: there is no file $each" ;; esac
   done
@@ -80,11 +114,15 @@ check_paths() {
     "" | *://*) ;;
     *) complain 2 "TORCH_INDEX=$TORCH_INDEX: give an address, or a folder that is there" ;;
   esac
+  case "$UNDER_TEST" in
+    /* | .* | "~"*) [ -e "$UNDER_TEST" ] || complain 2 "UNDER_TEST=$UNDER_TEST: there is no such folder" ;;
+  esac
   for each in TORCH_REPO BISECT_REPO; do
     [ -z "${!each}" ] || [ -d "${!each}" ] || complain 2 "$each=${!each}: there is no such folder"
   done
-  for each in $(words_of "$BISECT_RECIPE"); do
-    [ -f "$each" ] || [ -f "bisect/${each%%:*}.toml" ] ||
+  for each in $(words_of "$BISECT_RECIPE"); do # a name or a file, with an argument behind the colon
+    case "$each" in *.toml | *.toml:*) file="${each%.toml*}.toml" ;; *) file="bisect/${each%%:*}.toml" ;; esac
+    [ -f "$file" ] ||
       complain 2 "BISECT_RECIPE: there is no recipe $each; there are: $(cd bisect && echo *.toml | sed 's/\.toml//g')"
   done
   case "${PERFDASH_DB:-}" in
@@ -114,6 +152,7 @@ check_parameters() {
     bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""
   done
   check_run_options
+  check_options_of_shards
   [[ "$LINE" =~ ^[A-Za-z0-9._+/-]{0,60}$ ]] || complain 2 "LINE=$LINE: give a name of letters, digits and . _ + / -"
   one_of POST yes no dry
   one_of BISECT yes no
@@ -130,6 +169,7 @@ check_parameters() {
       complain 2 "$each: an address with a password would be written down: put it into ~/.netrc"
     fi
   done
+  check_torch # its message names TORCH
   if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then
     complain 2 "POST=$POST needs REPO=OWNER/NAME and ISSUE=NUMBER"
   fi

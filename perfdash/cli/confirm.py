@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.shared_options import AsJson, Db, Out, opened, print_result
+from perfdash.cli.shared_options import LAST, AsJson, Db, Out, opened, print_result, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def confirm(
-    run: Annotated[
-        str, typer.Argument(help="A run: its folder or name. `last` is the newest run with a result.")
-    ],
+    run: Annotated[str, typer.Argument(help=f"A run: its folder or name. {LAST}.")],
     good_python: Annotated[
         str, typer.Option(help="The interpreter of the last good build, kept since that night.")
     ],
@@ -72,6 +70,7 @@ def confirm(
     from perfdash.runner.compatibility import check_machine
     from perfdash.runner.cores import by_slots
     from perfdash.runner.host import relevant_variables
+    from perfdash.runner.last_run import run_folder
     from perfdash.runner.remeasurement import (
         NotTheGoodBuild,
         planned_of_run,
@@ -80,14 +79,14 @@ def confirm(
         with_secrets,
         with_variables_of,
     )
-    from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info
     from perfdash.settings import judging_rules, resolve
 
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     say = functools.partial(typer.echo, err=as_json)
-    folder = find_folder(run, resolve({"out": out})[0].out)
+    found = resolve({"db": db, "out": out})[0]
+    folder = run_folder(run, found.out, found.history, warn)
     info = read_info(folder)
     settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs, wait=wait)
     rules = judging_rules()

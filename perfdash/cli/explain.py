@@ -74,6 +74,7 @@ def explain(
     if not wanted and (old_python, python, pairs, cores) != (None, None, None, None):
         raise UsageError("--old-python, --python, --pairs and --cores belong to --profile")
 
+    runs: tuple[str | None, str | None] = None, None
     if model is None:
         if not what.isdecimal():
             raise UsageError(
@@ -83,13 +84,15 @@ def explain(
             raise UsageError("--against belongs to RUN MODEL; an alert has the two runs around its change")
         explanation, metric = _of_alert(int(what), db, out)
     else:
-        explanation, metric = _of_runs(lookup(db, out), what, model, against), None
+        found = lookup(db, out)
+        explanation, metric = _of_runs(found, what, model, against), None
+        runs = _folder(found, against), _folder(found, what)
     if not wanted:
         typer.echo(dumps(to_plain(explanation, metric), indent=1) if as_json else text(explanation, metric))
         return
     from perfdash.cli.explain_profile import Wanted, measured
 
-    options = Wanted((against, what if model else None), (old_python, python), pairs, cores, out)
+    options = Wanted(runs, (old_python, python), pairs, cores, out)
     if not as_json:
         typer.echo(text(explanation, metric))
     say = (lambda line: None) if as_json else typer.echo
@@ -106,6 +109,12 @@ def _of_alert(number: int, db: str | None, out: Path | None) -> tuple[Explanatio
 
     with opened(db, out) as store, store.read() as connection:
         return of_alert(connection, number)
+
+
+def _folder(lookup: RunLookup, word: str | None) -> str | None:
+    """The folder of the run that was explained; None where it has none here."""
+    folder = lookup.folder(word) if word is not None else None
+    return str(folder) if folder is not None else None
 
 
 def _of_runs(lookup: RunLookup, run: str, model: str, against: str | None) -> Explanation:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.report import write_output
-from perfdash.cli.shared_options import AsJson, Db, Out, lookup
+from perfdash.cli.shared_options import LAST, AsJson, Db, Out, lookup
 from perfdash.files import dumps
 
 _TREND = "trend"
@@ -29,8 +29,7 @@ def plot(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run: its folder, its name, or the name or id:N of a run in the history. "
-            "`last` is the newest run with a result."
+            help=f"A run: its folder, its name, or the name or id:N of a run in the history. {LAST}."
         ),
     ] = "last",
     to: Annotated[

@@ -94,6 +94,8 @@ def regressions(
         raise UsageError("--until belongs to --acknowledge ID")
     if (suite or model or metric) and baseline_from is None:
         raise UsageError("--suite, --model and --metric belong to --baseline-from RUN")
+    if alert is not None and baseline_from is None and (fail_on or junit):
+        raise UsageError(f"--fail-on and --junit are for the list of alerts: leave out {alert}")
     if fail_on and set(fail_on) != {"regression"}:
         from perfdash.suggestions import not_one_of
 

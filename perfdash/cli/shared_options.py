@@ -21,7 +21,7 @@ Db = Annotated[
     typer.Option("--db", help="The history: a file or postgresql://...  [default: history.db in --out]"),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder of the runs.  [default: runs]")]
-LAST = "`last` is the newest run with a result"
+LAST = "`last` is the newest run with a result that is not excluded from judging"
 RunName = Annotated[
     str,
     typer.Argument(

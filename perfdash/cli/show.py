@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.completion import runs
-from perfdash.cli.shared_options import LAST, AsJson, Out, Wide, screen_width
+from perfdash.cli.shared_options import LAST, AsJson, Out, Wide, screen_width, warn
 
 
 def show(
@@ -32,14 +32,15 @@ def show(
     from perfdash.records import to_json
     from perfdash.report.run_summary import summary
     from perfdash.report.terminal_tables import details, phase_table
-    from perfdash.runner.run_journal import find_run, is_being_measured, read_saved
+    from perfdash.runner.last_run import run_folder
+    from perfdash.runner.run_journal import find_run, has_results, is_being_measured, read_saved
     from perfdash.settings import resolve
     from perfdash.suggestions import did_you_mean
 
-    below = resolve({"out": out})[0].out
-    folder = find_run(run, below)
-    newest = find_run(run, below, without_results=True)
-    if newest != folder:
+    settings = resolve({"out": out})[0]
+    folder = run_folder(run, settings.out, settings.history, warn)
+    newest = find_run(run, settings.out, without_results=True)
+    if newest != folder and not has_results(newest):
         typer.echo(
             f"perfdash: {newest.name} has no result yet; the newest run with results is shown", err=True
         )

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from perfdash.errors import UsageError
+from perfdash.history import schema
 from perfdash.history.queries import RunLine, list_runs
+from perfdash.history.results import Imported
 
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
@@ -49,6 +51,13 @@ def only(word: str, runs: Sequence[RunLine]) -> RunLine:
         for run in runs[-5:]
     )
     raise UsageError(f"{word!r} means {len(runs)} runs; give the id of one of them: {choices}")
+
+
+def why_excluded(connection: sa.Connection, run: Imported) -> str | None:
+    """Why a person excluded this run from judging; None if nobody did, or it is not in the history."""
+    runs = schema.runs
+    reason: str | None = connection.execute(sa.select(runs.c.excluded).where(runs.c.key == run.key)).scalar()
+    return reason
 
 
 def one_run(connection: sa.Connection, word: str) -> RunLine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
 from perfdash.runner.build_comparison import changes_between
 from perfdash.runner.code_files import with_code
+from perfdash.runner.last_run import last_run
 from perfdash.runner.run_journal import find_run, read_saved
 from perfdash.settings import judging_rules, model_owners
 
@@ -49,11 +51,19 @@ class RunLookup:
         self.out, self.history, self._warn = out, history, warn
 
     def folder(self, word: str) -> Path | None:
-        """The run's folder; None where there is none below `out` or under this path."""
+        """The run's folder; None where there is none below `out` or under this path.
+
+        None also for `last`, where all runs below `out` are excluded from judging.
+        """
         try:
-            return find_run(word, self.out)
+            return self._last if word == "last" else find_run(word, self.out)
         except UsageError:
             return None
+
+    @cached_property
+    def _last(self) -> Path | None:
+        """The same for the whole command, and excluded runs are named once."""
+        return last_run(self.out, self.history, self._warn)
 
     def weekly_digest(self, days: int, site_url: str | None = None) -> Digest:
         """The digest of the last days of the history. Raises UsageError where there is no history."""

@@ -19,7 +19,8 @@ from perfdash.records import NOT_TONIGHT, Case, Result, to_json
 from perfdash.redaction import mask_variables
 from perfdash.runner import schedule
 from perfdash.runner.cores import by_slots, slots_of
-from perfdash.runner.run_journal import find_run, read_results
+from perfdash.runner.last_run import run_folder
+from perfdash.runner.run_journal import read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
@@ -102,8 +103,7 @@ def make_plan(
     dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
-    measured = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
-    costs = schedule.costs(planned, {result.case.name: result.wall_s for result in measured})
+    costs = schedule.costs(planned, {result.case.name: result.wall_s for result in _measured(settings)})
     shard = parse_shard(settings.shard) if settings.shard else None
     if shard and shard[1] > len(planned):
         raise UsageError(
@@ -148,11 +148,18 @@ def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int]
     return Plan(tuple(cases), tuple(costs), shard, tuple(mine))
 
 
+def _measured(settings: RunSettings) -> list[Result]:
+    """The results of the run of --costs; none without it."""
+    if not settings.costs:
+        return []
+    return read_results(run_folder(settings.costs, settings.out, settings.history, lambda line: None))
+
+
 def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     """Forecast a run as plain JSON: its cases with expected seconds, shards and hours."""
     measured = set()
-    if settings.costs and settings.hours is None:  # with --hours the history decides
-        measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
+    if settings.hours is None:  # with --hours the history decides
+        measured = {result.case.name for result in _measured(settings)}
     known_by = [
         "history" if name in plan.from_history else "run" if name in measured else "suite" if cost_s else None
         for name, cost_s in ((planned.case.name, planned.cost_s) for planned in plan.cases)

@@ -315,7 +315,8 @@ def is_being_measured(folder: Path) -> bool:
     return is_locked(folder / LOCK)
 
 
-def _has_results(folder: Path) -> bool:
+def has_results(folder: Path) -> bool:
+    """Whether a case of the run has ended."""
     try:
         return (folder / RESULTS).stat().st_size > 0
     except OSError:
@@ -353,12 +354,13 @@ def _record(path: Path, number: int, line: bytes) -> Result | DamagedLine:
 def find_run(name: str, out: Path, *, without_results: bool = False) -> Path:
     """A run by path, by folder name below `out`, or `last`. Raises UsageError with the runs there are.
 
-    `last` is the last run with results, as in the history, unless none has any or `without_results`: a run
-    that was interrupted before its first case has ended is only of interest to those who resume it.
+    `last` is the last run with results, unless none has any or `without_results`: a run that was interrupted
+    before its first case has ended is only of interest to those who resume it. runner.last_run leaves out
+    runs that were excluded from judging.
     """
     runs = sorted(path.parent for path in out.glob("*/run.json"))
     if name == "last" and runs:
-        return next((run for run in reversed(runs) if without_results or _has_results(run)), runs[-1])
+        return next((run for run in reversed(runs) if without_results or has_results(run)), runs[-1])
     for candidate in (Path(name), out / name):
         if (candidate / "run.json").is_file():
             return candidate

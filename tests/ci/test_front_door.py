@@ -49,6 +49,31 @@ def test_options_of_a_run_pass_and_parameters_are_kept(stage):
     assert "CELL_MINUTES=30" in done.text("settings")
 
 
+def test_a_file_in_an_option_of_a_run_is_meant_where_the_command_is_typed(stage):
+    words = ["--model", "net.py:make", "--torchbench=bench", "--weights", "random", "--env", "A=b"]
+    done = stage.night(*words)
+    assert done.code == 0, done.out
+    (run,) = stage.calls("run")
+    home = stage.home
+    assert run.endswith(f" --model {home}/net.py:make --torchbench={home}/bench --weights random --env A=b")
+
+
+def test_values_of_a_repeated_option_add_up(stage):
+    """As in perfdash run."""
+    done = stage.night(
+        "--suite", "timm", "--suites=huggingface", "--dtype", "float32", "--dtype", "bfloat16",
+        "--models", "resnet*", "--models", "vit*", "--configuration", "default", "--configuration=dynamic",
+        "--threads", "1", "--threads", "2", SUITES="torchbench",
+    )  # fmt: skip
+    assert done.code == 0, done.out
+    calls = stage.calls("run")
+    assert ["--threads 1" in calls[0], "--threads 2" in calls[1]] == [True, True]
+    for call in calls:
+        assert "--suite timm,huggingface --dtype float32,bfloat16 --configuration default,dynamic " in call
+        assert "--models resnet*,vit* " in call
+    assert "THREADS=1\\,2\n" in done.text("settings")
+
+
 def test_a_dry_run_in_a_fresh_clone_installs_nothing(stage):
     shutil.rmtree(stage.venv)
     done = stage.night("--dry-run", "--jobs", "auto")

@@ -119,13 +119,14 @@ def test_a_cell_that_fails_does_not_stop_the_other(stage):
     assert (again.folder / "runs").read_text().count("\n") == 3
 
 
-def test_without_torch_nothing_is_measured_but_it_is_reported(stage):
+def test_without_torch_nothing_is_measured_and_the_team_is_notified(stage):
     done = stage.night(
-        TORCH="nonsense", SITE_DIR="site", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden", EVERY="24h"
-    )
+        TORCH="abcdef0", TORCH_REPO=str(stage.home), SITE_DIR="site", EVERY="24h",
+        WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden",
+    )  # fmt: skip
     assert "hidden" not in done.out + done.text("settings")
     assert done.code == 3
-    assert "TORCH=nonsense is none of" in done.out
+    assert "has no commit abcdef0" in done.out
     assert done.stages() == {
         "setup": "0", "torch": "2", "host": "0", "publish": "0", "notify": "0",
     }  # fmt: skip
@@ -240,6 +241,26 @@ def test_what_is_bisected(stage):
     (call,) = stage.calls("bisect")
     assert call.startswith("bisect --alert 2 --recipe git ")
     assert f"--suite {suite} --repo {stage.home}" in call
+
+
+@pytest.mark.parametrize(("recipe", "is_of_torch"), [
+    ("nightly", True), ("nightly,pytorch-source", True), ("wheels:torch", True), ("own.toml", True),
+    ("pypi:mylib", False), ("wheels:mylib", False), ("git", False), ("library.toml", False),
+])  # fmt: skip
+def test_the_index_of_torch_is_for_recipes_of_torch(stage, recipe, is_of_torch):
+    """With --wheels nothing comes from another index."""
+    for name, package in (("own", "torch"), ("library", "mylib")):
+        (stage.home / f"{name}.toml").write_text(f'[versions]\npackage = "{package}"\n')
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
+    if recipe.endswith(".toml"):
+        recipe = f"{stage.home}/{recipe}"
+    more = {"BISECT": "yes", "BISECT_RECIPE": recipe, "TORCH_INDEX": "https://host/whl",
+            "BISECT_REPO": str(stage.home)}  # fmt: skip
+    done = stage.script("bisect", PERFDASH_NIGHTLY=night_of_run1(stage, stage.home / "night"), **more)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    assert f" --recipe {recipe} " in call
+    assert (" --wheels https://host/whl" in call) == is_of_torch
 
 
 def begun(folder, number, model="m"):

@@ -68,6 +68,7 @@ def test_a_password_is_looked_for_in_each_parameter_and_not_behind_the_host(stag
     assert refused not in script(stage, "nightly/check.sh", **more).stderr
     for name, text in [
         ("TORCH", "https://u:p@h/torch.whl"),
+        ("TORCH", "https://u:p@h/torch"),
         ("TORCH_INDEX", "https://u:p@h/x"),
         ("UNDER_TEST", "git+https://u:p@h/x"),
         ("START_COMMAND", "curl https://h/a && curl https://u:p@h/x"),
@@ -325,12 +326,33 @@ CHECKED: list[tuple[dict[str, str], str]] = [
     ({"START_COMMAND": "if"}, "START_COMMAND is no command of bash"),
     ({"SUITES": "mine.toml"}, "SUITES: there is no file"),
     ({"TORCH": "none.whl"}, "TORCH: there is no file"),
+    ({"TORCH": "2.14.0+cpu"}, ""),
+    ({"TORCH": "nightyl"}, "TORCH=nightyl is none of installed, nightly, a version"),
+    ({"TORCH": "nightly"}, "give the index of nightly wheels"),
+    ({"TORCH": "nightly", "TORCH_INDEX": "https://host/whl"}, ""),
+    ({"TORCH": "abcdef0"}, "of which clone? TORCH_REPO=PATH"),
+    ({"TORCH": "abcdef0", "TORCH_REPO": "/tmp"}, ""),
+    ({"UNDER_TEST": "/none/mylib"}, "UNDER_TEST=/none/mylib: there is no such folder"),
+    ({"UNDER_TEST": "./none"}, "/./none: there is no such folder"),
+    ({"UNDER_TEST": "~/none/mylib"}, "/none/mylib: there is no such folder"),
+    ({"UNDER_TEST": "~/lib", "HOME": "/usr"}, ""),
+    ({"UNDER_TEST": "mylib==1.2"}, ""),
+    ({"SHARDS": "4", "RUN_ARGUMENTS": "--hours 8"}, "--hours needs the history, which shards do not have"),
+    ({"SHARD": "2/4", "RUN_ARGUMENTS": "--fail-on=regression"}, "give the variable FAIL_ON=regression"),
+    ({"SHARDS": "4", "RUN_ARGUMENTS": "--fail-on accuracy"}, ""),
+    ({"SHARDS": "4", "QUICK": "yes", "RUN_ARGUMENTS": "--hours 8"}, ""),
+    ({"SHARD": "1/1", "SHARDS": "4", "RUN_ARGUMENTS": "--hours 8"}, ""),
     ({"TORCH_INDEX": "/none"}, "TORCH_INDEX=/none: there is no such folder"),
     ({"TORCH_INDEX": "none"}, "TORCH_INDEX=none: give an address, or a folder"),
     ({"TORCH_INDEX": "https://me:secret@host/simple"}, "put it into ~/.netrc"),
     ({"TORCH_REPO": "/none"}, "TORCH_REPO=/none: there is no such folder"),
     ({"BISECT_REPO": "/none"}, "BISECT_REPO=/none: there is no such folder"),
     ({"BISECT_RECIPE": "gti"}, "no recipe gti; there are: command git"),
+    ({"BISECT_RECIPE": "none.toml:mylib"}, "none.toml:mylib; there are: command git"),
+    ({"BISECT_RECIPE": "nightly,git"}, ""),
+    ({"BISECT_RECIPE": "pypi:mylib"}, ""),
+    ({"BISECT_RECIPE": "own.toml"}, ""),  # of the folder where the command is typed
+    ({"BISECT_RECIPE": "own.toml:mylib"}, ""),
     ({"REPO": "x"}, "REPO=x: give it as OWNER/NAME"),
     ({"ISSUE": "#7"}, "ISSUE=#7: give the number"),
     ({"NEW_ISSUE_ON": "all"}, "NEW_ISSUE_ON=all: here there is only regression"),
@@ -358,6 +380,7 @@ done
 
 
 def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").touch()
     lines = ("\t".join(f"{name}={value}" for name, value in more.items()) + "\n" for more, _ in CHECKED)
     done = subprocess.run(
         ["bash", "-c", CHECK, "bash", str(tmp_path)], input="".join(lines), cwd=CHECKOUT,
@@ -384,6 +407,8 @@ def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
     ("--suite timm,torchbench-checkout", ""),
     ("--dtype float31", "did you mean float32?"),
     ("--allocator stedy", "did you mean steady?"),
+    ("--jobs 2 --python python3.12", "--python: a night measures the torch of TORCH"),
+    ("--python=python3.12", "--python: a night measures the torch of TORCH"),
 ])  # fmt: skip
 def test_options_of_a_run_are_checked_before_the_night_begins(words: str, why: str) -> None:
     complaint = runpy.run_path(str(CHECKOUT / "ci/nightly/check_run_options.py"))["complaint"]

@@ -201,6 +201,13 @@ def test_the_history_gets_no_run_that_strict_refuses(tmp_path, noise, taken):
     assert taken or "not put into the history: --strict" in messages[0]
 
 
+@pytest.mark.parametrize("option", [["--fail-on", "regression"], ["--junit", "x.xml"]])
+def test_one_alert_is_no_check(called, option):
+    """It would pass whatever the alert is."""
+    shown = called("regressions", "12", *option)
+    assert (shown.code, "are for the list of alerts: leave out 12" in shown.err) == (2, True)
+
+
 def test_regressions_of_a_night_between_the_first_and_the_last_of_an_alert_fail_the_check(called, tmp_path):
     def statuses(night, model):
         return "crash" if model == "model01" and night >= 3 else "pass"

@@ -13,10 +13,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from perfdash import api
 from perfdash.history.store import open_store
 from tests.cli.run_folders import RUN, write_run
 from tests.detect.simulated import add_runs_beside
-from tests.report.results import a_night
+from tests.report.results import a_night, good
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -217,6 +218,27 @@ def test_a_run_is_excluded_shown_so_and_brought_back(command, farmed):
         ("undo exclude", wrong, None),
     ]
     assert "a stray <build>" in command("history", "acts").out
+
+
+@pytest.mark.slow
+def test_last_is_the_same_run_in_every_command(called, tmp_path):
+    names = [f"2026-11-{day}T00-00-00Z_host" for day in (19, 20, 21)]
+    for name in names:
+        file = write_run(tmp_path / "runs" / name, [good("resnet18", 2.0, "faster")]) / "run.json"
+        started = f"{name[:10]}T00:00:00Z"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "id": name, "started": started}))
+    assert called("history", "import", "runs").code == 0
+    assert called("history", "exclude", "last", "--because", "the fan").out.startswith(names[2])
+    assert names[1] in called("history", "show", "last").out
+    line = f"`last` is {names[1]}; excluded from judging: {names[2]} (the fan)"
+    for words in (["show", "--json"], ["report"], ["compare", names[0], "last"], ["plot"],
+                  ["confirm", "last", "--good-python", "python3"]):  # fmt: skip
+        done = called(*words)
+        assert done.err.count(line) == 1, (words, done.err)
+        assert names[2] not in done.out, words
+        assert "is excluded from judging" not in done.out + done.err, words
+    assert f"New: {names[1]} " in called("compare", names[0], "last").out
+    assert api.load().folder.name == names[1]
 
 
 @pytest.mark.slow

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.detect.curation import exclude
+from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
+from perfdash.history.run_selection import one_run
 from perfdash.history.store import open_store
 from perfdash.records import Result, RunInfo, Status
 from perfdash.report.run_lookup import RunLookup, read_folder
@@ -51,6 +54,32 @@ def test_the_run_before_is_of_the_same_machine_if_it_measured_the_case(tmp_path,
     lookup = RunLookup(out, str(tmp_path / "none.db"), pytest.fail)
     before, told = lookup.previous(read_folder(folders[-1], pytest.fail), case())
     assert (before.run.name, told) == (f"night{day}", note)
+
+
+def test_last_is_no_run_that_was_excluded(tmp_path):
+    """A run folder knows nothing of it; the history does."""
+    address, lines = str(tmp_path / "history.db"), []
+    folders = [folder(tmp_path, day, Status.PASS) for day in (1, 2, 3)]
+    with open_store(address) as store:
+        take_in(store, [read_folder(each, pytest.fail) for each in folders])
+        exclude(store, "night3", "the fan")
+        lookup = RunLookup(tmp_path, address, lines.append)
+        assert [lookup.folder("last"), lookup.run("last").run.name] == [folders[1], "night2"]
+        with store.read() as connection:
+            assert one_run(connection, "last").name == "night2"
+        assert lines == ["perfdash: `last` is night2; excluded from judging: night3 (the fan)"]
+        assert lookup.run("night3").run.name == "night3"
+        exclude(store, "night1", "the fan")
+        exclude(store, "night2", "the fan")
+    with pytest.raises(UsageError, match="means only runs that were excluded"):
+        RunLookup(tmp_path, address, lines.append).run("last")
+
+
+def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_path):
+    night, lines = folder(tmp_path, 1, Status.PASS), []
+    (tmp_path / "songs.db").write_text("not a database, " * 100)
+    assert RunLookup(tmp_path, str(tmp_path / "songs.db"), lines.append).folder("last") == night
+    assert "`last` may be a run that was excluded from judging: " in lines[0]
 
 
 def history(tmp_path, *runs):
