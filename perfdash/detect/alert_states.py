@@ -213,7 +213,9 @@ def advance(
 
 def _drifted_on(alert: Alert, latest: Alert) -> Alert:
     """The alert of a drift with the levels of its latest test; it begins where it did."""
-    details = {**alert.details, **latest.details, "born_run_id": alert.details.get("born_run_id")}
+    begun = {name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details}
+    details = {name: value for name, value in alert.details.items() if name != "machine"}
+    details |= {**latest.details, **begun}
     levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
     return replace(alert, **levels, details=details)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 import pytest
@@ -95,16 +96,20 @@ def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
 @pytest.mark.slow
 def test_a_drift_is_confirmed_and_gets_its_present_size_a_week_later(quick):
     def drift(night, name, values):
-        values["backend_ms"] *= 1 + 0.004 * max(0, night - 100) if name == "model06" else 1.0
+        values["backend_ms"] *= 1 + 0.0005 * night if name == "model06" else 1.0
         return values
 
-    runs = farm(150, noise=0.005, change=drift)
-    sundays = [night for night in range(120, 150) if is_sunday(night)]
+    sundays = [night for night in range(90, 110) if is_sunday(night)]
+    runs = farm(sundays[2] + 1, noise=0.005, change=shifted(200, 1.0, drift))
     first, _ = judged(quick, runs[: sundays[0] + 1], first=sundays[0], kind="drift")
-    later, states = judged(quick, runs[: sundays[2] + 1], first=sundays[0] + 1, kind="drift")
-    assert states == ["new", "confirmed", "open"]
-    assert (later.bad_run_id, later.before) == (first.bad_run_id, pytest.approx(first.before, rel=0.02))
-    assert later.change == pytest.approx(first.change + 14 * 0.004, abs=0.02)
+    later, states = judged(quick, runs, first=sundays[0] + 1, nights=sundays[1:], kind="drift")
+    assert states == OPEN
+    assert later.change == pytest.approx(first.change + 14 * 0.0005, abs=0.003)
+    assert later.after / later.before == pytest.approx(math.exp(later.change))
+    assert later.before == pytest.approx(first.before, rel=0.01)
+    for name in ("good_run_id", "bad_run_id"):
+        assert getattr(later, name) == getattr(first, name)
+    assert later.details["born_run_id"] == first.bad_run_id
 
 
 @pytest.mark.slow
