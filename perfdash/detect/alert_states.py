@@ -547,15 +547,16 @@ def _is_its_level(alert: Alert, finding: Finding) -> bool:
 def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int], last: int) -> bool:
     """Whether a finding of an alert's direction is of its series, size, and of about the same night.
 
-    `places`: of the runs, by id, as `finding.bad` counts them. `last`: that of the judged run.
+    A drift is also that of an alert whose night is among those of the test. `places`: of the runs, by id, as
+    `finding.bad` counts them. `last`: that of the judged run.
     """
     if (finding.kind, finding.case_id, finding.metric) != alert.series:
         return False
-    if alert.kind == "drift":
-        return _is_same_change(alert, finding)
     bad = places.get(alert.bad_run_id or -1)
     if bad is None:
         return False
+    if alert.kind == "drift":
+        return (finding.good or 0) <= bad and _is_same_change(alert, finding)
     good = places.get(alert.good_run_id or -1, bad - 1)
     is_between = good < finding.bad <= bad  # a night between them may count again
     if alert.kind not in ("metric", "host"):
