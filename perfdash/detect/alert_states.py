@@ -37,6 +37,7 @@ from perfdash.detect.later_nights import (
     WITHOUT_NOISE,
     AlertLevels,
     alert_levels,
+    is_its_repair,
     is_shown_beside,
     later_nights,
     observed,
@@ -99,6 +100,8 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
             continue
         for bad_run, fixed_run in _fixed_spells(alert):
             bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
+            if alert.kind == "host" and bad_run not in place:
+                continue  # all nights before the repair are at its level: the repair is a shift of theirs
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 if fixed is not None and alert.kind == "host":
                     values[name][:, bad:fixed] = np.nan
@@ -148,6 +151,7 @@ def advance(
             changed += _by_another_method(alert, panel, method_changes, at)
             continue
         if alert.state == FIXED:
+            matched.update(index for index in opposite if is_its_repair(findings[index], alert, panel))
             reappeared = [
                 index
                 for index in same
@@ -409,13 +413,17 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
 def _undoes(finding: Finding, alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
     """Whether a certain change in the other direction returns to the level before the alert.
 
-    Where that level is not known on tonight's machines: whether it is more than half as large.
+    Where that level is not known on tonight's machines, or of a shift of the host is not read any more:
+    whether it is more than half as large.
     """
-    if alert.kind != "metric" or alert.state == NEW or not finding.alarm:
+    if alert.kind not in ("metric", "host") or alert.state == NEW or not finding.alarm:
         return False
-    if not (finding.after and alert.before and alert.after):
+    if alert.kind == "host":  # `observed` sees by itself the level before that is read
+        if alert.good_run_id in {run.id for run in panel.runs}:
+            return False
+    elif not (finding.after and alert.before and alert.after):
         return False
-    if not levels.are_known:
+    if alert.kind == "host" or not levels.are_known:
         return bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
     after = math.log(finding.after)
     if finding.good is not None and finding.case_id is not None:  # without the host, as `levels` are

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
+from perfdash.detect.findings import WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
 from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -303,3 +303,15 @@ def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     if not np.isfinite(away).any():
         return UNKNOWN
     return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK
+
+
+def is_its_repair(finding: Finding, alert: Alert, panel: Panel) -> bool:
+    """Whether a shift of the host is the one that fixed an alert whose first night is not read any more.
+
+    The nights before that shift stay in the panel then, so that it is found again until it is the usual
+    level.
+    """
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if alert.kind != "host" or alert.direction != WORSE or alert.bad_run_id in places:
+        return False
+    return finding.bad <= places.get(alert.details.get("fixed_run_id", -1), -1)

@@ -126,3 +126,22 @@ def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any
         (bad,) = list_runs(connection, ids=[alert.bad_run_id])
     assert days.index(alert.details["level_night"][:10]) > 80
     assert abs(days.index(bad.started[:10]) - 28) <= 2
+
+
+@pytest.mark.slow
+def test_a_shift_of_the_host_that_is_undone_when_it_is_not_read_any_more_is_fixed(quick):
+    """A regression of those months stays open."""
+    begins, ends = 28, 230
+
+    def change(night, name, values):
+        values = slower("model05", 170, 1.08)(night, name, values)
+        values["backend_ms"] *= 1.1 if begins <= night < ends else 1.0
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    nights = {*range(28, 34), *range(60, 170, 20), *range(170, 178), *range(ends - 2, ends + 10)}
+    assert any(is_sunday(night) for night in range(ends + 1, ends + 10))
+    alert, states = judged(quick, farm(ends + 10, change=change), first=28, nights=nights, kind="host")
+    assert (alert.direction, states) == (1, [*OPEN, "fixed"])
+    with quick.read() as connection:
+        metrics = [one for one in kept.load(connection, states=kept.STATES) if one.kind == "metric"]
+    assert [one.state for one in metrics if one.change > 0.05] == ["open"]
