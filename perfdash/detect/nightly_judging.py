@@ -385,13 +385,20 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
     later_ids = {line.id for line in later}
     seen_later = {alert.id: alert.seen_run_id for alert in alerts if alert.seen_run_id in later_ids}
-    for alert, note in alert_states.advance(night, alerts, findings, at, net, machines, later):
+    advanced = alert_states.advance(night, alerts, findings, at, net, machines, later)
+    for alert, note in advanced:
         if alert.id is None:
             alert = raised_again(alert, withdrawn, night)
         alert = alert_states.dated(alert, night, net, machines)
         alert_store.save(connection, with_recent_levels(alert, night, net), note)
         if alert.id in seen_later:  # the event is of this night, but another run showed the change last
             alert_store.save(connection, replace(alert, seen_run_id=seen_later[alert.id]))
+    # Of a case that the night did not measure, too, the levels become those of a later night in time.
+    advanced_ids = {alert.id for alert, _ in advanced}
+    for alert in alerts:
+        recent = with_recent_levels(alert, night, net)
+        if recent is not alert and alert.id not in advanced_ids:
+            alert_store.save(connection, recent)
 
 
 def _is_failure(change: Alert | Finding) -> bool:

@@ -128,6 +128,43 @@ def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any
     assert abs(days.index(bad.started[:10]) - 28) <= 2
 
 
+@pytest.mark.parametrize(
+    ("factor", "until", "expected"),
+    [(0.92, 10**6, OPEN), (1.08, 100, [*OPEN, "fixed"])],
+    ids=["faster", "slower, repaired"],
+)
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is not measured"])
+@pytest.mark.slow
+def test_the_host_shifts_while_a_model_with_a_regression_is_away_for_months(
+    quick, factor, until, expected, fails
+):
+    away = range(40, 150)
+
+    def change(night, name, values):
+        values = shifted(70, factor, slower("model05", 28, 1.06, until=until))(night, name, values)
+        return None if name == "model05" and night in away and not fails else values
+
+    def statuses(night, name):
+        return "crash" if name == "model05" and night in away else "pass"
+
+    runs = farm(157, change=change, statuses=statuses)
+    nights = {*range(28, 37), *range(50, 150, 12), *range(150, 157)}
+    _, states = judged(quick, runs, first=28, nights=nights)
+    assert states == expected
+
+
+@pytest.mark.slow
+def test_a_model_that_comes_back_when_the_host_of_its_alert_is_forgotten_leaves_the_alert_open(quick):
+    def change(night, name, values):
+        values = shifted(140, 0.92, slower("model05", 28, 1.06))(night, name, values)
+        return None if name == "model05" and 40 <= night < 240 else values
+
+    runs = farm(246, change=change)
+    nights = {*range(28, 37), *range(50, 240, 14), *range(240, 246)}  # none of 50 to 240 is a Sunday
+    _, states = judged(quick, runs, first=28, nights=nights)
+    assert states == OPEN
+
+
 @pytest.mark.slow
 def test_a_shift_of_the_host_that_is_undone_when_it_is_not_read_any_more_is_fixed(quick):
     """A regression of those months stays open."""
