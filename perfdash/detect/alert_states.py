@@ -378,7 +378,7 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
     last_good = measured[-1] if len(measured) else max(0, bad - 1)
     good, host = panel.runs[last_good], math.exp(net.state(metric)[row, last_good])
     details = {name: value for name, value in alert.details.items() if name != "machine"}
-    details |= level_machine((machines or {}).get(metric), row)
+    details |= level_machine(panel, (machines or {}).get(metric), row)
     return replace(
         alert,
         good_run_id=good.id,
