@@ -217,7 +217,9 @@ def advance(
 
 def _drifted_on(alert: Alert, latest: Alert) -> Alert:
     """The alert of a drift with the levels of its latest test; it begins where it did."""
-    begun = {name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details}
+    begun: dict[str, Any] = {
+        name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details
+    }
     details = {name: value for name, value in alert.details.items() if name != "machine"}
     details |= {**latest.details, **begun}
     levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
@@ -416,15 +418,15 @@ def _undoes(finding: Finding, alert: Alert, panel: Panel, net: NetLogs, levels: 
     Where that level is not known on tonight's machines, or of a shift of the host is not read any more:
     whether it is more than half as large.
     """
-    if alert.kind not in ("metric", "host") or alert.state == NEW or not finding.alarm:
+    if alert.state == NEW or not finding.alarm:
         return False
-    if alert.kind == "host":  # `observed` sees by itself the level before that is read
-        if alert.good_run_id in {run.id for run in panel.runs}:
-            return False
-    elif not (finding.after and alert.before and alert.after):
+    is_half = bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
+    if alert.kind == "host":  # `observed` compares with the level before while that is read
+        return is_half and alert.good_run_id not in {run.id for run in panel.runs}
+    if alert.kind != "metric" or not (finding.after and alert.before and alert.after):
         return False
-    if alert.kind == "host" or not levels.are_known:
-        return bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
+    if not levels.are_known:
+        return is_half
     after = math.log(finding.after)
     if finding.good is not None and finding.case_id is not None:  # without the host, as `levels` are
         after -= float(net.state(str(alert.metric))[panel.case_ids.index(finding.case_id), finding.good])
