@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from perfdash.stats.common_dates import IMPOSSIBLE, NIGHTS_BEFORE, date_logs, da
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.nightly_test import FLOOR
 
-_DATED_IN = 800  # days with runs in which a change is dated
+_DATED_IN = 800  # days with runs, the latest, in which a change is dated
 _BASELINE = 20  # nights in the level before a change, at most
 _SPEEDUPS = 5  # nights before a change whose median speedup is shown, at least
 _OTHERS = 100  # cases that show the levels of several machines, at most
@@ -147,26 +148,31 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         if run_id is not None
     }
     runs = {run.id: run for chunk in in_chunks(sorted(run_ids)) for run in list_runs(connection, ids=chunk)}
-    panels = {
-        bed: _panel(connection, bed, [alert for alert in alerts if alert.testbed_id == bed], runs)
-        for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
+    first_days = {
+        bed: first_latest_day(connection, bed, _DATED_IN) for bed in {alert.testbed_id for alert in alerts}
     }
+    dated = [_is_dated(alert, runs, first_days[alert.testbed_id]) for alert in alerts]
+    to_date: dict[int, list[Alert]] = {}
+    for alert in compress(alerts, dated):
+        to_date.setdefault(alert.testbed_id, []).append(alert)
+    panels = {bed: _panel(connection, bed, of_bed, runs, first_days[bed]) for bed, of_bed in to_date.items()}
     steps = {
         bed: alert_store.load(connection, testbed_id=bed, states=REAL)
         for bed, past in panels.items()
         if has_several_machines(past.runs)
     }
-    nights = _nights_of_undated(connection, alerts, runs)
+    undated = [alert for alert, is_dated in zip(alerts, dated, strict=True) if not is_dated]
+    nights = _nights_of_undated(connection, undated, runs)
     return [
         _evidence_of(
             alert,
             cases,
             runs,
-            panels.get(alert.testbed_id),
+            panels[alert.testbed_id] if is_dated else None,
             steps.get(alert.testbed_id, ()),
             nights.get(alert.id, 1),
         )
-        for alert in alerts
+        for alert, is_dated in zip(alerts, dated, strict=True)
     ]
 
 
@@ -181,13 +187,13 @@ def _evidence_of(
     """The evidence of an alert.
 
     `cases`, `runs`: by their ids; `past`: the nights of its testbed; `steps`: the testbed's alerts, which
-    several machines' levels do without; `nights`: of an alert that is not dated.
+    several machines' levels do without. Of an alert that is not dated `nights` instead of `past`.
     """
     good, bad, seen = (
         runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
     )
     case = cases.get(alert.case_id or -1)
-    of_case = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
+    of_case = _measured(past, alert.case_id) if past is not None else None
     if past is None or of_case is None or bad is None or alert.case_id is None or alert.metric is None:
         return AlertEvidence(alert, case, good, bad, seen, nights=nights, dates=_between(good, bad))
     of_case = of_method(of_case, bad.method)
@@ -203,7 +209,7 @@ def _evidence_of(
 def _nights_of_undated(
     connection: sa.Connection, alerts: Sequence[Alert], runs: Mapping[int, RunLine]
 ) -> dict[int | None, int]:
-    """The days from the first run to the last with each alert that is not dated, by the alert's number.
+    """The days from the first run to the last with each alert, which is not dated, by the alert's number.
 
     Those that measured its case; of a host or a case that vanished, all days of its testbed. Of an alert
     whose first run was pruned, those that are left. `runs`: those of the alerts, by their ids.
@@ -211,7 +217,7 @@ def _nights_of_undated(
     ranges: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         bad, seen = runs.get(alert.bad_run_id or -1), runs.get(alert.seen_run_id or -1)
-        if seen and (bad is None or not _is_dated(alert)):
+        if seen is not None:
             first = bad.started if bad else ""
             ranges.setdefault((alert.testbed_id, first, seen.started), []).append(alert)
     table, results = schema.runs, schema.results
@@ -277,28 +283,32 @@ def _dates(of_case: Panel, alert: Alert, metric: str, bad: RunLine) -> tuple[tup
     return tuple((runs[place], float(logs[place])) for place in range(possible[0] - 1, possible[-1] + 1))
 
 
-def _is_dated(alert: Alert) -> bool:
-    return alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
+def _is_dated(alert: Alert, runs: Mapping[int, RunLine], first_day: str) -> bool:
+    """Whether the nights around an alert's change date it: a change of a number, from `first_day` on."""
+    bad = runs.get(alert.bad_run_id or -1)
+    of_number = alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
+    return of_number and bad is not None and bad.started >= first_day
 
 
 def _panel(
-    connection: sa.Connection, testbed_id: int, alerts: Sequence[Alert], runs: Mapping[int, RunLine]
+    connection: sa.Connection,
+    testbed_id: int,
+    alerts: Sequence[Alert],
+    runs: Mapping[int, RunLine],
+    first_day: str,
 ) -> Panel:
     """The metrics of some alerts' cases over a testbed's nights, read once for all alerts.
 
     The newest nights are read first, and of each case only as many as date its alerts: most alerts are young,
     and nights are many. Where several machines measured them, other runs and cases are read too, which show
-    the machines' levels. `runs`: those of the alerts, by their ids.
+    the machines' levels. `runs`: those of the alerts, by their ids. `first_day`: the first that is read.
     """
-    first_day = first_latest_day(connection, testbed_id, _DATED_IN)
     others: list[int] = []
     if _has_several_machines(connection, testbed_id, first_day):
         newest = list_runs(connection, testbed_id=testbed_id, latest=_AT_ONCE, with_excluded=False)
         others = some_cases(connection, newest)
     undated = {
-        (alert.case_id or 0, alert.metric or "", _time(bad))
-        for alert in alerts
-        if _is_dated(alert) and (bad := runs.get(alert.bad_run_id or -1)) is not None
+        (alert.case_id or 0, alert.metric or "", _time(runs[alert.bad_run_id or -1])) for alert in alerts
     }
     nights_before: Counter[tuple[int, str, tuple[str, int]]] = Counter()
     parts: list[Panel] = []

@@ -37,6 +37,7 @@ from perfdash.detect.later_nights import (
     WITHOUT_NOISE,
     AlertLevels,
     alert_levels,
+    is_its_repair,
     is_shown_beside,
     later_nights,
     observed,
@@ -99,6 +100,8 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
             continue
         for bad_run, fixed_run in _fixed_spells(alert):
             bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
+            if alert.kind == "host" and bad_run not in place:
+                continue  # all nights before the repair are at its level: the repair is a shift of theirs
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 if fixed is not None and alert.kind == "host":
                     values[name][:, bad:fixed] = np.nan
@@ -148,6 +151,7 @@ def advance(
             changed += _by_another_method(alert, panel, method_changes, at)
             continue
         if alert.state == FIXED:
+            matched.update(index for index in opposite if is_its_repair(findings[index], alert, panel))
             reappeared = [
                 index
                 for index in same
@@ -213,7 +217,11 @@ def advance(
 
 def _drifted_on(alert: Alert, latest: Alert) -> Alert:
     """The alert of a drift with the levels of its latest test; it begins where it did."""
-    details = {**alert.details, **latest.details, "born_run_id": alert.details.get("born_run_id")}
+    begun: dict[str, Any] = {
+        name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details
+    }
+    details = {name: value for name, value in alert.details.items() if name != "machine"}
+    details |= {**latest.details, **begun}
     levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
     return replace(alert, **levels, details=details)
 
@@ -372,7 +380,7 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
     last_good = measured[-1] if len(measured) else max(0, bad - 1)
     good, host = panel.runs[last_good], math.exp(net.state(metric)[row, last_good])
     details = {name: value for name, value in alert.details.items() if name != "machine"}
-    details |= level_machine((machines or {}).get(metric), row)
+    details |= level_machine(panel, (machines or {}).get(metric), row)
     return replace(
         alert,
         good_run_id=good.id,
@@ -407,14 +415,18 @@ def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert |
 def _undoes(finding: Finding, alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
     """Whether a certain change in the other direction returns to the level before the alert.
 
-    Where that level is not known on tonight's machines: whether it is more than half as large.
+    Where that level is not known on tonight's machines, or of a shift of the host is not read any more:
+    whether it is more than half as large.
     """
-    if alert.kind != "metric" or alert.state == NEW or not finding.alarm:
+    if alert.state == NEW or not finding.alarm:
         return False
-    if not (finding.after and alert.before and alert.after):
+    is_half = bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
+    if alert.kind == "host":  # `observed` compares with the level before while that is read
+        return is_half and alert.good_run_id not in {run.id for run in panel.runs}
+    if alert.kind != "metric" or not (finding.after and alert.before and alert.after):
         return False
     if not levels.are_known:
-        return bool(alert.change and finding.change and -finding.change / alert.change > 0.5)
+        return is_half
     after = math.log(finding.after)
     if finding.good is not None and finding.case_id is not None:  # without the host, as `levels` are
         after -= float(net.state(str(alert.metric))[panel.case_ids.index(finding.case_id), finding.good])
@@ -545,15 +557,16 @@ def _is_its_level(alert: Alert, finding: Finding) -> bool:
 def _repeats(finding: Finding, alert: Alert, places: Mapping[int, int], last: int) -> bool:
     """Whether a finding of an alert's direction is of its series, size, and of about the same night.
 
-    `places`: of the runs, by id, as `finding.bad` counts them. `last`: that of the judged run.
+    A drift is also that of an alert whose night is among those of the test. `places`: of the runs, by id, as
+    `finding.bad` counts them. `last`: that of the judged run.
     """
     if (finding.kind, finding.case_id, finding.metric) != alert.series:
         return False
-    if alert.kind == "drift":
-        return _is_same_change(alert, finding)
     bad = places.get(alert.bad_run_id or -1)
     if bad is None:
         return False
+    if alert.kind == "drift":
+        return (finding.good or 0) <= bad and _is_same_change(alert, finding)
     good = places.get(alert.good_run_id or -1, bad - 1)
     is_between = good < finding.bad <= bad  # a night between them may count again
     if alert.kind not in ("metric", "host"):

@@ -174,18 +174,19 @@ def drifts(
                     after=math.exp(reference + change),
                     change=change,
                     p=float(test.p[place]),
-                    details={"nights": len(nights), **level_machine((machines or {}).get(name), row)},
+                    details={"nights": len(nights), **level_machine(panel, (machines or {}).get(name), row)},
                 )
             )
     return findings
 
 
-def level_machine(levels: MachineLevels | None, row: int) -> dict[str, str]:
+def level_machine(panel: Panel, levels: MachineLevels | None, row: int) -> dict[str, str]:
     """The entry `machine` of a finding's or alert's details: the machine that its levels are those of.
 
-    None where all nights count as of one machine.
+    `levels`: None where all nights of the panel are of one machine. No entry where the names of machines
+    change every night, so that all nights count as of one machine.
     """
-    machine = None if levels is None else levels.reference_of(row)
+    machine = panel.runs[-1].host if levels is None else levels.reference_of(row)
     return {} if machine is None else {"machine": machine}
 
 
@@ -341,7 +342,7 @@ def _of_metric(
                     "repeat": float(night.repeat[place]),
                     "heavy_p": float(night.heavy_p[place]),
                     **({"minimum_change": own} if own else {}),
-                    **level_machine(machines, row),
+                    **level_machine(panel, machines, row),
                 },
             )
         )

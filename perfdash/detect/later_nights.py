@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import WORSE, Levels, NetLogs, is_pass, is_whole, metric_logs
+from perfdash.detect.findings import WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
 from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -59,8 +59,8 @@ def alert_levels(alert: Alert, panel: Panel, net: NetLogs, machines: Levels) -> 
     """
     offset, variance = _machine_offset(alert, panel, machines.get(str(alert.metric)))
     if _has_levels(alert, panel):
-        row = panel.case_ids.index(alert.case_id or 0)
-        offset += float(net.state(str(alert.metric))[row, _level_place(alert, panel)])
+        row, night = panel.case_ids.index(alert.case_id or 0), _level_place(alert, panel)
+        offset += math.nan if night is None else float(net.state(str(alert.metric))[row, night])
     metric = JUDGED.get(str(alert.metric))
     sd = float(alert.details.get("sd") or (metric.threshold if metric else 0.0))
     before, after = (math.log(level) if level and level > 0 else 0.0 for level in (alert.before, alert.after))
@@ -72,15 +72,20 @@ def _has_levels(alert: Alert, panel: Panel) -> bool:
     return alert.kind in ("metric", "drift") and alert.metric in JUDGED and alert.case_id in panel.case_ids
 
 
-def _level_place(alert: Alert, panel: Panel) -> int:
-    """The night of the panel that had the host as in an alert's levels.
+def _level_place(alert: Alert, panel: Panel) -> int | None:
+    """The night of the panel that had the host as in an alert's levels; None if none is known to have.
 
-    The first night, if that was before the panel: `with_recent_levels` lets no open alert be so old.
+    The first night, if that one is not read, but one that showed the alert: it was pruned, or an older
+    perfdash did not name it.
     """
     started = alert.details.get("level_night")
-    if started is None:  # an older perfdash kept none
-        return next((place for place, run in enumerate(panel.runs) if run.id == alert.good_run_id), 0)
-    return max(0, bisect_right([run.started for run in panel.runs], started) - 1)
+    if started is None:
+        place = next((place for place, run in enumerate(panel.runs) if run.id == alert.good_run_id), -1)
+    else:
+        place = bisect_right([run.started for run in panel.runs], started) - 1
+    if place >= 0:
+        return place
+    return 0 if any(run.id == alert.seen_run_id for run in panel.runs) else None
 
 
 def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
@@ -88,7 +93,7 @@ def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
     if alert.state not in SHOWN or not _has_levels(alert, panel):
         return alert
     night, latest = _level_place(alert, panel), len(panel.runs) - 1
-    if latest - night < REFERENCE:
+    if night is None or latest - night < REFERENCE:
         return alert
     return _with_levels_of(alert, panel, net, night, latest - _SETTLED)
 
@@ -303,3 +308,15 @@ def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     if not np.isfinite(away).any():
         return UNKNOWN
     return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK
+
+
+def is_its_repair(finding: Finding, alert: Alert, panel: Panel) -> bool:
+    """Whether a shift of the host is the one that fixed an alert whose first night is not read any more.
+
+    The nights before that shift stay in the panel then, so that it is found again until it is the usual
+    level.
+    """
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    if alert.kind != "host" or alert.direction != WORSE or alert.bad_run_id in places:
+        return False
+    return finding.bad <= places.get(alert.details.get("fixed_run_id", -1), -1)

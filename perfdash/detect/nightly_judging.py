@@ -382,16 +382,37 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
             alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
+    if not machines:
+        alerts = [_with_machine(connection, alert) if alert.state in SHOWN else alert for alert in alerts]
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
     later_ids = {line.id for line in later}
     seen_later = {alert.id: alert.seen_run_id for alert in alerts if alert.seen_run_id in later_ids}
-    for alert, note in alert_states.advance(night, alerts, findings, at, net, machines, later):
+    advanced = alert_states.advance(night, alerts, findings, at, net, machines, later)
+    for alert, note in advanced:
         if alert.id is None:
             alert = raised_again(alert, withdrawn, night)
         alert = alert_states.dated(alert, night, net, machines)
         alert_store.save(connection, with_recent_levels(alert, night, net), note)
         if alert.id in seen_later:  # the event is of this night, but another run showed the change last
             alert_store.save(connection, replace(alert, seen_run_id=seen_later[alert.id]))
+    # Of a case that the night did not measure, too, the levels become those of a later night in time.
+    advanced_ids = {alert.id for alert, _ in advanced}
+    for alert in alerts:
+        recent = with_recent_levels(alert, night, net)
+        if recent is not alert and alert.id not in advanced_ids:
+            alert_store.save(connection, recent)
+
+
+def _with_machine(connection: sa.Connection, alert: Alert) -> Alert:
+    """An alert of an older perfdash, which named no machine, with the one that measured all its nights."""
+    born_run = alert.details.get("born_run_id")
+    if alert.kind not in ("metric", "drift") or "machine" in alert.details or born_run is None:
+        return alert
+    settings, nights = settings_of_run(connection, born_run), list_runs(connection, ids=[born_run])
+    for born in nights[:]:
+        nights += runs_before(connection, born, latest=JUDGED_NIGHTS, settings=settings)
+    hosts = {host for night in nights for host in night.hosts}
+    return replace(alert, details={**alert.details, "machine": hosts.pop()}) if len(hosts) == 1 else alert
 
 
 def _is_failure(change: Alert | Finding) -> bool:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from perfdash.detect import alert_evidence
 from perfdash.detect.alert_evidence import gather
 from perfdash.history import alert_store
 from perfdash.history.ingest import take_in
@@ -84,3 +85,12 @@ def test_nights_that_did_not_measure_a_failing_case_do_not_count(quick):
     with quick.read() as connection:
         (failure,) = gather(connection, alert_store.load(connection, states=alert_store.SHOWN))
     assert (failure.alert.kind, failure.nights) == ("status", 3)
+
+
+@pytest.mark.slow
+def test_an_alert_that_is_older_than_the_nights_that_date_it_is_as_many_nights_old(quick, monkeypatch):
+    monkeypatch.setattr(alert_evidence, "_DATED_IN", 20)
+    judge_nights(quick, farm(52, 3, change=slower("model01", 26, 1.2)), 26)
+    with quick.read() as connection:
+        (item,) = gather(connection, alert_store.load(connection, states=alert_store.SHOWN))
+    assert (item.alert.state, item.nights) == ("open", 26)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 import pytest
@@ -95,16 +96,20 @@ def test_a_drift_that_a_sunday_shows_stays_on_the_days_after_it(quick):
 @pytest.mark.slow
 def test_a_drift_is_confirmed_and_gets_its_present_size_a_week_later(quick):
     def drift(night, name, values):
-        values["backend_ms"] *= 1 + 0.004 * max(0, night - 100) if name == "model06" else 1.0
+        values["backend_ms"] *= 1 + 0.0005 * night if name == "model06" else 1.0
         return values
 
-    runs = farm(150, noise=0.005, change=drift)
-    sundays = [night for night in range(120, 150) if is_sunday(night)]
+    sundays = [night for night in range(90, 110) if is_sunday(night)]
+    runs = farm(sundays[2] + 1, noise=0.005, change=shifted(200, 1.0, drift))
     first, _ = judged(quick, runs[: sundays[0] + 1], first=sundays[0], kind="drift")
-    later, states = judged(quick, runs[: sundays[2] + 1], first=sundays[0] + 1, kind="drift")
-    assert states == ["new", "confirmed", "open"]
-    assert (later.bad_run_id, later.before) == (first.bad_run_id, pytest.approx(first.before, rel=0.02))
-    assert later.change == pytest.approx(first.change + 14 * 0.004, abs=0.02)
+    later, states = judged(quick, runs, first=sundays[0] + 1, nights=sundays[1:], kind="drift")
+    assert states == OPEN
+    assert later.change == pytest.approx(first.change + 14 * 0.0005, abs=0.003)
+    assert later.after / later.before == pytest.approx(math.exp(later.change))
+    assert later.before == pytest.approx(first.before, rel=0.01)
+    for name in ("good_run_id", "bad_run_id"):
+        assert getattr(later, name) == getattr(first, name)
+    assert later.details["born_run_id"] == first.bad_run_id
 
 
 @pytest.mark.slow
@@ -121,3 +126,59 @@ def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any
         (bad,) = list_runs(connection, ids=[alert.bad_run_id])
     assert days.index(alert.details["level_night"][:10]) > 80
     assert abs(days.index(bad.started[:10]) - 28) <= 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "until", "expected"),
+    [(0.92, 10**6, OPEN), (1.08, 100, [*OPEN, "fixed"])],
+    ids=["faster", "slower, repaired"],
+)
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "is not measured"])
+@pytest.mark.slow
+def test_the_host_shifts_while_a_model_with_a_regression_is_away_for_months(
+    quick, factor, until, expected, fails
+):
+    away = range(40, 150)
+
+    def change(night, name, values):
+        values = shifted(70, factor, slower("model05", 28, 1.06, until=until))(night, name, values)
+        return None if name == "model05" and night in away and not fails else values
+
+    def statuses(night, name):
+        return "crash" if name == "model05" and night in away else "pass"
+
+    runs = farm(157, change=change, statuses=statuses)
+    nights = {*range(28, 37), *range(50, 150, 12), *range(150, 157)}
+    _, states = judged(quick, runs, first=28, nights=nights)
+    assert states == expected
+
+
+@pytest.mark.slow
+def test_a_model_that_comes_back_when_the_host_of_its_alert_is_forgotten_leaves_the_alert_open(quick):
+    def change(night, name, values):
+        values = shifted(140, 0.92, slower("model05", 28, 1.06))(night, name, values)
+        return None if name == "model05" and 40 <= night < 240 else values
+
+    runs = farm(246, change=change)
+    nights = {*range(28, 37), *range(50, 240, 14), *range(240, 246)}  # none of 50 to 240 is a Sunday
+    _, states = judged(quick, runs, first=28, nights=nights)
+    assert states == OPEN
+
+
+@pytest.mark.slow
+def test_a_shift_of_the_host_that_is_undone_when_it_is_not_read_any_more_is_fixed(quick):
+    """A regression of those months stays open."""
+    begins, ends = 28, 230
+
+    def change(night, name, values):
+        values = slower("model05", 170, 1.08)(night, name, values)
+        values["backend_ms"] *= 1.1 if begins <= night < ends else 1.0
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    nights = {*range(28, 34), *range(60, 170, 20), *range(170, 178), *range(ends - 2, ends + 10)}
+    assert any(is_sunday(night) for night in range(ends + 1, ends + 10))
+    alert, states = judged(quick, farm(ends + 10, change=change), first=28, nights=nights, kind="host")
+    assert (alert.direction, states) == (1, [*OPEN, "fixed"])
+    with quick.read() as connection:
+        metrics = [one for one in kept.load(connection, states=kept.STATES) if one.kind == "metric"]
+    assert [one.state for one in metrics if one.change > 0.05] == ["open"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.report.alert_text import alert_list
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
-from tests.detect.simulated import begin, farm, judge_nights, slower
+from tests.detect.simulated import FIRST, begin, farm, judge_last, judge_nights, slower
 from tests.history.made import case
 from tests.stores import in_sqlite, made_store
 
@@ -34,6 +35,10 @@ def quick(tmp_path):
 
 def fails(night, name):
     return "fail_accuracy" if name == "model05" and night >= 30 else "pass"
+
+
+def is_sunday(night):
+    return (FIRST + timedelta(days=night)).isoweekday() == 7
 
 
 def alerts(store):
@@ -135,6 +140,32 @@ def test_alerts_of_a_level_that_was_called_invalid_and_stayed_name_that_one(quic
             text = alert_list(gather(connection, [alert_store.find(connection, number)]))
         assert f"{number}: the same change as alert {first}, which was called invalid" in text
         assert f"`perfdash regressions {number} --baseline-from RUN`" in text
+
+
+@pytest.mark.slow
+def test_an_invalid_drift_hides_the_same_one_only_while_its_night_is_read(quick):
+    """The series drifts, goes back, and drifts again 210 nights later."""
+
+    def drift(night, name, values):
+        if name == "model03" and night % 210 <= 110:
+            values["backend_ms"] *= 1 + 0.0005 * (night % 210)
+        return values
+
+    def sunday_before(night):
+        return next(day for day in range(night, 0, -1) if is_sunday(day))
+
+    runs = farm(321, models=6, noise=0.005, change=drift)
+    judged = [sunday_before(102), sunday_before(109), sunday_before(102 + 210), sunday_before(109 + 210)]
+    taken, found = 0, []
+    for night in judged:
+        take_in(quick, runs[taken : night + 1])
+        judge_last(quick, 1)
+        taken = night + 1
+        drifts = [(number, state) for number, kind, state in alerts(quick) if kind == "drift"]
+        found.append([state for _, state in drifts])
+        if night == judged[0]:
+            curation.invalidate(quick, drifts[0][0], "a fan")
+    assert found == [["new"], ["invalid"], ["invalid", "new"], ["invalid", "confirmed"]]
 
 
 @in_sqlite

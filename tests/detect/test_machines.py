@@ -13,7 +13,7 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import HOST, causes
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
@@ -75,12 +75,14 @@ def in_turn(nights, until=10**6):
     return [on_another_machine(one) if night % 2 else one for night, one in enumerate(runs)]
 
 
-def night_by_night(store, runs, after_a_night=lambda connection: None):
-    """Judge the later nights one by one; the alert of the slower model and its states."""
+def night_by_night(store, runs, after_a_night=lambda connection: None, nights=range(10**6)):
+    """Judge the later nights one by one, or some `nights`; the alert of the slower model and its states."""
     begin(store, runs[: BAD - 5])
-    for one in runs[BAD - 5 :]:
+    for night, one in enumerate(runs[BAD - 5 :], BAD - 5):
         take_in(store, [one])
-        judge_new(store)
+        if night not in nights:
+            continue
+        judge_new(store, latest=1)
         with store.write() as connection:
             after_a_night(connection)
     with store.read() as connection:
@@ -113,16 +115,17 @@ def of_an_older_perfdash(connection):
         alert_store.save(connection, replace(alert, details=details))
 
 
+def forget_once_open(connection):
+    if any(one.state == alert_store.OPEN for one in alert_store.load(connection)):
+        of_an_older_perfdash(connection)
+
+
 @pytest.mark.parametrize(
     ("until", "state"), [(10**6, alert_store.OPEN), (BACK, alert_store.FIXED)], ids=["it stays", "it returns"]
 )
 @pytest.mark.slow
 def test_an_alert_without_its_machine_ends_by_a_certain_step_back(store, until, state):
-    def forget(connection):
-        if any(one.state == alert_store.OPEN for one in alert_store.load(connection)):
-            of_an_older_perfdash(connection)
-
-    slower, states = night_by_night(store, in_turn(52, until), forget)
+    slower, states = night_by_night(store, in_turn(52, until), forget_once_open)
     assert slower.state == state
     assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
 
@@ -144,6 +147,36 @@ def test_levels_are_those_of_the_machine_of_an_alert_before_another_joined(store
     )
     assert slower.state == alert_store.OPEN
     assert alert_store.FIXED not in states
+
+
+REPLACED = BAD + 20  # so late that the change is not dated any more
+OUT_OF_SIGHT = REPLACED + JUDGED_NIGHTS  # from this night on no night of the first machine is read
+
+
+@pytest.mark.parametrize("after_a_night", [lambda connection: None, forget_once_open], ids=["new", "older"])
+@pytest.mark.parametrize(
+    ("factor", "until", "state"),
+    [(0.95, 10**6, alert_store.OPEN), (1.07, OUT_OF_SIGHT + 5, alert_store.FIXED)],
+    ids=["faster", "slower, repaired"],
+)
+@pytest.mark.slow
+def test_a_replaced_machine_neither_ends_a_regression_nor_hides_its_repair(
+    store, factor, until, state, after_a_night
+):
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= factor if night >= REPLACED else 1.0
+        if name == "model03" and BAD <= night < until:
+            values["backend_ms"] *= 1.08
+        return values
+
+    runs = farm(OUT_OF_SIGHT + 10, change=changed)  # the repair is followed by no Sunday, when more is read
+    runs = runs[:REPLACED] + [on_another_machine(one) for one in runs[REPLACED:]]
+    nights = {*range(BAD - 5, BAD + 8), *range(REPLACED + 1, OUT_OF_SIGHT - 2, 10)}
+    nights |= set(range(OUT_OF_SIGHT - 2, OUT_OF_SIGHT + 10))
+    slower, states = night_by_night(store, runs, after_a_night, nights)
+    assert slower.state == state
+    assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
 
 
 STEP = 28  # the third night after that on which another machine took over
