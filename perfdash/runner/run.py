@@ -329,7 +329,7 @@ def _measure_part(
         }
     )
     if is_further:
-        info.noise.get("null", {}).pop("end", None)
+        _reopen(info)
         journal.write_state(info, "running")
     policy = Policy(
         settings.allocator,
@@ -360,7 +360,10 @@ def _measure_part(
             session.run()
     except KeyboardInterrupt:
         run.interrupted = True
-        if session is None:
+        only_a_part = session and info.state == "done" and len(session.results) < info.cases
+        if only_a_part:
+            _reopen(info)
+        if session is None or only_a_part:
             _keep_state(run, "interrupted", say)
     except PerfdashError:
         if len(info.sessions) == 1 and not (session and session.begun):
@@ -375,8 +378,14 @@ def _measure_part(
         run.results = session.results
 
 
+def _reopen(info: RunInfo) -> None:
+    """A part of the run is done, and another one is left."""
+    info.state = "running"
+    info.noise.get("null", {}).pop("end", None)
+
+
 def _keep_state(run: OpenRun, state: str, say: Say) -> None:
-    """Write how a run ended while it waited for cores; a full disk hides no error."""
+    """Write how a run ended between two parts, or while it waited for cores; a full disk hides no error."""
     if run.info.state != "running":  # a run that was resumed, and not begun again
         return
     try:
