@@ -559,8 +559,8 @@ def command_line(words: Sequence[str] | None = None) -> list[str]:
 
 
 @contextmanager
-def signals_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and signals within a second only once.
+def signals_like_ctrl_c(others: Collection[int] = (signal.SIGTERM, signal.SIGHUP)) -> Iterator[None]:
+    """Let other signals interrupt as Ctrl-C does, and signals within a second only once.
 
     A time limit passes on the signal that it got with the whole group, and a terminal that closes sends two.
     Python allows handlers in the main thread only.
@@ -577,8 +577,7 @@ def signals_like_ctrl_c() -> Iterator[None]:
             until = now_s + _ONE_INTERRUPT_S
             raise KeyboardInterrupt
 
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in ending}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}
     for number, handler in before.items():
         # With nohup SIGHUP stays ignored; a program that uses the API may have Ctrl-C for something else.
         if handler is not signal.SIG_IGN and (
