@@ -187,15 +187,19 @@ def is_full(error: OSError) -> bool:
 def try_lock(fd: int) -> bool:
     """Lock an open file for this process alone; False when another process has it.
 
-    On a file system without locks it answers True: nothing can be protected there.
+    On a file system without locks it answers True: nothing can be protected there. It tries again, since
+    is_locked() of another process takes the lock for a moment.
     """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
+    for pause_s in (0.01, 0.05, 0.0):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(pause_s)
+        except OSError:
+            return True
+        else:
+            return True
+    return False
 
 
 def is_locked(path: Path) -> bool:

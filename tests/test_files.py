@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -237,6 +238,22 @@ def test_the_lock_of_a_file_that_may_only_be_read_is_seen(tmp_path, monkeypatch)
             assert files.is_locked(path)
     assert not files.is_locked(path)
     assert not files.is_locked(tmp_path / "none")
+
+
+def test_a_process_that_asks_for_the_lock_keeps_nobody_from_it(tmp_path, monkeypatch):
+    """`perfdash show` beside the start of `perfdash run --resume`."""
+    path = tmp_path / ".lock"
+    with path.open("w") as resumed, path.open() as shown:
+        fcntl.flock(shown, fcntl.LOCK_SH)  # as is_locked() does
+        monkeypatch.setattr(files.time, "sleep", lambda _: fcntl.flock(shown, fcntl.LOCK_UN))
+        assert files.try_lock(resumed.fileno())
+
+
+def test_a_lock_that_another_process_keeps_is_not_taken(tmp_path):
+    path = tmp_path / ".lock"
+    with path.open("w") as one, path.open("w") as other:
+        assert files.try_lock(one.fileno())
+        assert not files.try_lock(other.fileno())
 
 
 def test_long_names_beyond_ascii_can_be_written(tmp_path):

@@ -38,11 +38,18 @@ from perfdash.runner.alternating_builds import (
 )
 from perfdash.runner.compatibility import check_machine, refuse_other_environment
 from perfdash.runner.cores import away_from, by_slots, compile_cores, gpus_of, slots_of, when_free
+from perfdash.runner.launcher import uninterrupted
 from perfdash.runner.messages import options_of
 from perfdash.runner.plan import Plan, make_plan, recorded_files, refuse_edited_model
 from perfdash.runner.remeasurement import measured_side
 from perfdash.runner.result_record import skipped
-from perfdash.runner.run import command_line, new_info, plan_as_begun, run_to_resume
+from perfdash.runner.run import (
+    command_line,
+    new_info,
+    plan_as_begun,
+    run_to_resume,
+    signals_like_ctrl_c,
+)
 from perfdash.runner.run_journal import RunJournal, read_info
 from perfdash.runner.slot import FirstHellos
 from perfdash.settings import RunSettings
@@ -183,12 +190,13 @@ def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | No
     return BuildComparison(settings, python, most, plan, dynamo_names, journals, infos, pairs, executed)
 
 
+@signals_like_ctrl_c()
 def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) -> None:
     """Measure pair after pair of every case, one pair of each at a time, until all is decided.
 
-    Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `incomplete`. What was measured
-    is kept either way. An edit of a model, or repeated failures of the machine, end the case, and set
-    `incomplete`, too.
+    Ctrl-C (or SIGTERM, SIGHUP) ends it and sets `interrupted`; so does the end of `minutes`, with
+    `incomplete`. What was measured is kept either way. An edit of a model, or repeated failures of the
+    machine, end the case, and set `incomplete`, too.
     """
     orphans.end_strays()
     remove_abandoned_folders()
@@ -205,10 +213,12 @@ def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) 
     except KeyboardInterrupt:
         comparison.interrupted, state = True, "interrupted"
     finally:
-        if sessions and len(comparison.infos["new"].sessions) == sessions:  # refused before it was resumed
-            _close(comparison)
-        else:
-            _finish(comparison, state)
+        with uninterrupted():
+            # Refused before it was resumed:
+            if sessions and len(comparison.infos["new"].sessions) == sessions:
+                _close(comparison)
+            else:
+                _finish(comparison, state)
 
 
 def changes_between(old: Path, new: Path) -> dict[str, Any]:

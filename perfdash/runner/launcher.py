@@ -269,19 +269,25 @@ def _memory_group(job: Job) -> Iterator[MemoryGroup | None]:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not stop the clearing up and saving after the first."""
+def uninterrupted() -> Iterator[list[int]]:
+    """A second Ctrl-C must not stop the clearing up and saving after the first.
+
+    Yields the signals that come meanwhile.
+    """
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield came
         return
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ending}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # One that is ignored (nohup) stays so; one of C code (None) could not be put back.
+    before = {number: old for number, old in handlers.items() if old not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield
+        yield came
     finally:
-        for number, handler in before.items():
-            if handler is not None:  # None: installed by C code
-                signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def refuse_missing_torch(launch: Launch) -> None:

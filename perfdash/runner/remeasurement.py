@@ -33,6 +33,7 @@ from perfdash.runner.alternating_builds import (
 from perfdash.runner.compatibility import measured_variables
 from perfdash.runner.cores import away_from, compile_cores, gpus_of, on_one_socket, slots_of, when_free
 from perfdash.runner.messages import options_of
+from perfdash.runner.run import signals_like_ctrl_c
 from perfdash.runner.run_journal import read_plan
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned, equal_configuration, planned_from_json
@@ -145,6 +146,7 @@ class Decision:
         }
 
 
+@signals_like_ctrl_c(others=())  # a night whose `confirm` alone is ended by SIGTERM is still told
 def remeasure(
     store: Store,
     judged: Judged,

@@ -329,7 +329,7 @@ def _measure_part(
         }
     )
     if is_further:
-        info.noise.get("null", {}).pop("end", None)
+        _reopen(info)
         journal.write_state(info, "running")
     policy = Policy(
         settings.allocator,
@@ -360,7 +360,10 @@ def _measure_part(
             session.run()
     except KeyboardInterrupt:
         run.interrupted = True
-        if session is None:
+        only_a_part = session and info.state == "done" and len(session.results) < info.cases
+        if only_a_part:
+            _reopen(info)
+        if session is None or only_a_part:
             _keep_state(run, "interrupted", say)
     except PerfdashError:
         if len(info.sessions) == 1 and not (session and session.begun):
@@ -375,8 +378,14 @@ def _measure_part(
         run.results = session.results
 
 
+def _reopen(info: RunInfo) -> None:
+    """A part of the run is done, and another one is left."""
+    info.state = "running"
+    info.noise.get("null", {}).pop("end", None)
+
+
 def _keep_state(run: OpenRun, state: str, say: Say) -> None:
-    """Write how a run ended while it waited for cores; a full disk hides no error."""
+    """Write how a run ended between two parts, or while it waited for cores; a full disk hides no error."""
     if run.info.state != "running":  # a run that was resumed, and not begun again
         return
     try:
@@ -550,8 +559,8 @@ def command_line(words: Sequence[str] | None = None) -> list[str]:
 
 
 @contextmanager
-def signals_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and signals within a second only once.
+def signals_like_ctrl_c(others: Collection[int] = (signal.SIGTERM, signal.SIGHUP)) -> Iterator[None]:
+    """Let other signals interrupt as Ctrl-C does, and signals within a second only once.
 
     A time limit passes on the signal that it got with the whole group, and a terminal that closes sends two.
     Python allows handlers in the main thread only.
@@ -568,8 +577,7 @@ def signals_like_ctrl_c() -> Iterator[None]:
             until = now_s + _ONE_INTERRUPT_S
             raise KeyboardInterrupt
 
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in ending}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}
     for number, handler in before.items():
         # With nohup SIGHUP stays ignored; a program that uses the API may have Ctrl-C for something else.
         if handler is not signal.SIG_IGN and (

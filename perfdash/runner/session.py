@@ -7,6 +7,7 @@ things look on a terminal the watcher's.
 from __future__ import annotations
 
 import itertools
+import signal
 import time
 import zlib
 from collections import Counter, deque
@@ -160,8 +161,10 @@ class Session:
             state = "interrupted"
             raise
         finally:
-            with uninterrupted():
+            with uninterrupted() as came:
                 self._finish(state)
+        for number in came:  # while a run that is done was saved: nothing else is to begin
+            signal.raise_signal(number)
 
     def _refuse_noise(self, when: str, consequence: str) -> None:
         """Raise MachineError where the user is strict and the null at the start or end is out of bounds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -140,6 +141,43 @@ def test_a_build_that_changes_before_slots_of_another_kind_measure_ends_the_comp
     with pytest.raises(MachineError, match=r"new changed .*\n  torch_git_version: b \| c\n"):
         build_comparison.measure(compared, None, lambda text: None)
     assert {case: len(pairs) for case, pairs in read_pairs(compared.folder).items()} == {eager[0].case: 1}
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_stop_the_saving(comparison, monkeypatch, first):
+    """A comparison whose state was never written is `running`, and its tables lack what was measured."""
+    compared, own, _ = comparison
+    measure, rewrite = Slots.measure, RunJournal.rewrite
+    ended = []
+
+    def interrupted(slots, *arguments):
+        measure(slots, *arguments)
+        try:
+            signal.raise_signal(first)
+        finally:
+            signal.raise_signal(signal.SIGINT)  # as a time limit passes it on
+            ended.append("the pair under way")
+
+    def rewrite_at_the_third(journal, results):
+        signal.raise_signal(first)
+        rewrite(journal, results)
+
+    monkeypatch.setattr(Slots, "measure", interrupted)
+    monkeypatch.setattr(RunJournal, "rewrite", rewrite_at_the_third)
+    before = {number: signal.signal(number, lambda *_: None) for number in {first, signal.SIGINT}}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        build_comparison.measure(compared, None, lambda text: None)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    except KeyboardInterrupt:
+        pytest.fail("the second signal stopped it")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (ended, compared.interrupted) == (["the pair under way"], True)
+    for folder in (compared.folder, compared.folder / "base"):
+        assert read_info(folder).state == "interrupted"
+        assert [result.case for result in read_results(folder)] == [own]
 
 
 def test_the_cores_are_held_from_the_first_round_to_the_last(comparison):

@@ -80,6 +80,24 @@ def test_a_run_whose_second_part_never_began_is_not_done(open_run, monkeypatch, 
     assert [session["state"] for session in info.sessions] == ["done", state]
 
 
+def test_a_run_that_is_interrupted_between_its_parts_is_not_done(open_run, monkeypatch):
+    """As by a Ctrl-C that came while the first part was saved."""
+    opened = []
+
+    class Interrupted(Measured):
+        def run(self):
+            super().run()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "Session", Interrupted)
+    monkeypatch.setattr(runs, "open_executor", lambda settings, *_: nullcontext(opened.append(settings)))
+    runs.measure(open_run, None, print)
+    assert len(opened) == 1
+    info = read_info(open_run.journal.folder)
+    assert (info.state, open_run.interrupted) == ("interrupted", True)
+    assert "ended before its noise was measured" in refusal(info)
+
+
 def test_a_part_knows_with_which_model_the_parts_before_it_were_measured(open_run, monkeypatch):
     """Else an edit of the model between the two is not noticed."""
     monkeypatch.setattr(runs, "open_executor", lambda *_: nullcontext())

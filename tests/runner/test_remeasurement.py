@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -76,8 +77,9 @@ class _Slots:
             save(each, [])
 
 
-def test_others_may_write_while_a_decision_is_shown(tmp_path, monkeypatch):
-    """The terminal may be stopped, and PostgreSQL ends a transaction that waits for it."""
+@pytest.fixture
+def remeasure(tmp_path, monkeypatch):
+    """Measure one suspected case again; what it takes is the store and `decided`."""
     for name in ("options_of", "beside", "slots_of", "gpus_of", "compile_cores", "when_free"):
         monkeypatch.setattr(remeasurement, name, lambda *_, **__: None)
     monkeypatch.setattr(remeasurement, "away_from", lambda _: nullcontext())
@@ -85,9 +87,22 @@ def test_others_may_write_while_a_decision_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(remeasurement, "_measured_before", lambda judged, findings, *_: findings)
     monkeypatch.setattr(confirmation, "decide", lambda *_: (confirmation.STANDS, None))
     monkeypatch.setattr(confirmation, "alert_after", lambda *_: None)
-    slower, measured, shown = Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1), case("m"), []
+    slower, measured = Finding("metric", 1, "backend_ms", 1, 0, 1, change=0.1), case("m")
     judged = SimpleNamespace(run=SimpleNamespace(testbed_id=1), panel=None)
     settings = SimpleNamespace(wait=None, python="python")
+
+    def remeasure(store, decided):
+        of_case = {measured.case: [slower]}
+        return remeasurement.remeasure(
+            store, judged, tmp_path, settings, "good", [measured], of_case, None, None, decided, str
+        )
+
+    return remeasure
+
+
+def test_others_may_write_while_a_decision_is_shown(tmp_path, remeasure):
+    """The terminal may be stopped, and PostgreSQL ends a transaction that waits for it."""
+    shown = []
 
     def show(decision):
         with closing(sqlite3.connect(tmp_path / "history.db", timeout=0, isolation_level=None)) as other:
@@ -95,8 +110,26 @@ def test_others_may_write_while_a_decision_is_shown(tmp_path, monkeypatch):
         shown.append(decision.word)
 
     with made_store(tmp_path / "history.db") as store:
-        of_case = {measured.case: [slower]}
-        confirmed = remeasurement.remeasure(
-            store, judged, tmp_path, settings, "good", [measured], of_case, None, None, show, str
-        )
+        confirmed = remeasure(store, show)
     assert (confirmed, shown) == (1, [confirmation.STANDS])
+
+
+def test_a_second_ctrl_c_does_not_stop_the_ending_of_what_is_under_way(remeasure, monkeypatch):
+    """CONFIRM_MINUTES' time limit passes on what the whole group got."""
+    ended = []
+
+    def interrupted(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            ended.append("the pair under way")
+
+    monkeypatch.setattr(_Slots, "measure", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            remeasure(None, None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended

@@ -125,6 +125,38 @@ def test_a_second_signal_does_not_stop_the_saving(start, number):
     assert (info.state, "between_processes" in info.noise) == ("interrupted", True)
 
 
+def test_ctrl_c_while_a_run_that_is_done_is_saved_interrupts_after_it(start):
+    """What comes next, such as another run of the night, must not begin."""
+    run = start([case("a"), case("b")])
+    settle = run._settle
+
+    def settle_at_the_signal():
+        signal.raise_signal(signal.SIGINT)
+        settle()
+
+    run._settle = settle_at_the_signal
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    info = read_info(run.journal.folder)
+    assert (info.state, "between_processes" in info.noise) == ("done", True)
+
+
+def test_a_signal_that_is_ignored_stays_ignored_while_a_run_is_saved(start):
+    """As SIGHUP with nohup."""
+    run = start([case("a")])
+    run._settle = lambda: signal.raise_signal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run.run()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_within_a_second_interrupt_once(monkeypatch, second):
     """As where a time limit passes on what the whole group got."""

@@ -63,7 +63,7 @@ class Cache:
     def _check_locks(self) -> None:
         """Raise MachineError without locks: bisections would change builds that others measure."""
         try:
-            lock = self._try("probe", fcntl.LOCK_SH)
+            lock = self._try(f"probe.{os.getuid()}", fcntl.LOCK_SH)  # that of another user may be forbidden
         except OSError as error:
             raise MachineError(
                 f"no builds can be kept in {self.folder}: no file there can be locked ({error.strerror}); "

@@ -331,6 +331,24 @@ def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
         Cache(tmp_path)
 
 
+def test_what_another_user_built_in_the_folder_does_not_make_it_refused(tmp_path, monkeypatch):
+    """As root, who called perfdash once by sudo: his files may not be opened."""
+    with monkeypatch.context() as root:
+        root.setattr(os, "getuid", lambda: 0)
+        Cache(tmp_path)
+    theirs, opened = set((tmp_path / "locks").iterdir()), os.open
+
+    def forbidden(path, *arguments, **options):
+        if path in theirs:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "open", forbidden)
+    assert theirs
+    Cache(tmp_path).make("a").release()
+
+
 @pytest.mark.timeout(60)
 def test_locks_that_fail_are_not_waited_for(tmp_path, monkeypatch):
     """The server of a network file system is gone, and no process has the lock."""
