@@ -185,7 +185,7 @@ def advance(
                 note = f"now {alert.after:g}"
             matched.update(of_series)
         if alert.kind == "drift" and observation == AGAIN and same:
-            alert = _drifted_on(alert, new_alert(findings[same[0]], panel, at))
+            alert = _drifted_on(alert, new_alert(findings[same[0]], panel, at), panel, net, levels)
             note = f"now {math.expm1(alert.change or 0.0):+.1%}"
         if same and alert.bad_run_id in {run.id for run in later}:  # it begins with the earlier run
             first = new_alert(findings[same[0]], panel, at)
@@ -215,15 +215,22 @@ def advance(
     return changed
 
 
-def _drifted_on(alert: Alert, latest: Alert) -> Alert:
-    """The alert of a drift with the levels of its latest test; it begins where it did."""
+def _drifted_on(alert: Alert, latest: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> Alert:
+    """The alert of a drift after its latest test; it begins where it did, at the level of then.
+
+    The test's own first nights may be later ones, which had a part of the drift. `levels`: the alert's.
+    """
+    row = panel.case_ids.index(alert.case_id or 0)
+    before = levels.before + float(net.state(str(alert.metric))[row, -1])  # with the host as in `latest`
     begun: dict[str, Any] = {
         name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details
     }
     details = {name: value for name, value in alert.details.items() if name != "machine"}
     details |= {**latest.details, **begun}
-    levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
-    return replace(alert, **levels, details=details)
+    change = math.log(latest.after or 1.0) - before
+    return replace(
+        alert, before=math.exp(before), after=latest.after, change=change, p=latest.p, details=details
+    )
 
 
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:

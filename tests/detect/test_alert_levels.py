@@ -113,6 +113,24 @@ def test_a_drift_is_confirmed_and_gets_its_present_size_a_week_later(quick):
 
 
 @pytest.mark.slow
+def test_a_drift_that_ended_keeps_its_size_when_its_first_nights_are_not_read_any_more(quick):
+    """The host shifts meanwhile, and the level before with it."""
+
+    def drift(night, name, values):
+        values["backend_ms"] *= 1 + 0.0008 * max(0, min(night, 180) - 60) if name == "model06" else 1.0
+        return values
+
+    runs = farm(319, noise=0.005, change=shifted(230, 0.9, drift))
+    sundays = [night for night in range(190, 319) if is_sunday(night)]
+    first, _ = judged(quick, runs[: sundays[0] + 1], first=sundays[0], kind="drift")
+    later, states = judged(quick, runs, first=sundays[0] + 1, nights=sundays[1::3], kind="drift")
+    assert (states[:3], set(states[3:])) == (OPEN, {"open"})
+    assert later.change == pytest.approx(math.log(1 + 0.0008 * 120), abs=0.01)
+    assert later.after / later.before == pytest.approx(math.exp(later.change))
+    assert later.before == pytest.approx(0.9 * first.before, rel=0.01)
+
+
+@pytest.mark.slow
 def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any_more(quick):
     """A regression that is open for months, while the host gets faster."""
     runs = farm(175, change=shifted(70, 0.92, slower("model05", 28, 1.06)))
