@@ -118,7 +118,8 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
     """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
 
     An older perfdash took several machines of a night for one, `a+b`. Without `machine` in its details the
-    alert is of such nights, or of the nights of one machine: it counts at the mean level of its nights.
+    alert is of such nights, of one machine, or of names that changed every night: it counts at the mean level
+    of its nights.
     """
     machine = alert.details.get("machine")
     if levels is None:  # all nights are of one machine, or no metric

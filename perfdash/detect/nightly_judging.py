@@ -383,7 +383,7 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
     if not machines:
-        alerts = [_with_machine(connection, alert) if alert.state in SHOWN else alert for alert in alerts]
+        alerts = _with_machines(connection, alerts, night)
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
     later_ids = {line.id for line in later}
     seen_later = {alert.id: alert.seen_run_id for alert in alerts if alert.seen_run_id in later_ids}
@@ -403,16 +403,34 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
             alert_store.save(connection, recent)
 
 
-def _with_machine(connection: sa.Connection, alert: Alert) -> Alert:
-    """An alert of an older perfdash, which named no machine, with the one that measured all its nights."""
-    born_run = alert.details.get("born_run_id")
-    if alert.kind not in ("metric", "drift") or "machine" in alert.details or born_run is None:
-        return alert
-    settings, nights = settings_of_run(connection, born_run), list_runs(connection, ids=[born_run])
-    for born in nights[:]:
-        nights += runs_before(connection, born, latest=JUDGED_NIGHTS, settings=settings)
-    hosts = {host for night in nights for host in night.hosts}
-    return replace(alert, details={**alert.details, "machine": hosts.pop()}) if len(hosts) == 1 else alert
+def _with_machines(connection: sa.Connection, alerts: Sequence[Alert], night: Panel) -> list[Alert]:
+    """The open alerts that name no machine with the one of their nights; the others as they are.
+
+    They are of an older perfdash, or of machines whose names changed every night. Of several machines an alert
+    names all (`a+b`), but only if that of the panel `night` is none of them: otherwise its level may be theirs.
+    """
+    panel_hosts = {host for run in night.runs for host in run.hosts}
+    hosts_of: dict[int, set[str]] = {}
+    named = []
+    for alert in alerts:
+        born_run = alert.details.get("born_run_id")
+        is_of_level = alert.state in SHOWN and alert.kind in ("metric", "drift")
+        if is_of_level and born_run is not None and "machine" not in alert.details:
+            if born_run not in hosts_of:
+                hosts_of[born_run] = _hosts_until(connection, born_run)
+            hosts = hosts_of[born_run]
+            if len(hosts) == 1 or (hosts and not hosts & panel_hosts):
+                alert = replace(alert, details={**alert.details, "machine": "+".join(sorted(hosts))})
+        named.append(alert)
+    return named
+
+
+def _hosts_until(connection: sa.Connection, run_id: int) -> set[str]:
+    """The machines of a run and the nights with which it was judged; none if it was pruned."""
+    settings, nights = settings_of_run(connection, run_id), list_runs(connection, ids=[run_id])
+    for run in nights[:]:
+        nights += runs_before(connection, run, latest=JUDGED_NIGHTS, settings=settings)
+    return {host for night in nights for host in night.hosts}
 
 
 def _is_failure(change: Alert | Finding) -> bool:
