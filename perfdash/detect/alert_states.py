@@ -38,6 +38,7 @@ from perfdash.detect.later_nights import (
     AlertLevels,
     alert_levels,
     is_its_repair,
+    is_left_out,
     is_shown_beside,
     later_nights,
     observed,
@@ -100,8 +101,8 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
             continue
         for bad_run, fixed_run in _fixed_spells(alert):
             bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
-            if alert.kind == "host" and bad_run not in place:
-                continue  # all nights before the repair are at its level: the repair is a shift of theirs
+            if alert.kind == "host" and not is_left_out(place.get(bad_run), fixed):
+                continue  # most nights before the repair are at its level: the repair is a shift of theirs
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 if fixed is not None and alert.kind == "host":
                     values[name][:, bad:fixed] = np.nan

@@ -13,7 +13,8 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import HOST, causes
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nights import JUDGED_NIGHTS
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
