@@ -97,8 +97,8 @@ def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
         return alert
     # A night of a shift that ended is left out only while the shift's first night is read.
     metric = str(alert.metric)
-    measured = np.isfinite(metric_logs(panel, JUDGED[metric].part_of or metric)).any(axis=0)
-    later = np.flatnonzero(measured[latest - _SETTLED :])
+    logs = metric_logs(panel, JUDGED[metric].part_of or metric)[:, latest - _SETTLED :]
+    later = np.flatnonzero(np.isfinite(logs).any(axis=0))
     new = latest - _SETTLED + (int(later[0]) if len(later) else 0)
     return _with_levels_of(alert, panel, net, night, new)
 
