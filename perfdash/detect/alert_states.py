@@ -38,6 +38,7 @@ from perfdash.detect.later_nights import (
     AlertLevels,
     alert_levels,
     is_its_repair,
+    is_left_out,
     is_shown_beside,
     later_nights,
     observed,
@@ -100,8 +101,8 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
             continue
         for bad_run, fixed_run in _fixed_spells(alert):
             bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
-            if alert.kind == "host" and bad_run not in place:
-                continue  # all nights before the repair are at its level: the repair is a shift of theirs
+            if alert.kind == "host" and not is_left_out(place.get(bad_run), fixed):
+                continue  # most nights before the repair are at its level: the repair is a shift of theirs
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 if fixed is not None and alert.kind == "host":
                     values[name][:, bad:fixed] = np.nan
@@ -185,7 +186,7 @@ def advance(
                 note = f"now {alert.after:g}"
             matched.update(of_series)
         if alert.kind == "drift" and observation == AGAIN and same:
-            alert = _drifted_on(alert, new_alert(findings[same[0]], panel, at))
+            alert = _drifted_on(alert, new_alert(findings[same[0]], panel, at), panel, net, levels)
             note = f"now {math.expm1(alert.change or 0.0):+.1%}"
         if same and alert.bad_run_id in {run.id for run in later}:  # it begins with the earlier run
             first = new_alert(findings[same[0]], panel, at)
@@ -215,15 +216,22 @@ def advance(
     return changed
 
 
-def _drifted_on(alert: Alert, latest: Alert) -> Alert:
-    """The alert of a drift with the levels of its latest test; it begins where it did."""
+def _drifted_on(alert: Alert, latest: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> Alert:
+    """The alert of a drift after its latest test; it begins where it did, at the level of then.
+
+    The test's own first nights may be later ones, which had a part of the drift. `levels`: the alert's.
+    """
+    row = panel.case_ids.index(alert.case_id or 0)
+    before = levels.before + float(net.state(str(alert.metric))[row, -1])  # with the host as in `latest`
     begun: dict[str, Any] = {
         name: alert.details[name] for name in ("born_run_id", "changed") if name in alert.details
     }
     details = {name: value for name, value in alert.details.items() if name != "machine"}
     details |= {**latest.details, **begun}
-    levels = {name: getattr(latest, name) for name in ("before", "after", "change", "p")}
-    return replace(alert, **levels, details=details)
+    change = math.log(latest.after or 1.0) - before
+    return replace(
+        alert, before=math.exp(before), after=latest.after, change=change, p=latest.p, details=details
+    )
 
 
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:

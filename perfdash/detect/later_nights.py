@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.detect.nights import comparable
+from perfdash.detect.nights import JUDGED_NIGHTS, comparable
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.metrics import JUDGED
@@ -95,7 +95,30 @@ def with_recent_levels(alert: Alert, panel: Panel, net: NetLogs) -> Alert:
     night, latest = _level_place(alert, panel), len(panel.runs) - 1
     if night is None or latest - night < REFERENCE:
         return alert
-    return _with_levels_of(alert, panel, net, night, latest - _SETTLED)
+    # A night of a shift that ended is left out only while the shift's first night is read.
+    metric = str(alert.metric)
+    logs = metric_logs(panel, JUDGED[metric].part_of or metric)[:, latest - _SETTLED :]
+    later = np.flatnonzero(np.isfinite(logs).any(axis=0))
+    new = latest - _SETTLED + (int(later[0]) if len(later) else 0)
+    return _with_levels_of(alert, panel, net, night, new)
+
+
+def with_levels_before(alert: Alert, shift: Alert, panel: Panel, net: NetLogs) -> Alert:
+    """An open alert with its levels as the host was before a `shift` that ends tonight.
+
+    If they are those of a night with the shift: from the next night on its nights are left out, and do not
+    show any more how far it went.
+    """
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    good, bad = places.get(shift.good_run_id or -1), places.get(shift.bad_run_id or -1)
+    if good is None or bad is None or not is_left_out(bad, len(panel.runs) - 1):
+        return alert
+    if alert.state not in SHOWN or not _has_levels(alert, panel):
+        return alert
+    metric, night = str(alert.metric), _level_place(alert, panel)
+    if (JUDGED[metric].part_of or metric) != shift.metric or night is None or night < bad:
+        return alert
+    return _with_levels_of(alert, panel, net, night, good)
 
 
 def with_levels_of(alert: Alert, panel: Panel, net: NetLogs, old: RunLine, new: RunLine) -> Alert:
@@ -118,7 +141,8 @@ def _machine_offset(alert: Alert, panel: Panel, levels: MachineLevels | None) ->
     """The log level of an alert's machine over the panel's, and its variance; NaN if it is not known.
 
     An older perfdash took several machines of a night for one, `a+b`. Without `machine` in its details the
-    alert is of such nights, or of the nights of one machine: it counts at the mean level of its nights.
+    alert is of such nights, of one machine, or of names that changed every night: it counts at the mean level
+    of its nights.
     """
     machine = alert.details.get("machine")
     if levels is None:  # all nights are of one machine, or no metric
@@ -310,13 +334,26 @@ def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK
 
 
+def is_left_out(bad: int | None, fixed: int | None) -> bool:
+    """Whether the nights of a shift of the host that ended are left out; the places of its runs in a panel.
+
+    Only if these are so few that each night which reads the first of them has seen how the shift ended.
+    """
+    return bad is not None and fixed is not None and fixed - bad < JUDGED_NIGHTS
+
+
 def is_its_repair(finding: Finding, alert: Alert, panel: Panel) -> bool:
-    """Whether a shift of the host is the one that fixed an alert whose first night is not read any more.
+    """Whether a shift of the host is the one that fixed an alert whose nights are not left out.
 
     The nights before that shift stay in the panel then, so that it is found again until it is the usual
     level.
     """
-    places = {run.id: place for place, run in enumerate(panel.runs)}
-    if alert.kind != "host" or alert.direction != WORSE or alert.bad_run_id in places:
+    if alert.kind != "host" or alert.direction != WORSE:
         return False
-    return finding.bad <= places.get(alert.details.get("fixed_run_id", -1), -1)
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    fixed = places.get(alert.details.get("fixed_run_id", -1))
+    return (
+        fixed is not None
+        and not is_left_out(places.get(alert.bad_run_id or -1), fixed)
+        and finding.bad <= fixed
+    )

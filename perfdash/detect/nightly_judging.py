@@ -25,8 +25,9 @@ from perfdash.detect.findings import (
     on_one_machine,
     with_parts,
 )
-from perfdash.detect.later_nights import WITHOUT_NOISE, with_recent_levels
+from perfdash.detect.later_nights import WITHOUT_NOISE, with_levels_before, with_recent_levels
 from perfdash.detect.nights import (
+    JUDGED_NIGHTS,
     NEARBY_RUNS,
     begins_in_the_future,
     days_between,
@@ -56,7 +57,7 @@ from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
-from perfdash.stats.nightly_test import REFERENCE, WINDOWS, sensitivity
+from perfdash.stats.nightly_test import sensitivity
 
 _FEWEST = 3  # nights from which noise is estimated
 
@@ -257,11 +258,6 @@ def _configuration(case: Case) -> tuple[str, str, bool]:
     return case.configuration, case.settings, case.dynamic
 
 
-# Runs that are read to judge one: the nightly test uses the last 70, whatever they measured; statuses, counts
-# and the later nights of alerts are looked up in all of them.
-JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
-
-
 def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     """The numbers of a run, and of the earlier nights of its method that measured a setting of it.
 
@@ -383,36 +379,62 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
     if not machines:
-        alerts = [_with_machine(connection, alert) if alert.state in SHOWN else alert for alert in alerts]
+        alerts = _with_machines(connection, alerts, night)
     net = NetLogs(night, [alert for alert in alerts if alert.state in SHOWN])
     later_ids = {line.id for line in later}
     seen_later = {alert.id: alert.seen_run_id for alert in alerts if alert.seen_run_id in later_ids}
     advanced = alert_states.advance(night, alerts, findings, at, net, machines, later)
+    ended_shifts = [alert for alert, _ in advanced if alert.kind == "host" and alert.state == FIXED]
+
+    def with_lasting_levels(alert: Alert) -> Alert:
+        for shift in ended_shifts:
+            alert = with_levels_before(alert, shift, night, net)
+        return with_recent_levels(alert, night, net)
+
     for alert, note in advanced:
         if alert.id is None:
             alert = raised_again(alert, withdrawn, night)
         alert = alert_states.dated(alert, night, net, machines)
-        alert_store.save(connection, with_recent_levels(alert, night, net), note)
+        alert_store.save(connection, with_lasting_levels(alert), note)
         if alert.id in seen_later:  # the event is of this night, but another run showed the change last
             alert_store.save(connection, replace(alert, seen_run_id=seen_later[alert.id]))
     # Of a case that the night did not measure, too, the levels become those of a later night in time.
     advanced_ids = {alert.id for alert, _ in advanced}
     for alert in alerts:
-        recent = with_recent_levels(alert, night, net)
-        if recent is not alert and alert.id not in advanced_ids:
-            alert_store.save(connection, recent)
+        lasting = with_lasting_levels(alert)
+        if lasting is not alert and alert.id not in advanced_ids:
+            alert_store.save(connection, lasting)
 
 
-def _with_machine(connection: sa.Connection, alert: Alert) -> Alert:
-    """An alert of an older perfdash, which named no machine, with the one that measured all its nights."""
-    born_run = alert.details.get("born_run_id")
-    if alert.kind not in ("metric", "drift") or "machine" in alert.details or born_run is None:
-        return alert
-    settings, nights = settings_of_run(connection, born_run), list_runs(connection, ids=[born_run])
-    for born in nights[:]:
-        nights += runs_before(connection, born, latest=JUDGED_NIGHTS, settings=settings)
-    hosts = {host for night in nights for host in night.hosts}
-    return replace(alert, details={**alert.details, "machine": hosts.pop()}) if len(hosts) == 1 else alert
+def _with_machines(connection: sa.Connection, alerts: Sequence[Alert], night: Panel) -> list[Alert]:
+    """The open alerts that name no machine with the one of their nights; the others as they are.
+
+    They are of an older perfdash, or of machines whose names changed every night. Of several machines an
+    alert names all (`a+b`), but only if that of the panel `night` is none of them: otherwise its level may be
+    theirs.
+    """
+    panel_hosts = {host for run in night.runs for host in run.hosts}
+    hosts_of: dict[int, set[str]] = {}
+    named = []
+    for alert in alerts:
+        born_run = alert.details.get("born_run_id")
+        is_of_level = alert.state in SHOWN and alert.kind in ("metric", "drift")
+        if is_of_level and born_run is not None and "machine" not in alert.details:
+            if born_run not in hosts_of:
+                hosts_of[born_run] = _hosts_until(connection, born_run)
+            hosts = hosts_of[born_run]
+            if len(hosts) == 1 or (hosts and not hosts & panel_hosts):
+                alert = replace(alert, details={**alert.details, "machine": "+".join(sorted(hosts))})
+        named.append(alert)
+    return named
+
+
+def _hosts_until(connection: sa.Connection, run_id: int) -> set[str]:
+    """The machines of a run and the nights with which it was judged; none if it was pruned."""
+    settings, nights = settings_of_run(connection, run_id), list_runs(connection, ids=[run_id])
+    for run in nights[:]:
+        nights += runs_before(connection, run, latest=JUDGED_NIGHTS, settings=settings)
+    return {host for night in nights for host in night.hosts}
 
 
 def _is_failure(change: Alert | Finding) -> bool:

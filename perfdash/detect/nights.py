@@ -30,9 +30,13 @@ from perfdash.history.queries import (
     shared_cases,
 )
 from perfdash.history.results import RunRow
+from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, with a run for each
+# Runs that are read to judge one: the nightly test uses the last 70, whatever they measured; statuses, counts
+# and the later nights of alerts are looked up in all of them.
+JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
 NIGHTS_BACK = 120  # days with runs that are read
 _MOST_OLDER_SERIES = 6  # of one testbed, up to which series are added that the last night did not measure
 _NEAR = 15  # runs on either side, whose counts decide whether a run is partial

@@ -113,6 +113,24 @@ def test_a_drift_is_confirmed_and_gets_its_present_size_a_week_later(quick):
 
 
 @pytest.mark.slow
+def test_a_drift_that_ended_keeps_its_size_when_its_first_nights_are_not_read_any_more(quick):
+    """The host shifts meanwhile, and the level before with it."""
+
+    def drift(night, name, values):
+        values["backend_ms"] *= 1 + 0.0008 * max(0, min(night, 180) - 60) if name == "model06" else 1.0
+        return values
+
+    runs = farm(319, noise=0.005, change=shifted(230, 0.9, drift))
+    sundays = [night for night in range(190, 319) if is_sunday(night)]
+    first, _ = judged(quick, runs[: sundays[0] + 1], first=sundays[0], kind="drift")
+    later, states = judged(quick, runs, first=sundays[0] + 1, nights=sundays[1::3], kind="drift")
+    assert (states[:3], set(states[3:])) == (OPEN, {"open"})
+    assert later.change == pytest.approx(math.log(1 + 0.0008 * 120), abs=0.01)
+    assert later.after / later.before == pytest.approx(math.exp(later.change))
+    assert later.before == pytest.approx(0.9 * first.before, rel=0.01)
+
+
+@pytest.mark.slow
 def test_an_alert_has_its_levels_of_a_later_night_before_its_own_is_not_read_any_more(quick):
     """A regression that is open for months, while the host gets faster."""
     runs = farm(175, change=shifted(70, 0.92, slower("model05", 28, 1.06)))
@@ -165,20 +183,63 @@ def test_a_model_that_comes_back_when_the_host_of_its_alert_is_forgotten_leaves_
     assert states == OPEN
 
 
+@pytest.mark.parametrize("ends", [150, 230], ids=["a Sunday reads it", "not read"])
 @pytest.mark.slow
-def test_a_shift_of_the_host_that_is_undone_when_it_is_not_read_any_more_is_fixed(quick):
+def test_a_shift_of_the_host_that_is_undone_when_it_is_not_read_any_more_is_fixed(quick, ends):
     """A regression of those months stays open."""
-    begins, ends = 28, 230
+    begins = 28
 
     def change(night, name, values):
-        values = slower("model05", 170, 1.08)(night, name, values)
+        values = slower("model05", ends - 60, 1.08)(night, name, values)
         values["backend_ms"] *= 1.1 if begins <= night < ends else 1.0
         return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
 
-    nights = {*range(28, 34), *range(60, 170, 20), *range(170, 178), *range(ends - 2, ends + 10)}
+    nights = {
+        *range(28, 34),
+        *range(60, ends - 60, 20),
+        *range(ends - 60, ends - 52),
+        *range(ends - 2, ends + 10),
+    }
     assert any(is_sunday(night) for night in range(ends + 1, ends + 10))
     alert, states = judged(quick, farm(ends + 10, change=change), first=28, nights=nights, kind="host")
     assert (alert.direction, states) == (1, [*OPEN, "fixed"])
     with quick.read() as connection:
         metrics = [one for one in kept.load(connection, states=kept.STATES) if one.kind == "metric"]
     assert [one.state for one in metrics if one.change > 0.05] == ["open"]
+
+
+def shifted_for_a_time(nights, factor, change):
+    """The compiled latency of all models times a factor on some nights, and a change."""
+
+    def both(night, name, values):
+        values["backend_ms"] *= factor if night in nights else 1.0
+        values = change(night, name, values)
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    return both
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"), [(10**6, OPEN), (80, [*OPEN, "fixed"])], ids=["stays", "is repaired"]
+)
+@pytest.mark.parametrize("factor", [1.1, 0.9])
+@pytest.mark.slow
+def test_a_shift_of_the_host_that_ends_leaves_a_regression_of_its_nights_open(quick, factor, until, expected):
+    change = shifted_for_a_time(range(40, 72), factor, slower("model05", 60, 1.08, until=until))
+    nights = {*range(38, 44), 50, *range(60, 66), *range(70, 88)}
+    alert, states = judged(quick, farm(88, change=change), first=38, nights=nights)
+    assert states == expected
+    with quick.read() as connection:
+        days = [run.started for run in list_runs(connection)]
+        (bad,) = list_runs(connection, ids=[alert.bad_run_id])
+    assert days.index(bad.started) == pytest.approx(60, abs=2)
+    assert alert.after / alert.before == pytest.approx(1.08, abs=0.02)
+
+
+@pytest.mark.slow
+def test_levels_do_not_become_those_of_a_night_with_a_shift_of_the_host_that_ended(quick):
+    """Those nights are left out until the first of them is not read any more."""
+    change = shifted_for_a_time(range(40, 84), 0.9, slower("model05", 36, 1.08))
+    nights = {*range(36, 46), 60, 75, *range(83, 88), 100, 120, *range(135, 140)}
+    _, states = judged(quick, farm(140, change=change), first=36, nights=nights)
+    assert states == OPEN

@@ -13,7 +13,8 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.causes import HOST, causes
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nights import JUDGED_NIGHTS
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import SHOWN, STATES
 from perfdash.history.ingest import take_in
@@ -177,6 +178,30 @@ def test_a_replaced_machine_neither_ends_a_regression_nor_hides_its_repair(
     slower, states = night_by_night(store, runs, after_a_night, nights)
     assert slower.state == state
     assert states.count(alert_store.FIXED) == (state == alert_store.FIXED)
+
+
+@pytest.mark.parametrize("names", [10**6, 2], ids=["containers", "two in turn"])
+@pytest.mark.slow
+def test_the_machine_that_replaces_several_ends_no_older_regression_of_theirs(store, names):
+    """A faster one. No machine is known of the alert's levels: of an older perfdash, or of containers."""
+
+    def changed(night, name, values):
+        for metric in LATENCIES:
+            values[metric] *= 0.95 if night >= REPLACED else 1.0
+        values = slower("model03", BAD, 1.08)(night, name, values)
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    runs = farm(OUT_OF_SIGHT + 6, change=changed)
+    hosts = [f"host{night % names}" if night < REPLACED else "new" for night in range(len(runs))]
+    runs = [
+        Imported(replace(one.run, host=host, uid=f"{one.run.uid} {host}"), one.rows)
+        for one, host in zip(runs, hosts, strict=True)
+    ]
+    nights = {*range(BAD - 5, BAD + 8), *range(REPLACED + 1, OUT_OF_SIGHT - 2, 10)}
+    nights |= set(range(OUT_OF_SIGHT - 2, OUT_OF_SIGHT + 6))
+    regression, states = night_by_night(store, runs, forget_once_open, nights)
+    assert "machine" not in regression.details or "+" in regression.details["machine"]
+    assert (regression.state, states.count(alert_store.FIXED)) == (alert_store.OPEN, 0)
 
 
 STEP = 28  # the third night after that on which another machine took over

@@ -12,7 +12,8 @@ from perfdash.detect import alert_states, curation, later_nights, nightly_judgin
 from perfdash.detect import nights as nights_of_history
 from perfdash.detect.comparison_in_history import noise_before
 from perfdash.detect.findings import NetLogs
-from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
+from perfdash.detect.nightly_judging import judge_new, read_night
+from perfdash.detect.nights import JUDGED_NIGHTS
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs
