@@ -27,7 +27,7 @@ def loaded() -> list[ModuleType]:
     """The wrappers that inductor has loaded in this process, oldest first; none where torch has no list."""
     codecache = sys.modules.get("torch._inductor.codecache")
     modules = getattr(getattr(codecache, "PyCodeCache", None), "modules", None) or []
-    return [module for module in modules if hasattr(module, "call")]
+    return [module for module in modules if hasattr(module, "call") and _is_wrapper(module)]
 
 
 class Calls:
@@ -233,6 +233,16 @@ def _source(module: ModuleType) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+def _is_wrapper(module: ModuleType) -> bool:
+    """Whether a module with a `call` is the model's code, as it is where its file is gone.
+
+    How many candidates autotuning has loaded beside it is chance, and a kernel's label has its module's
+    number.
+    """
+    source = _source(module)
+    return not source or structure.is_wrapper(source)
 
 
 def _address(tensor: torch.Tensor) -> int:

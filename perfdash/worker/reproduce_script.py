@@ -36,6 +36,7 @@ def prepare(side, file):
 
     torch.set_num_threads(THREADS)
     if side["tf32"] is not None:  # a side on a GPU; torch itself allows it in convolutions alone
+        os.environ.pop("NVIDIA_TF32_OVERRIDE", None)  # the case was measured without the shell's
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = side["tf32"]
     if hasattr(config, "cpp_cache_precompile_headers"):
         config.cpp_cache_precompile_headers = False  # that takes longer than it saves with a few kernels

@@ -213,6 +213,15 @@ def _operator_names() -> frozenset[str]:
     return frozenset(name.partition(".")[0] for space, _, name in parts if space in ("aten", "prims"))
 
 
+def is_wrapper(text: str) -> bool:
+    """Whether a module that inductor has written is a wrapper of the model's code.
+
+    Each kernel of Triton has a file of its own beside the wrapper. That of a candidate which autotuning timed
+    has a `call`, too, but only a wrapper compiles kernels.
+    """
+    return any(mark in text for mark in _MARKS_OF_WRAPPER)
+
+
 def wrapper_sources(folder: str) -> Optional[list[str]]:
     """The wrappers in inductor's cache folder, oldest first; None where there is more code than is read."""
     found = []
@@ -228,9 +237,7 @@ def wrapper_sources(folder: str) -> Optional[list[str]]:
     for _, path, _ in sorted(found):
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
-        # Each kernel of Triton has a file of its own beside the wrapper. That of a candidate which autotuning
-        # timed has a `call`, too, but only a wrapper compiles kernels.
-        if any(mark in text for mark in _MARKS_OF_WRAPPER):
+        if is_wrapper(text):
             texts.append(text)
     return texts
 

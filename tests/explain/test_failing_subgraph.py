@@ -31,10 +31,13 @@ except SystemExit as end:
     print("exit code", end.code)
 """
 SEEN_BY_COMPILE = """
-import runpy, sys, torch
+import os, runpy, sys, torch
+os.environ["NVIDIA_TF32_OVERRIDE"] = "1"
 seen = []
 def compiled(function, **_):
     seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+    seen.append(torch.backends.cudnn.fp32_precision)
+    seen.append(os.environ.get("NVIDIA_TF32_OVERRIDE"))
     return function
 torch.compile = compiled
 try:
@@ -88,10 +91,13 @@ def test_the_script_compiles_with_the_mode_and_the_shapes_of_the_case(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tf32", "switches"), [
-    (True, (True, True)), (False, (False, False)), (None, (False, True)),
+    (True, "(True, True) tf32 None"), (False, "(False, False) ieee None"), (None, "(False, True) none 1"),
 ])  # fmt: skip
 def test_the_script_has_the_tf32_setting_of_a_run_on_a_gpu(tmp_path, command_server, tf32, switches):
-    """Without it a convolution of eager has the error of TF32, which hides that of the compiled one."""
+    """Without it a convolution of eager has the error of TF32, which hides that of the compiled one.
+
+    Inductor's own convolutions have a switch of their own, and the shell's variable overrides all of them.
+    """
     found = {
         "operators": ["aten.relu.default"], "place": {"operators": 7}, "torch": "2.15.0", "threads": 1,
         "tf32": tf32, "tolerance": 1e-3, "factor": 2.0, "mode": None, "config": {}, "dynamic": None,

@@ -19,13 +19,14 @@ from tests.lazy import lazy
 torch = lazy("torch")
 
 SEEN_BY_CALL = """
-import json, sys, torch
+import json, os, sys, torch
 from perfdash.worker import reproduce_script
+os.environ["NVIDIA_TF32_OVERRIDE"] = "1"
 side = {"tf32": json.loads(sys.argv[1]), "config": {}, "kernels": [], "tensors": [], "calls": [
     "torch.seen = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32"]}
 call, *_ = reproduce_script.prepare(side, "")
 call()
-print("switches", torch.seen)
+print("switches", torch.seen, os.environ.get("NVIDIA_TF32_OVERRIDE"))
 """
 SLOW = "aten.sin.default (1000000)"
 FAST = "aten.sin.default (10000)"
@@ -89,7 +90,7 @@ def test_each_side_has_the_tf32_setting_of_its_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tf32", "switches"), [
-    ("true", (True, True)), ("false", (False, False)), ("null", (False, True)),
+    ("true", "(True, True) None"), ("false", "(False, False) None"), ("null", "(False, True) 1"),
 ])  # fmt: skip
 def test_a_side_runs_under_the_tf32_setting_of_its_run_on_a_gpu(command_server, tf32, switches):
     told = command_server.workers.run_script(SEEN_BY_CALL, tf32)
@@ -178,7 +179,7 @@ def test_the_script_exits_with_1_while_one_side_is_slower(tmp_path):
         torch.save(values, tmp_path / name / "constants.pt")
     script = written(tmp_path, *sides)
     assert "perfdash" not in script.read_text()
-    assert len(script.read_text().splitlines()) < 170
+    assert len(script.read_text().splitlines()) <= 170
     done = run(script)
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].endswith(": the new side is slower")

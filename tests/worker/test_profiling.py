@@ -30,12 +30,29 @@ def call(args):
 """
 
 
+CANDIDATE = """
+@triton.jit
+def triton_(arg_A, arg_B, out_ptr0):
+    pass
+
+def call(args):
+    triton_.run(*args)
+"""
+
+
+def loaded_module(folder, name, source):
+    """A module that inductor has written and loaded."""
+    module = ModuleType(name)
+    module.__file__ = str(folder / f"{name}.py")
+    (folder / f"{name}.py").write_text(source)
+    module.call = lambda args: None
+    return module
+
+
 @pytest.fixture
 def wrapper(tmp_path, monkeypatch):
     """A wrapper as inductor has loaded it, with one kernel that `call` calls; the rounds are short."""
-    module = ModuleType("wrapper")
-    module.__file__ = str(tmp_path / "wrapper.py")
-    (tmp_path / "wrapper.py").write_text(SOURCE)
+    module = loaded_module(tmp_path, "wrapper", SOURCE)
     setattr(module, KERNEL, torch.tanh)
     module.call = lambda tensor: getattr(module, KERNEL)(tensor)
     monkeypatch.setattr(generated_wrappers, "loaded", lambda: [module])
@@ -92,3 +109,20 @@ def test_kernels_that_no_call_reaches_are_noted_where_the_profiler_tells_nothing
     side, _, (note,) = profiled(tmp_path, torch.tanh, graph_launches=0)
     assert side["calls"] == []
     assert note == "Python calls none of the generated kernels in the compiled call: none is timed"
+
+
+def test_how_many_candidates_autotuning_has_loaded_changes_no_label(tmp_path, monkeypatch):
+    """It is chance: the times of a kernel are looked up by its label in every process."""
+    codecache = pytest.importorskip("torch._inductor.codecache")
+    first, second, candidate = (
+        loaded_module(tmp_path, name, source)
+        for name, source in (("first", SOURCE), ("second", SOURCE), ("candidate", CANDIDATE))
+    )
+    for module in (first, second):
+        setattr(module, KERNEL, torch.tanh)
+    labels = []
+    for modules in ([first, second], [first, candidate, second]):
+        monkeypatch.setattr(codecache.PyCodeCache, "modules", modules)
+        calls = generated_wrappers.Calls(lambda: 0)
+        labels.append(list(generated_wrappers.Instrumented(calls, generated_wrappers.loaded()).kernels))
+    assert labels == [[KERNEL, f"{KERNEL} of graph 1"]] * 2
