@@ -117,11 +117,11 @@ def test_setting_up_a_new_file_waits_for_others_that_do(monkeypatch):
 
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    store._set_up_sqlite(Busy(), None)
+    store._set_up_sqlite(Busy(), 300.0)
     assert len(waited) == 2
     Busy.refusals = ["disk I/O error"]
     with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-        store._set_up_sqlite(Busy(), None)
+        store._set_up_sqlite(Busy(), 300.0)
 
 
 def test_a_newer_store_is_refused(address):

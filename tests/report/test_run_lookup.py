@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from dataclasses import replace
 
 import pytest
 
 from perfdash.detect.curation import exclude
 from perfdash.errors import UsageError
+from perfdash.history import store as store_module
 from perfdash.history.ingest import take_in
 from perfdash.history.run_selection import one_run
-from perfdash.history.store import open_store
+from perfdash.history.store import HEAD, open_store
 from perfdash.records import Result, RunInfo, Status
 from perfdash.report.run_lookup import RunLookup, read_folder
 from perfdash.runner.run_journal import RunJournal
@@ -80,6 +83,25 @@ def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_
     (tmp_path / "songs.db").write_text("not a database, " * 100)
     assert RunLookup(tmp_path, str(tmp_path / "songs.db"), lines.append).folder("last") == night
     assert "`last` may be a run that was excluded from judging: " in lines[0]
+
+
+@pytest.mark.parametrize("state", ["older", "locked"])
+def test_last_neither_migrates_the_history_nor_waits_long_for_it(tmp_path, monkeypatch, state):
+    monkeypatch.setattr(store_module, "_GLANCE_S", 0.01)
+    night, lines, file = folder(tmp_path, 1, Status.PASS), [], tmp_path / "history.db"
+    with open_store(str(file)) as store:
+        take_in(store, [read_folder(night, pytest.fail)])
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        if state == "older":
+            connection.execute("update perfdash_version set version_num = '0012'")
+        else:
+            connection.execute("pragma journal_mode = delete")
+            connection.execute("begin exclusive")
+        assert RunLookup(tmp_path, str(file), lines.append).folder("last") == night
+        assert [line.rpartition(": ")[2] for line in lines] == ["database is locked"] * (state == "locked")
+        revision = connection.execute("select version_num from perfdash_version").fetchone()[0]
+    assert revision == {"older": "0012", "locked": HEAD}[state]
+    assert not list(tmp_path.glob("*.bak"))
 
 
 def history(tmp_path, *runs):
