@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from dataclasses import replace
 
@@ -76,6 +77,24 @@ def test_last_is_no_run_that_was_excluded(tmp_path):
         exclude(store, "night2", "the fan")
     with pytest.raises(UsageError, match="means only runs that were excluded"):
         RunLookup(tmp_path, address, lines.append).run("last")
+
+
+def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
+    """The shards' folders stay beside that of the merged run, and are not in the history themselves."""
+    address, lines = str(tmp_path / "history.db"), []
+    folders = [folder(tmp_path, day, Status.PASS) for day in (1, 2, 3, 4)]
+    night, *shards, merged = folders
+    uids = [read_folder(shard, pytest.fail).run.uid for shard in shards]
+    written = json.loads((merged / "run.json").read_text())
+    of_shards = {"merged_from": [shard.name for shard in shards], "merged_uids": uids}
+    (merged / "run.json").write_text(json.dumps({**written, **of_shards}))
+    with open_store(address) as store:
+        take_in(store, [read_folder(each, pytest.fail) for each in (night, merged)])
+        assert RunLookup(tmp_path, address, pytest.fail).folder("last") == merged
+        exclude(store, "night4", "the fan")
+    assert RunLookup(tmp_path, address, lines.append).folder("last") == night
+    excluded = ", ".join(f"night{day} (the fan)" for day in (4, 3, 2))
+    assert lines == [f"perfdash: `last` is night1; excluded from judging: {excluded}"]
 
 
 def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_path):
