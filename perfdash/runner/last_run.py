@@ -16,12 +16,16 @@ Warn = Callable[[str], None]
 
 
 def run_folder(word: str, out: Path, history: str, warn: Warn) -> Path:
-    """Find a run by path, by folder name below `out`, or `last`; if all are excluded, `last` is the newest.
+    """Find a run by path, by folder name below `out`, or `last`.
 
-    Raises UsageError with the runs there are.
+    If all are excluded, `last` is the newest, and `warn` gets a line. Raises UsageError with the runs that
+    there are.
     """
     last = last_run(out, history, warn) if word == "last" else None
-    return last or find_run(word, out)
+    folder = last or find_run(word, out)
+    if word == "last" and last is None:
+        warn(f"perfdash: `last` is {folder.name}: all runs in {out} are excluded from judging")
+    return folder
 
 
 def last_run(out: Path, history: str, warn: Warn) -> Path | None:

@@ -17,6 +17,7 @@ from perfdash.history.run_selection import one_run
 from perfdash.history.store import HEAD, open_store
 from perfdash.records import Result, RunInfo, Status
 from perfdash.report.run_lookup import RunLookup, read_folder
+from perfdash.runner.last_run import run_folder
 from perfdash.runner.run_journal import RunJournal
 from tests.history.made import case, row, run
 
@@ -77,6 +78,9 @@ def test_last_is_no_run_that_was_excluded(tmp_path):
         exclude(store, "night2", "the fan")
     with pytest.raises(UsageError, match="means only runs that were excluded"):
         RunLookup(tmp_path, address, lines.append).run("last")
+    lines.clear()
+    assert run_folder("last", tmp_path, address, lines.append) == folders[2]
+    assert lines == [f"perfdash: `last` is night3: all runs in {tmp_path} are excluded from judging"]
 
 
 def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
