@@ -44,9 +44,18 @@ parameter_of() { # --OPTION: the parameter that it sets, or nothing
 
 # The value of an option of perfdash run: a file is meant where the command was typed.
 value_of_run() { # OPTION VALUE
+  local each all=()
   case "$1" in
     --model | --torchbench | --data | --junit) absolute "$2" ;;
-    --weights) if [ -e "$here/$2" ]; then absolute "$2"; else echo "$2"; fi ;;
+    --weights | --costs) # also a name
+      if [[ "$2" = "~"/* ]] || [ -e "$here/$2" ]; then absolute "$2"; else printf '%s\n' "$2"; fi
+      ;;
+    --backend) # names and files, by commas
+      IFS=, read -ra all <<<"$2"
+      for each in "${all[@]}"; do
+        case "$each" in *.py) absolute "$each" ;; *) printf '%s\n' "$each" ;; esac
+      done | paste -sd,
+      ;;
     *) printf '%s\n' "$2" ;;
   esac
 }

@@ -21,13 +21,18 @@ if [ "$recipe" = git ] && [ -z "$repo" ]; then
   complain 2 "BISECT=yes needs a clone of the library under test: BISECT_REPO=PATH"
 fi
 # TORCH_INDEX has builds of torch, and maybe of nothing else.
-is_of_torch() { # RECIPE, or several by commas
+is_for_torch_index() { # RECIPE, or several by commas
   local first="${1%%,*}"
   case "$first" in
     nightly | wheels:torch | pypi:torch | *.toml:torch) ;;
     *.toml) grep -qsE "^ *package *= *[\"']torch[\"']" "$first" ;;
+    wheels:*) ! has_place_of_wheels ;; # else it would find nothing at all
     *) return 1 ;;
   esac
+}
+has_place_of_wheels() {
+  [ -n "${PERFDASH_BISECT_WHEELS:-}" ] ||
+    plain_python -c 'import tomllib; tomllib.load(open("perfdash.toml", "rb"))["bisect"]["wheels"]' 2>/dev/null
 }
 
 perfdash regressions --out "$OUT" --worse --json >"$PERFDASH_NIGHTLY/regressions.json"
@@ -61,7 +66,7 @@ while IFS=$'\t' read -r alert suite unfinished <&3; do
   if [ "$unfinished" = - ]; then unfinished=""; fi
   builds=()
   if [ -n "$repo" ]; then builds+=(--repo "$repo"); fi
-  if [ -n "$TORCH_INDEX" ] && is_of_torch "$recipe"; then builds+=(--wheels "$TORCH_INDEX"); fi
+  if [ -n "$TORCH_INDEX" ] && is_for_torch_index "$recipe"; then builds+=(--wheels "$TORCH_INDEX"); fi
   code=2
   failed="$OUT/bisections/failed-$alert" # to_bisect.py reads which these are
   mkdir -p "$OUT/bisections"

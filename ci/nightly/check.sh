@@ -10,7 +10,6 @@ done
 if has_password "${DB:-}"; then
   complain 2 "DB: an address with a password is shown to all; make it a secret text and name it in DB_CREDENTIAL"
 fi
-check_parameters
 # Cells measure without the night's history.
 more=()
 arguments_of "$RUN_ARGUMENTS"
@@ -22,6 +21,7 @@ case "$(option_of_history)" in
     complain 2 "RUN_ARGUMENTS: --fail-on regression needs the history, which cells do not have: give FAIL_ON=regression"
     ;;
 esac
+check_parameters
 # A setting of each run, of its variable or of [run] in perfdash.toml.
 setting() { # NAME
   plain_python -c '

@@ -54,10 +54,13 @@ def only(word: str, runs: Sequence[RunLine]) -> RunLine:
 
 
 def why_excluded(connection: sa.Connection, run: Imported) -> str | None:
-    """Why a person excluded this run from judging; None if nobody did, or it is not in the history."""
+    """Why a person excluded this run, or the run that it is a shard of, from judging; None if nobody did."""
     runs = schema.runs
-    reason: str | None = connection.execute(sa.select(runs.c.excluded).where(runs.c.key == run.key)).scalar()
-    return reason
+    query = sa.select(*runs.c["key", "imported", "excluded"]).where(runs.c.excluded.is_not(None))
+    for key, imported, reason in connection.execute(query):
+        if run.key in (key, *imported.get("merged_keys", ())):
+            return str(reason)
+    return None
 
 
 def one_run(connection: sa.Connection, word: str) -> RunLine:

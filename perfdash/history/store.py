@@ -34,6 +34,7 @@ _IDLE_S = 240.0
 _KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 20, "keepalives_count": 3}
 _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 _CONNECT_S = 10
+_GLANCE_S = 3.0
 _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
 
@@ -182,6 +183,24 @@ def open_store(address: str, *, create: bool = True) -> Store:
     return _connected(url, prepare)
 
 
+def open_for_a_glance(address: str) -> Store:
+    """The store, for a question without whose answer a command goes on, such as `perfdash show last`.
+
+    It is neither made nor migrated, and neither a lock nor a server that is away is waited for long. Raises
+    NoHistory where there is none, else what open_store raises. Reading from an older store may fail.
+    """
+    url = _url(address)
+    remember(url.password)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        raise NoHistory(f"there is no history {url.database} yet")
+
+    def prepare(store: Store, revision: str | None) -> None:
+        if revision is None:
+            raise NoHistory(f"there is no history in {store.shown} yet")
+
+    return _connected(url, prepare, _GLANCE_S)
+
+
 def check_writable(address: str) -> None:
     """Raise the error that writing to this history would raise, without changing it."""
     url = _url(address)
@@ -215,13 +234,15 @@ def _try_to_write(store: Store, revision: str | None) -> None:
             raise MachineError(f"--db {store.shown}: it is read-only for this user")
 
 
-def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Store:
-    """Open the store and call `prepare` with it and its revision."""
+def _connected(
+    url: sa.URL, prepare: Callable[[Store, str | None], None], wait_s: float | None = None
+) -> Store:
+    """Open the store and call `prepare` with it and its revision. `wait_s`: for whatever it waits for."""
     if url.get_backend_name() == "sqlite":
         shown = str(url.database)  # not rendered: the name of a file need not be text
     else:  # both the user part and the query of an address may hold a password
         shown = url.set(query={}).render_as_string(hide_password=True)
-    store = Store(_engine(url), shown)
+    store = Store(_engine(url, wait_s), shown)
     try:
         prepare(store, _revision(store))
     except BaseException as error:
@@ -259,16 +280,18 @@ def _url(address: str) -> sa.URL:
     return url
 
 
-def _engine(url: sa.URL) -> sa.Engine:
+def _engine(url: sa.URL, wait_s: float | None) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
-        path = Path(str(url.database))
-        engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S}, json_serializer=dumps)
+        path, busy_s = Path(str(url.database)), wait_s or _BUSY_S
+        engine = sa.create_engine(url, connect_args={"timeout": busy_s}, json_serializer=dumps)
         if path.exists() and not _may_be_written(path):
-            sa.event.listen(engine, "do_connect", lambda *_: connect_to_read(path, _BUSY_S))
-        sa.event.listen(engine, "connect", _set_up_sqlite)
+            sa.event.listen(engine, "do_connect", lambda *_: connect_to_read(path, busy_s))
+        sa.event.listen(engine, "connect", lambda connection, _: _set_up_sqlite(connection, busy_s))
         return engine
     name = f"perfdash on {socket.gethostname()}, process {os.getpid()}"
-    options = {"connect_timeout": _CONNECT_S, **_KEEPALIVES, "fallback_application_name": name}
+    options = {"connect_timeout": int(wait_s or _CONNECT_S), **_KEEPALIVES, "fallback_application_name": name}
+    if wait_s:
+        options["options"] = f"-c statement_timeout={int(wait_s * 1000)}"
     own = {option: value for option, value in options.items() if option not in url.query}
     try:
         return sa.create_engine(url, connect_args=own, pool_pre_ping=True, json_serializer=dumps)
@@ -295,21 +318,21 @@ def _may_be_written(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
-def _set_up_sqlite(connection: Any, _: object) -> None:
+def _set_up_sqlite(connection: Any, busy_s: float) -> None:
     connection.isolation_level = None  # perfdash issues BEGIN: the driver would only before a write
     for pragma in (
-        f"busy_timeout = {int(_BUSY_S * 1000)}",
+        f"busy_timeout = {int(busy_s * 1000)}",
         "synchronous = FULL",  # a commit survives a power cut: what people decided is nowhere else
         "foreign_keys = ON",
         "cache_size = -65536",
     ):
         connection.execute(f"PRAGMA {pragma}")
-    _write_ahead(connection)
+    _write_ahead(connection, busy_s)
 
 
-def _write_ahead(connection: Any) -> None:
+def _write_ahead(connection: Any, busy_s: float) -> None:
     """Let one process write while others read (WAL); a file that is read only stays as it is."""
-    until = time.monotonic() + _BUSY_S
+    until = time.monotonic() + busy_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -16,28 +16,33 @@ Warn = Callable[[str], None]
 
 
 def run_folder(word: str, out: Path, history: str, warn: Warn) -> Path:
-    """Find a run by path, by folder name below `out`, or `last`; if all are excluded, `last` is the newest.
+    """Find a run by path, by folder name below `out`, or `last`.
 
-    Raises UsageError with the runs there are.
+    If all are excluded, `last` is the newest, and `warn` gets a line. Raises UsageError with the runs that
+    there are.
     """
     last = last_run(out, history, warn) if word == "last" else None
-    return last or find_run(word, out)
+    folder = last or find_run(word, out)
+    if word == "last" and last is None:
+        warn(f"perfdash: `last` is {folder.name}: all runs in {out} are excluded from judging")
+    return folder
 
 
 def last_run(out: Path, history: str, warn: Warn) -> Path | None:
     """Find the newest run with results that is not excluded from judging; None if all are excluded.
 
-    Without any results the newest run. `warn` gets a line that names excluded runs, or why the history does
+    Without any results the newest run. The history is not waited for: run folders can be shown without it.
+    `warn` gets a line that names excluded runs, or why the history does
     not say which are excluded. Raises UsageError where there is no run.
     """
-    from perfdash.history.store import NoHistory, open_store
+    from perfdash.history.store import NoHistory, open_for_a_glance
 
     folders = [info.parent for info in sorted(out.glob("*/run.json"), reverse=True)]
     folders = [folder for folder in folders if has_results(folder)]
     if not folders:
         return find_run("last", out)
     try:
-        with open_store(history, create=False) as store, store.read() as connection:
+        with open_for_a_glance(history) as store, store.read() as connection:
             excluded = []
             for folder in folders:
                 why = _why_excluded(connection, folder)

@@ -50,12 +50,21 @@ def test_options_of_a_run_pass_and_parameters_are_kept(stage):
 
 
 def test_a_file_in_an_option_of_a_run_is_meant_where_the_command_is_typed(stage):
+    home = stage.home
+    (home / "runs" / "earlier").mkdir(parents=True)
+    (home / "my weights").touch()
     words = ["--model", "net.py:make", "--torchbench=bench", "--weights", "random", "--env", "A=b"]
-    done = stage.night(*words)
+    done = stage.night(*words, "--backend", "inductor,mine.py", "--backend=my back end.py")
     assert done.code == 0, done.out
     (run,) = stage.calls("run")
-    home = stage.home
-    assert run.endswith(f" --model {home}/net.py:make --torchbench={home}/bench --weights random --env A=b")
+    assert run.endswith(
+        f" --model {home}/net.py:make --torchbench={home}/bench --weights random --env A=b"
+        f" --backend inductor,{home}/mine.py --backend={home}/my back end.py"
+    )
+    done = stage.night("--weights", "my weights", "--costs=runs/earlier", "--costs", "last")
+    assert done.code == 0, done.out
+    (run,) = stage.calls("run")
+    assert run.endswith(f" --weights {home}/my weights --costs={home}/runs/earlier --costs last")
 
 
 def test_values_of_a_repeated_option_add_up(stage):

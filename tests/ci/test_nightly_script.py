@@ -243,24 +243,25 @@ def test_what_is_bisected(stage):
     assert f"--suite {suite} --repo {stage.home}" in call
 
 
-@pytest.mark.parametrize(("recipe", "is_of_torch"), [
-    ("nightly", True), ("nightly,pytorch-source", True), ("wheels:torch", True), ("own.toml", True),
-    ("pypi:mylib", False), ("wheels:mylib", False), ("git", False), ("library.toml", False),
+@pytest.mark.parametrize(("recipe", "place", "has_index"), [
+    ("nightly", "/srv", True), ("nightly,pytorch-source", "", True), ("wheels:torch", "/srv", True),
+    ("own.toml", "", True), ("pypi:mylib", "", False), ("wheels:mylib", "/srv", False),
+    ("wheels:mylib", "", True), ("git", "", False), ("library.toml", "", False),
 ])  # fmt: skip
-def test_the_index_of_torch_is_for_recipes_of_torch(stage, recipe, is_of_torch):
-    """With --wheels nothing comes from another index."""
+def test_the_index_of_torch_is_for_recipes_of_torch(stage, recipe, place, has_index):
+    """With --wheels nothing comes from another index; without any, `wheels` finds nothing."""
     for name, package in (("own", "torch"), ("library", "mylib")):
         (stage.home / f"{name}.toml").write_text(f'[versions]\npackage = "{package}"\n')
     (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
     if recipe.endswith(".toml"):
         recipe = f"{stage.home}/{recipe}"
     more = {"BISECT": "yes", "BISECT_RECIPE": recipe, "TORCH_INDEX": "https://host/whl",
-            "BISECT_REPO": str(stage.home)}  # fmt: skip
+            "BISECT_REPO": str(stage.home), "PERFDASH_BISECT_WHEELS": place}  # fmt: skip
     done = stage.script("bisect", PERFDASH_NIGHTLY=night_of_run1(stage, stage.home / "night"), **more)
     assert done.returncode == 0, done.stderr
     (call,) = stage.calls("bisect")
     assert f" --recipe {recipe} " in call
-    assert (" --wheels https://host/whl" in call) == is_of_torch
+    assert (" --wheels https://host/whl" in call) == has_index
 
 
 def begun(folder, number, model="m"):

@@ -433,6 +433,7 @@ def test_the_first_stage_of_jenkins_takes_what_is_right(stage):
     (["BASE", "CHANGE"], {"BASE": "v1"}, "CHANGE is empty"),
     ([], {"RUN_ARGUMENTS": "--jobs auto --hours 10"}, "--hours needs the history, which cells do not have"),
     ([], {"RUN_ARGUMENTS": "--hours=10"}, "--hours needs the history, which cells do not have"),
+    ([], {"RUN_ARGUMENTS": "--hours=10", "SHARDS": "4"}, "needs the history, which cells do not have"),
     ([], {"RUN_ARGUMENTS": "--fail-on failure,regression"}, "give FAIL_ON=regression"),
 ])  # fmt: skip
 def test_the_first_stage_of_jenkins_refuses_what_is_wrong(stage, words, more, why):

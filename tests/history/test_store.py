@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
-from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, open_store
+from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, NoHistory, open_store
 from perfdash.serve.read_only_store import open_to_read
 from tests.stores import migrated
 
@@ -123,11 +123,22 @@ def test_setting_up_a_new_file_waits_for_others_that_do(monkeypatch):
 
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    store._set_up_sqlite(Busy(), None)
+    store._set_up_sqlite(Busy(), 300.0)
     assert len(waited) == 2
     Busy.refusals = ["disk I/O error"]
     with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-        store._set_up_sqlite(Busy(), None)
+        store._set_up_sqlite(Busy(), 300.0)
+
+
+def test_a_glance_neither_makes_nor_migrates_a_store(address):
+    with pytest.raises(NoHistory):
+        store.open_for_a_glance(address)
+    with open_store(address) as opened, opened.write() as connection:
+        connection.execute(sa.text("update perfdash_version set version_num = '0012'"))
+    with store.open_for_a_glance(address) as opened, opened.read() as connection:
+        assert connection.execute(sa.text("select version_num from perfdash_version")).scalar() == "0012"
+        if not opened.is_sqlite:
+            assert connection.execute(sa.text("show statement_timeout")).scalar() == "3s"
 
 
 def test_a_newer_store_is_refused(address):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from dataclasses import replace
 
 import pytest
 
 from perfdash.detect.curation import exclude
 from perfdash.errors import UsageError
+from perfdash.history import store as store_module
 from perfdash.history.ingest import take_in
 from perfdash.history.run_selection import one_run
-from perfdash.history.store import open_store
+from perfdash.history.store import HEAD, open_store
 from perfdash.records import Result, RunInfo, Status
 from perfdash.report.run_lookup import RunLookup, read_folder
+from perfdash.runner.last_run import run_folder
 from perfdash.runner.run_journal import RunJournal
 from tests.history.made import case, row, run
 
@@ -73,6 +78,27 @@ def test_last_is_no_run_that_was_excluded(tmp_path):
         exclude(store, "night2", "the fan")
     with pytest.raises(UsageError, match="means only runs that were excluded"):
         RunLookup(tmp_path, address, lines.append).run("last")
+    lines.clear()
+    assert run_folder("last", tmp_path, address, lines.append) == folders[2]
+    assert lines == [f"perfdash: `last` is night3: all runs in {tmp_path} are excluded from judging"]
+
+
+def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
+    """The shards' folders stay beside that of the merged run, and are not in the history themselves."""
+    address, lines = str(tmp_path / "history.db"), []
+    folders = [folder(tmp_path, day, Status.PASS) for day in (1, 2, 3, 4)]
+    night, *shards, merged = folders
+    uids = [read_folder(shard, pytest.fail).run.uid for shard in shards]
+    written = json.loads((merged / "run.json").read_text())
+    of_shards = {"merged_from": [shard.name for shard in shards], "merged_uids": uids}
+    (merged / "run.json").write_text(json.dumps({**written, **of_shards}))
+    with open_store(address) as store:
+        take_in(store, [read_folder(each, pytest.fail) for each in (night, merged)])
+        assert RunLookup(tmp_path, address, pytest.fail).folder("last") == merged
+        exclude(store, "night4", "the fan")
+    assert RunLookup(tmp_path, address, lines.append).folder("last") == night
+    excluded = ", ".join(f"night{day} (the fan)" for day in (4, 3, 2))
+    assert lines == [f"perfdash: `last` is night1; excluded from judging: {excluded}"]
 
 
 def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_path):
@@ -80,6 +106,25 @@ def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_
     (tmp_path / "songs.db").write_text("not a database, " * 100)
     assert RunLookup(tmp_path, str(tmp_path / "songs.db"), lines.append).folder("last") == night
     assert "`last` may be a run that was excluded from judging: " in lines[0]
+
+
+@pytest.mark.parametrize("state", ["older", "locked"])
+def test_last_neither_migrates_the_history_nor_waits_long_for_it(tmp_path, monkeypatch, state):
+    monkeypatch.setattr(store_module, "_GLANCE_S", 0.01)
+    night, lines, file = folder(tmp_path, 1, Status.PASS), [], tmp_path / "history.db"
+    with open_store(str(file)) as store:
+        take_in(store, [read_folder(night, pytest.fail)])
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        if state == "older":
+            connection.execute("update perfdash_version set version_num = '0012'")
+        else:
+            connection.execute("pragma journal_mode = delete")
+            connection.execute("begin exclusive")
+        assert RunLookup(tmp_path, str(file), lines.append).folder("last") == night
+        assert [line.rpartition(": ")[2] for line in lines] == ["database is locked"] * (state == "locked")
+        revision = connection.execute("select version_num from perfdash_version").fetchone()[0]
+    assert revision == {"older": "0012", "locked": HEAD}[state]
+    assert not list(tmp_path.glob("*.bak"))
 
 
 def history(tmp_path, *runs):
