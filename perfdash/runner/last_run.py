@@ -32,8 +32,8 @@ def last_run(out: Path, history: str, warn: Warn) -> Path | None:
     """Find the newest run with results that is not excluded from judging; None if all are excluded.
 
     Without any results the newest run. The history is not waited for: run folders can be shown without it.
-    `warn` gets a line that names excluded runs, or why the history does
-    not say which are excluded. Raises UsageError where there is no run.
+    `warn` gets a line that names excluded runs, or why the history does not say which are excluded. Raises
+    UsageError where there is no run.
     """
     from perfdash.history.store import NoHistory, open_for_a_glance
 
