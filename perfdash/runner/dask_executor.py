@@ -118,15 +118,12 @@ class DaskExecutor:
     def start(self, slot: int, order: Order, log: Path) -> None:
         self._orders += 1
         name = f"perfdash-{self._run}-{self._orders}"
-        future = self._client.submit(
+        future = self._submit(
             dask_worker.measure,
-            self._options,
             to_text(order),
             self._expected,
             name,
             key=f"{name}-{order.planned.case.name}",
-            resources={"slot": 1},
-            pure=False,
         )
         self._futures[slot] = (future, log)
         future.add_done_callback(lambda done: self._outbox.put((slot, done)))
@@ -165,19 +162,27 @@ class DaskExecutor:
         with contextlib.suppress(Exception):
             self._client.close(timeout=2)
 
+    def _submit(self, function: Callable[..., str], *arguments: Any, **where: Any) -> Any:
+        """A future of the call on a worker. Raises MachineError where the scheduler is lost."""
+        try:
+            return self._client.submit(
+                function, self._options, *arguments, resources={"slot": 1}, pure=False, **where
+            )
+        except Exception:
+            if self._client.status == "running":
+                raise
+            raise self._lost() from None
+
     def _everywhere(
         self, function: Callable[..., str], *arguments: Any, count: int | None = None
     ) -> list[dict[str, Any]]:
         """The replies of the workers, all asked at the same time."""
         addresses = self._workers()[: count or self.slots]
         futures = [
-            self._client.submit(
+            self._submit(
                 function,
-                self._options,
                 *arguments,
                 workers=[address],
-                resources={"slot": 1},
-                pure=False,
                 key=f"perfdash-{self._run}-{function.__name__}-{uuid.uuid4().hex[:8]}",
             )
             for address in addresses
@@ -216,13 +221,16 @@ class DaskExecutor:
                 try:
                     return str(future.result(timeout=_LOOK_S))
                 except TimeoutError:
+                    if future.status == "error":  # the worker's own
+                        raise
                     self._look()
                     if address is not None and address not in self._workers():
                         return None
         except MachineError:
             raise
         except Exception as error:
-            if future.cancelled():
+            # The scheduler passes results on: where it ends meanwhile, the call has not failed.
+            if future.status != "error":
                 raise self._lost() from None
             raise MachineError(
                 f"a Dask worker cannot run perfdash ({type(error).__name__}: {error}); install the same "

@@ -87,6 +87,50 @@ def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path):
         DaskExecutor("tcp://127.0.0.1:1", OPTIONS, tmp_path).__enter__()
 
 
+GONE = r"^the Dask scheduler at tcp://farm:8786 is gone: start it and its workers, then resume$"
+
+
+class FailingFuture(Future):
+    """One whose result cannot be had: the call has failed, or it has not and its result is lost on its way."""
+
+    def __init__(self, error, status):
+        super().__init__("")
+        self.error, self.status = error, status
+
+    def result(self, timeout=None):
+        raise self.error
+
+
+@pytest.mark.parametrize("ask", ["everywhere", "answer"])
+@pytest.mark.parametrize("status", ["finished", "lost", "cancelled"])
+def test_a_scheduler_that_is_lost_while_it_passes_a_result_on(executor, monkeypatch, tmp_path, ask, status):
+    run = executor({"tcp://farm:1": introduced(0)})
+    future = FailingFuture(ConnectionResetError("[Errno 104] Connection reset by peer"), status)
+    monkeypatch.setattr(run._client, "submit", lambda *words, **options: future)
+    with pytest.raises(MachineError, match=GONE):
+        run.introduce([]) if ask == "everywhere" else run._answer(future, tmp_path / "log")
+
+
+def test_a_scheduler_that_is_lost_before_the_next_order(executor, monkeypatch):
+    run = executor({"tcp://farm:1": introduced(0)})
+
+    def submit(*words, **options):
+        raise RuntimeError("Client is closed. Can't send update-graph message.")
+
+    monkeypatch.setattr(run._client, "submit", submit)
+    monkeypatch.setattr(run._client, "status", "closed", raising=False)
+    with pytest.raises(MachineError, match=GONE):
+        run.introduce([])
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no hello"), ImportError("no module named perfdash")])
+def test_a_call_that_fails_on_the_worker_is_named(executor, monkeypatch, error):
+    run = executor({"tcp://farm:1": introduced(0)})
+    monkeypatch.setattr(run._client, "submit", lambda *words, **options: FailingFuture(error, "error"))
+    with pytest.raises(MachineError, match=rf"a Dask worker cannot run perfdash \({type(error).__name__}"):
+        run.introduce([])
+
+
 def test_a_worker_without_a_core_is_left_out_and_reported(executor):
     run = executor({"tcp://farm:1": introduced(0), "tcp://farm:2": NO_CORE})
     answers = run.introduce([])
