@@ -59,9 +59,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the tests a cache of their own, and with --own-core each process a core.
+    """Give the tests a cache and locks of their own, and with --own-core each process a core.
 
-    With --own-core tests measure side by side: what they start inherits the core, and locks no other.
+    With --own-core tests measure side by side: what they start inherits the core, and locks no other. A run
+    of somebody else on the same core does not keep them from measuring.
 
     What a shell starts in the background ignores Ctrl-C, and so would all that a test starts and interrupts.
     """
@@ -71,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not worker and "PERFDASH_CACHE" not in os.environ:
         os.environ["PERFDASH_CACHE"] = tempfile.mkdtemp(prefix="perfdash-tests-cache-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PERFDASH_CACHE"), ignore_errors=True))
+    if not worker:
+        os.environ["PERFDASH_LOCKS"] = f"tests {os.getpid()}"
     if not worker and (count := config.getoption("numprocesses", None)):
         if config.getoption("--own-core") and count > len(physical_cores()):
             raise pytest.UsageError(f"--own-core: physical cores here: {len(physical_cores())}; give -n auto")
@@ -247,11 +250,10 @@ def perfdash(
     """
     if _measures_nothing and arguments[:1] in MEASURING:
         raise RuntimeError("A slow test of this folder measures beside others: see UNMEASURED")
-    # The shared compiler cache is that of the tests, not the user's: pytest_configure() makes it.
     variables = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith("PERFDASH_") or key == "PERFDASH_CACHE"
+        if not key.startswith("PERFDASH_") or key in ("PERFDASH_CACHE", "PERFDASH_LOCKS")
     }
     variables |= env or {}
     if _server.can_run(variables):

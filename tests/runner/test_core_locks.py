@@ -87,6 +87,18 @@ def test_secrets_in_the_command_line_of_the_holder_are_masked():
     assert len(command) <= 160
 
 
+def test_runs_with_locks_of_their_own_do_not_wait_for_others(monkeypatch):
+    """So a test measures also where another run does, on the same core."""
+    held = Locks.take([NAME])
+    for name in ("tests of somebody else", "x" * 1000):
+        monkeypatch.setenv("PERFDASH_LOCKS", name)
+        own = Locks.take([NAME])
+        with pytest.raises(CoresTaken):
+            Locks.take([NAME])
+        own.close()
+    held.close()
+
+
 @pytest.mark.slow
 def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
     process = hold(child="with child")

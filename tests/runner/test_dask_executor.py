@@ -91,7 +91,7 @@ GONE = r"^the Dask scheduler at tcp://farm:8786 is gone: start it and its worker
 
 
 class FailingFuture(Future):
-    """One whose result cannot be had: the call has failed, or it has not and its result is lost on its way."""
+    """Its result cannot be had: the call has failed, or the result is lost on its way."""
 
     def __init__(self, error, status):
         super().__init__("")
