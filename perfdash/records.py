@@ -405,7 +405,7 @@ class Result:
     # fingerprint, text}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
     # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, failed_guards
     # {guard: times}, isa, settings, version, fingerprint, text (of the code without isa and settings), loaded
-    # {library or package: digest}, model_files {path: digest} of a model of the user's own, model {key of its
+    # {library or package: digest}, model_files {path: digest} of a model of no library, model {key of its
     # suite: value}; of eager also eager_operators {name: calls in one step} and registered_operators (by
     # Python code of the model)}. Empty for a back end without dynamo; without a key that this torch does not
     # tell.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import perfdash
 from perfdash.errors import UsageError
 from perfdash.records import DEFAULT_CONFIGURATION, Case, Job, Specification, declared_options
 from perfdash.run_options import configuration_keys
@@ -101,9 +102,11 @@ class Planned(Specification):
 
     @property
     def folder_of_files(self) -> Path:
-        """The folder that paths of the model's own files begin at: that of its file, or the checkout."""
+        """The folder that paths of the model's files begin at: of its file, the checkout, or perfdash."""
         if self.loader == "torchbench":
             return Path(self.config["checkout"])
+        if self.loader == "models":
+            return Path(perfdash.__file__).parents[1]
         return Path(self.target.rpartition(":")[0]).parent
 
     def job(self, **options: Any) -> Job:

@@ -94,13 +94,15 @@ def _digest(path: str) -> str:
 
 
 def of_model(loader: Any, job: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """{model_files: digests} of what the user's own model is made of, and packed texts unless no_code.
+    """{model_files: digests} of the files a model is made of; the user's own as packed texts, unless no_code.
 
-    Both are empty for a loader that finds no such files.
+    Both are empty for the model of a library, which has a version.
     """
     find = getattr(loader, "files", None)
     files: dict[str, str] = find(job) if find else {}
     digests = {name: own_files.digest_of_text(text) for name, text in files.items()}
+    if of_perfdash := getattr(loader, "digests", None):
+        digests.update(of_perfdash())
     return {"model_files": digests} if digests else {}, {} if job.no_code else {
         name: packed_text(text) for name, text in files.items()
     }

@@ -59,7 +59,9 @@ class Site:
             "PERFDASH_BACKEND": "aot-eager",
             "PERFDASH_PROCESSES": "1",
             **{
-                name: os.environ[name] for name in ("PERFDASH_CORES", "OMP_NUM_THREADS") if name in os.environ
+                name: os.environ[name]
+                for name in ("PERFDASH_CORES", "PERFDASH_LOCKS", "OMP_NUM_THREADS")
+                if name in os.environ
             },
         }
         scenario: dict[str, Any] = {

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,18 @@ def test_a_file_of_a_checkout_that_was_edited_since_is_refused(tmp_path):
     refuse_edited_model(results, [planned], "night")
     tasks.write_text("two\n")
     with pytest.raises(UsageError, match=rf"Cannot resume night: .* before {tasks} was edited"):
+        refuse_edited_model(results, [planned], "night")
+
+
+def test_a_model_of_perfdash_that_changed_since_is_refused():
+    """Another perfdash may build another network under the same name."""
+    name = "perfdash/worker/models/dcgan.py"
+    planned = case("dcgan", loader="models", target="dcgan")
+    digests = {name: own_files.digest_now(Path(own_files.__file__).parent / "models/dcgan.py")}
+    results = [Result(planned.case, "t", 1.0, Status.PASS, structure={"model_files": digests})]
+    refuse_edited_model(results, [planned], "night")
+    digests[name] = "0123456789abcdef"
+    with pytest.raises(UsageError, match=rf"Cannot resume night: .* before \S+/{name} was edited"):
         refuse_edited_model(results, [planned], "night")
 
 

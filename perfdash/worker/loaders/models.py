@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import perfdash.worker.models
 from perfdash.records import Job
+from perfdash.worker import own_files
 from perfdash.worker.failures import unknown_model
 
 PRELOAD: tuple[str, ...] = ()
@@ -30,3 +32,18 @@ def load(job: Job) -> tuple[Any, Any]:
     module = importlib.import_module(f"perfdash.worker.models.{job.target}")
     built: tuple[Any, Any] = module.build(job.case.batch_size, **job.config, **job.inputs)
     return built
+
+
+def digests() -> dict[str, str]:
+    """Digests of the files of perfdash that the model is made of, by path in perfdash's folder.
+
+    A file that cannot be read is left out.
+    """
+    package = perfdash.worker.models.__name__
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith(f"{package}.") and module.__file__:
+            digest = own_files.digest_now(Path(module.__file__))
+            if digest is not None:
+                found[f"{name.replace('.', '/')}.py"] = digest
+    return found

@@ -1,15 +1,19 @@
 """Models of torchvision and timm by name, and those written here."""
 
+import hashlib
 import importlib
+import sys
+from pathlib import Path
 
 import pytest
 
 from perfdash.records import Case, Job, Status
-from perfdash.worker import registry
+from perfdash.worker import loaded_files, registry
 from perfdash.worker.failures import Unmeasurable, classify
 from perfdash.worker.loaders import models
 from tests.lazy import lazy
 
+ROOT = Path(__file__).parents[3]
 torch = lazy("torch")
 torchbench = lazy("perfdash.worker.loaders.torchbench")
 
@@ -34,6 +38,21 @@ def test_size_and_seed(loader, target):
         assert torch.equal(first, two)
     with torch.no_grad():
         assert module.eval()(images).shape == (2, 1000)
+
+
+def test_the_files_of_a_model_of_perfdash_are_known(monkeypatch):
+    """Those that it imports as well, and no others."""
+    for module in ("cyclegan", "dcgan"):
+        importlib.import_module(f"perfdash.worker.models.{module}")
+    monkeypatch.delitem(sys.modules, "perfdash.worker.models.yolov3", raising=False)
+    digests = models.digests()
+    for module in ("cyclegan", "dcgan"):
+        text = (ROOT / f"perfdash/worker/models/{module}.py").read_bytes()
+        assert digests[f"perfdash/worker/models/{module}.py"] == hashlib.sha256(text).hexdigest()[:16]
+    assert "perfdash/worker/models/yolov3.py" not in digests
+    found, texts = loaded_files.of_model(models, job("models", "cyclegan"))
+    assert found == {"model_files": digests}
+    assert texts == {}, "these are in every installed perfdash"
 
 
 @pytest.mark.parametrize(("loader", "target"), [("torchvision", "squeezenet1_1"), ("timm", "lcnet_050")])
