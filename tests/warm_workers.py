@@ -33,6 +33,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.few_samples import UNDISTURBED
+
 ROOT = Path(__file__).parents[1]
 MAX_MESSAGE = 1 << 20
 SCRIPT = '#!/bin/sh\nexec {} "$@"\n'
@@ -313,6 +315,10 @@ def _become(call: dict[str, Any], log: int, control: int, *locks: int) -> None:
     importlib.invalidate_caches()
     orders = {**call["orders"], "control": control, "locks": list(locks)}
     sys.argv = ["perfdash.worker", json.dumps(orders)]
+    if UNDISTURBED in os.environ:
+        from perfdash.worker import latency_sampling
+
+        latency_sampling.is_clean = lambda sample: True
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PREFILL_MS, STEP_MS, NEW_TOKENS = 20, 10, 9  # generation_models.py and generation.toml
 
 
-def run(home, *models, quickly):
+def run(home, *models):
     suite = HERE / "truth" / "generation.toml"
     ran = perfdash(
         "run", "--suite", str(suite), "--models", ",".join(models), "--backend", "aot_eager",
-        "--processes", "1", cwd=home, quickly=quickly, warm=True,
+        "--processes", "1", cwd=home, quickly=True,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return {(result.case.model, result.case.batch_size): result for result in ran.every}
@@ -25,16 +25,11 @@ def run(home, *models, quickly):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     home = tmp_path_factory.mktemp("generation")
-    return run(home, "grows", "no_cache", "too_long", quickly=True)
+    return run(home, "grows", "no_cache", "too_long")
 
 
 def test_prefill_and_decode_are_timed_apart(tmp_path):
-    for number in range(3):  # on a busy machine all samples of a side may be disturbed: then it has no parts
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        result = run(folder, "waits", quickly=False)["waits", 2]
-        if set(result.parts_ms) == {"eager", "backend"}:
-            break
+    result = run(tmp_path, "waits")["waits", 2]
     assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
         parts = result.parts_ms[side]
@@ -58,7 +53,7 @@ def test_batches_grow_until_memory_ends(results):
     assert alone.eager_ms is None, "eager needs 2 GiB, and there are 1.5"
     assert alone.speedup is None
     assert alone.backend_ms is not None, "the compiled one needs a sixty-fourth"
-    assert set(alone.parts_ms) <= {"backend"}, "none where the few samples were all disturbed"
+    assert set(alone.parts_ms) == {"backend"}
     assert "eager ran out of memory" in alone.accuracy["detail"]
     assert sizes[4096].backend_ms is None
     assert sizes[8192].error.message == "not run: batch size 4096 was out of memory"
