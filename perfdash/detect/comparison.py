@@ -239,7 +239,7 @@ class Comparison:
             (undecided, "are not decided yet; more pairs of runs would tell"),
         )
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
-        if unsteady := [f"{case.case.model}: {case.unsteady}" for case in self.both if case.unsteady]:
+        if unsteady := [f"{case.case.name}: {case.unsteady}" for case in self.both if case.unsteady]:
             parts.append(f"statuses are not the same in all pairs ({_few(unsteady)})")
         return "; ".join(parts) or None
 

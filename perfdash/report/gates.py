@@ -116,7 +116,7 @@ def result_gate(results: Sequence[Result], fail_on: Sequence[str], warn: Warn) -
     code = 0
     for gate in fail_on:
         if failing.get(gate):
-            names = ", ".join(result.case.model for result in failing[gate])
+            names = ", ".join(model_of(result.case) for result in failing[gate])
             warn(f"--fail-on {gate}: {len(failing[gate])} of {len(results)}: {names}")
             code = 1
     return code
@@ -154,7 +154,7 @@ def comparison_gate(comparison: Comparison, warn: Warn) -> int:
         warn(f"{_REGRESSION}: not compared, as measured by different methods ({methods})")
     if comparison.untested:
         warn(f"{_REGRESSION}: not checked: {comparison.untested}")
-    worse = [compared.case.model for compared in comparison.both if compared.regressed]
+    worse = [model_of(compared.case) for compared in comparison.both if compared.regressed]
     if worse:
         warn(f"{_REGRESSION}: {len(worse)} of {len(comparison.both)}: {', '.join(worse)}")
     return 1 if worse else 0

@@ -111,7 +111,7 @@ def test_a_build_that_fails_in_some_pairs_is_not_called_unchanged(capsys):
     assert not is_enough(pairs, ALPHA), "a second failure may come"
     compared = compared_with_statuses(pairs)
     assert (compared.both[0].old_status, compared.both[0].new_status) == ("pass", "pass")
-    note = "a: fail_accuracy in 1 of 5 pairs of the new side"
+    note = f"{compared.both[0].case.name}: fail_accuracy in 1 of 5 pairs of the new side"
     assert note in comparison_text(compared)
     assert to_plain(compared)["cases"][0]["unsteady"] == note.partition(": ")[2]
     assert headline(against(compared.new.runs[0], compared)) != "Nothing changed"
@@ -134,7 +134,7 @@ def test_a_model_that_fails_with_both_builds_now_and_then_is_not_worse():
     compared = compared_with_statuses(pairs)
     assert not compared.both[0].regressed
     assert not compared.both[0].changed
-    words = "a: crash in 1 of 2 pairs of the old side; timeout in 1 of 2 pairs of the new side"
+    words = ": crash in 1 of 2 pairs of the old side; timeout in 1 of 2 pairs of the new side"
     assert words in comparison_text(compared)
     with pytest.raises(UsageError, match="not the same in all pairs"):
         comparison_gate(compared, print)

@@ -132,6 +132,15 @@ def test_each_row_names_its_whole_case():
         assert any("timm/m bs 1 4 threads " in line for line in lines)
 
 
+def test_the_gate_names_the_configuration_dtype_and_threads_of_a_case():
+    cases = [case("net"), case("net", dtype="bfloat16"), case("net", threads=4)]
+    nights = [run(rows=[row("net", status, of=of) for of in cases]) for status in ("pass", "crash")]
+    warned = []
+    assert comparison_gate(compare(*(ComparedRuns("x", (night,)) for night in nights)), warned.append) == 1
+    names = "timm/net bs 1, timm/net bs 1 4 threads, timm/net bs 1 bfloat16"
+    assert ", ".join(sorted(warned[0].partition("3 of 3: ")[2].split(", "))) == names
+
+
 def test_json_is_json(compared):
     plain = json.loads(json.dumps(to_plain(compared)))
     assert {entry["case"]["model"] for entry in plain["cases"] if entry["regressed"]} == {"slower", "breaks"}
@@ -325,7 +334,7 @@ def test_the_machines_of_sides_that_have_none_in_common_are_named():
     warned = []
     assert comparison_gate(both, warned.append) == 1
     assert machines in warned[0]
-    assert warned[1].endswith("1 of 2: b")
+    assert warned[1].endswith("1 of 2: timm/b bs 1")
     night = against(nights[1], both)
     assert [change.case.model for change in night.changes] == ["b"]
     assert machines in night.caution
