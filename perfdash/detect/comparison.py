@@ -133,15 +133,17 @@ class ComparedCase:
 
     @property
     def regressed(self) -> bool:
-        """Whether the status or a metric got worse significantly.
+        """Whether the status or a metric got worse significantly."""
+        return self.status_direction == WORSE or bool(self.worse_metrics)
 
-        Speedup counts only if the compiled latency could not be tested.
-        """
+    @property
+    def worse_metrics(self) -> list[str]:
+        """The metrics that got worse significantly; speedup only if the compiled latency was not tested."""
         worse = [name for name, delta in self.deltas.items() if name in JUDGED and delta.change > 0]
         backend = self.deltas.get("backend_ms")
         if (backend is None or not backend.tested) and "speedup" in self.deltas:
             worse += ["speedup"] if self.deltas["speedup"].change < 0 else []
-        return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
+        return [name for name in worse if self.deltas[name].significant]
 
     @property
     def untested(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from perfdash import files
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import Comparison
-from perfdash.detect.findings import OTHER
+from perfdash.detect.findings import OTHER, WORSE
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.failures import failure
@@ -104,11 +104,9 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         )
         if compared.regressed:
             worse = [
-                f"{name} {percent_change(delta.change)}"
-                for name, delta in compared.deltas.items()
-                if delta.significant
+                f"{name} {percent_change(compared.deltas[name].change)}" for name in compared.worse_metrics
             ]
-            if compared.old_status != compared.new_status:
+            if compared.status_direction == WORSE:
                 worse.insert(0, f"{compared.old_status} -> {compared.new_status}")
             ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
         elif compared.nothing_tested:
