@@ -126,7 +126,7 @@ class ComparedCase:
 
     @property
     def status_direction(self) -> int:
-        if not self.checked_alike or not {self.old_status, self.new_status}.isdisjoint(NO_STATUS):
+        if not self.checked_alike or self.sides_without_result:
             return OTHER
         was, is_now = is_pass(self.old_status), is_pass(self.new_status)
         return OTHER if was == is_now else (WORSE if was else BETTER)
@@ -153,8 +153,7 @@ class ComparedCase:
     @property
     def is_tested(self) -> bool:
         """Whether a metric was tested, or the statuses are two different results."""
-        results = {self.old_status, self.new_status}.isdisjoint(NO_STATUS)
-        return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
+        return self.other_status or any(delta.tested for delta in self.deltas.values())
 
     @property
     def nothing_tested(self) -> bool:
@@ -171,7 +170,13 @@ class ComparedCase:
 
     @property
     def other_status(self) -> bool:
-        return self.checked_alike and self.old_status != self.new_status
+        """Whether the sides have two different results."""
+        return self.checked_alike and self.old_status != self.new_status and not self.sides_without_result
+
+    @property
+    def sides_without_result(self) -> int:
+        """How many sides have a status that describes the machine, or left the case out."""
+        return (self.old_status in NO_STATUS) + (self.new_status in NO_STATUS)
 
 
 @dataclass(frozen=True)
@@ -211,8 +216,7 @@ class Comparison:
         """Why no case can be compared, to end a sentence; None if some can."""
         if not self.both:
             return f"no case is in both{_differing(self.only_old, self.only_new)}"
-        statuses = ({case.old_status, case.new_status} for case in self.both)
-        if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
+        if all(case.sides_without_result for case in self.both):
             return "no case has a result on both sides"
         if not any(c.checked_alike or c.deltas or c.disturbed or c.unsteady for c in self.both):
             return "every case in both was measured by different methods"
@@ -220,7 +224,30 @@ class Comparison:
 
     @property
     def untested(self) -> str | None:
-        """In how many cases numbers or statuses were not tested or decided, and why; None if all were."""
+        """How many cases were not tested or decided, or have no result, and why; None if all were tested."""
+        return "; ".join([*self._not_decided(), *self._without_result()]) or None
+
+    def _without_result(self) -> list[str]:
+        """How many cases have no result on one side or on either, with their statuses.
+
+        Cases that both sides skipped are not counted.
+        """
+        parts = []
+        for sides, words in ((1, "on one side"), (2, "on either side")):
+            statuses = [
+                NO_STATUS & {case.old_status, case.new_status}
+                for case in self.both
+                if case.sides_without_result == sides
+            ]
+            lost = [each for each in statuses if sides == 1 or each != {Status.SKIPPED}]
+            if lost:
+                names = ", ".join(sorted(set().union(*lost) - {""}))
+                have = "has" if len(lost) == 1 else "have"
+                parts.append(f"{len(lost)} of {len(self.both)} cases {have} no result {words} ({names})")
+        return parts
+
+    def _not_decided(self) -> list[str]:
+        """In how many cases numbers or statuses were not tested or decided, and why."""
         why = (
             "as other programs disturbed every pair of runs"
             if self.in_pairs
@@ -243,15 +270,16 @@ class Comparison:
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
         if unsteady := [f"{case.case.name}: {case.unsteady}" for case in self.both if case.unsteady]:
             parts.append(f"statuses are not the same in all pairs ({_few(unsteady)})")
-        return "; ".join(parts) or None
+        return parts
 
     @property
     def nothing_to_compare(self) -> str | None:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
         if self.nothing_in_common or any(case.is_tested for case in self.both):
             return self.nothing_in_common
-        if self.untested or not any(case.passes for case in self.both):
-            return self.untested or "no case passes on both sides"
+        not_decided = self._not_decided()
+        if not_decided or not any(case.passes for case in self.both):
+            return "; ".join([*(not_decided or ["no case passes on both sides"]), *self._without_result()])
         return "no number was measured by the same method on both sides" if self.methods else None
 
 

@@ -261,6 +261,33 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
     assert f"not checked: {words}" in capsys.readouterr().out
 
 
+def test_cases_without_a_result_on_one_side_are_counted_and_are_no_change(tmp_path):
+    """Not those that are left out on both sides: nothing is lost there."""
+    ends = [("pass", "pass"), ("pass", "infra_error"), ("pass", "not_tonight"), ("skipped", "pass"),
+            ("infra_error", "not_tonight"), ("skipped", "skipped")]  # fmt: skip
+    nights = [
+        run(
+            f"2026-11-0{side + 1}",
+            [row(f"m{place}", end[side], backend_ms=10.0) for place, end in enumerate(ends)],
+        )
+        for side in (0, 1)
+    ]
+    noise = {"backend_ms": {of.case: PastNoise(0.003, 40.0, np.ones(10)) for of in nights[0].rows}}
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights), noise)
+    words = (
+        "3 of 6 cases have no result on one side (infra_error, not_tonight, skipped); "
+        "1 of 6 cases has no result on either side (infra_error, not_tonight)"
+    )
+    assert to_plain(compared)["untested"] == words
+    assert f"by more than noise\nNot checked: {words}\n" in comparison(compared)
+    warned = []
+    assert comparison_gate(compared, warned.append) == 0
+    assert warned == [f"--fail-on regression: not checked: {words}"]
+    assert against(nights[1], compared).caution == words
+    write_comparison(tmp_path / "j.xml", compared)
+    assert len(list(ET.parse(tmp_path / "j.xml").iter("skipped"))) == 5
+
+
 def test_latencies_of_fast_models_have_four_digits():
     text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
     assert "0.0201 -> 0.0208" in text
