@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from perfdash.detect.findings import (
     stops_running,
 )
 from perfdash.detect.nights import other_machines
+from perfdash.detect.one_sided_cases import differing_settings, first_few, missing_in_words, why_missing
 from perfdash.errors import UsageError
 from perfdash.history.pass_rates_and_means import (
     gave_up,
@@ -212,10 +213,20 @@ class Comparison:
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
+    def why_missing(self) -> dict[Case, str]:
+        """Why the new side lacks each case of `only_old`, to follow "as"; empty if the case vanished."""
+        return why_missing(self.only_old, len(self.both), self.old.runs, self.new.runs)
+
+    @property
+    def vanished(self) -> list[Case]:
+        """The cases that complete runs of their configuration lack."""
+        return [case for case, why in self.why_missing.items() if not why]
+
+    @property
     def nothing_in_common(self) -> str | None:
         """Why no case can be compared, to end a sentence; None if some can."""
         if not self.both:
-            return f"no case is in both{_differing(self.only_old, self.only_new)}"
+            return f"no case is in both{differing_settings(self.only_old, self.only_new)}"
         if all(case.sides_without_result for case in self.both):
             return "no case has a result on both sides"
         if not any(c.checked_alike or c.deltas or c.disturbed or c.unsteady for c in self.both):
@@ -225,7 +236,8 @@ class Comparison:
     @property
     def untested(self) -> str | None:
         """How many cases were not tested or decided, or have no result, and why; None if all were tested."""
-        return "; ".join([*self._not_decided(), *self._without_result()]) or None
+        missing = missing_in_words(self.why_missing, len(self.both) + len(self.only_old))
+        return "; ".join([*self._not_decided(), *self._without_result(), *missing]) or None
 
     def _without_result(self) -> list[str]:
         """How many cases have no result on one side or on either, with their statuses.
@@ -269,7 +281,7 @@ class Comparison:
         )
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
         if unsteady := [f"{case.case.name}: {case.unsteady}" for case in self.both if case.unsteady]:
-            parts.append(f"statuses are not the same in all pairs ({_few(unsteady)})")
+            parts.append(f"statuses are not the same in all pairs ({first_few(unsteady)})")
         return parts
 
     @property
@@ -378,20 +390,6 @@ def compare(
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
         machines,
     )
-
-
-def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
-    """The settings in which two lists of cases share no value: (batch_size 1 | 8)."""
-    parts = []
-    for name in (item.name for item in fields(Case)):
-        values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
-        if all(values) and not set(values[0]) & set(values[1]):
-            parts.append(f"{name} {' | '.join(_few(item) for item in values)}")
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _few(values: Sequence[str]) -> str:
-    return ", ".join(values[:3]) + (f" and {len(values) - 3} more" if len(values) > 3 else "")
 
 
 def _word(row: Row) -> str:

@@ -550,7 +550,40 @@ def test_what_could_not_be_tested_is_not_called_unchanged():
 def test_a_few_models_at_a_desk_make_nothing_vanish():
     old = run("2026-11-01", [row(name) for name in "abcd"])
     new = run("2026-11-02", [row("a")])
-    assert not of(against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,)))), VANISHED)
+    night = against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,))))
+    assert not of(night, VANISHED)
+    words = "3 of 4 cases of the old side are missing from the new one, as it has less than half of the cases"
+    assert words in night.caution
+
+
+WAYS = {"default": case(""), "freezing": case("", configuration="freezing", settings='{"mode": "x"}'),
+        "dynamic": case("", dynamic=True)}  # fmt: skip
+
+
+def of_ways(day, ways, models="abcd", **other):
+    """The run of a night: these models in these configurations."""
+    cases = [replace(WAYS[way], model=model) for way in ways for model in models]
+    return ComparedRuns(str(day), (run(f"2026-11-0{day}", [row(of=of) for of in cases], **other),))
+
+
+def test_a_configuration_that_the_run_did_not_measure_has_not_vanished():
+    old, new = of_ways(1, WAYS), of_ways(2, ["default"], "abc")
+    night = against(new.runs[0], compare(old, new))
+    assert of(night, VANISHED) == [("d", "no longer measured")]
+    words = (
+        "8 of 12 cases of the old side are missing from the new one, as it did not run their configuration"
+    )
+    assert words in night.caution
+
+
+def test_a_run_of_another_setting_on_the_old_side_says_nothing_of_what_vanished():
+    """Two runs a night, of one and of two threads: the new side is one of them."""
+    (one,), (new,) = of_ways(1, ["default"]).runs, of_ways(2, ["default"], "abc").runs
+    rows = [replace(each, case=replace(each.case, threads=2)) for each in one.rows]
+    both = ComparedRuns("2026-11-01", (one, run("2026-11-01", rows)))
+    night = against(new, compare(both, ComparedRuns("new", (new,))))
+    assert of(night, VANISHED) == [("d", "no longer measured")]
+    assert "4 of 8 cases of the old side are missing" in night.caution
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path):
