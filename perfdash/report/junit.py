@@ -88,10 +88,10 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write a test per compared case: failed where it became significantly worse, skipped if untested.
+    """Write a test per case: failed where it became significantly worse or vanished, skipped if untested.
 
-    A case that fails on both sides is skipped, too. Where there is nothing to compare the file has one test,
-    which fails with the reason.
+    A case that fails on both sides is skipped, too, and one that only the old side has but that has not
+    vanished. Where there is nothing to compare the file has one test, which fails with the reason.
     """
     root = ET.Element("testsuites", name="perfdash compare")
     suite = ET.SubElement(root, "testsuite", name="compare")
@@ -114,6 +114,13 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         elif not compared.passes and compared.status_direction == OTHER:
             words = f"{compared.old_status} -> {compared.new_status}"
             ET.SubElement(test, "skipped", type="not checked", message=_fit(words))
+    for case, why in comparison.why_missing.items() if nothing is None else ():
+        test = ET.SubElement(suite, "testcase", classname=_fit(case.suite), name=_fit(case.name))
+        if why:
+            words = f"missing from the new side, as {why}"
+            ET.SubElement(test, "skipped", type="not checked", message=words)
+        else:
+            ET.SubElement(test, "failure", type="vanished", message="no longer measured")
     _count(suite)
     _save(path, root)
 

@@ -14,7 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
-from perfdash.report.gates import comparison_gate
+from perfdash.report.gates import comparison_gate, night_gate
 from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, compared_with, headline
 from tests.history.made import case, row, run
@@ -286,6 +286,34 @@ def test_cases_without_a_result_on_one_side_are_counted_and_are_no_change(tmp_pa
     assert against(nights[1], compared).caution == words
     write_comparison(tmp_path / "j.xml", compared)
     assert len(list(ET.parse(tmp_path / "j.xml").iter("skipped"))) == 5
+
+
+@pytest.mark.parametrize("state", ["done", "interrupted"])
+def test_compare_and_report_give_one_answer_on_a_model_that_vanished(tmp_path, state):
+    interval = {"speedup": 1.5, "speedup_low": 1.48, "speedup_high": 1.52}
+    old = run(rows=[row(name, **interval) for name in "abcd"])
+    new = run(rows=[row(name, **interval) for name in "abc"], state=state)
+    compared = compare(ComparedRuns("x", (old,)), ComparedRuns("x", (new,)))
+    warned, warned_by_report = [], []
+    code = comparison_gate(compared, warned.append)
+    assert night_gate(against(new, compared), warned_by_report.append) == code
+    write_comparison(tmp_path / "j.xml", compared)
+    (test,) = [test for test in ET.parse(tmp_path / "j.xml").iter("testcase") if "_d_" in test.get("name")]
+    plain = to_plain(compared)
+    if state == "done":
+        assert code == 1
+        assert warned == ["--fail-on regression: 1 of 4: timm/d bs 1 (no longer measured)"]
+        assert "by more than noise\nVanished: timm/d bs 1\n" in comparison(compared)
+        assert test.find("failure").get("message") == "no longer measured"
+        assert [of["model"] for of in plain["vanished"]] == ["d"]
+        assert plain["only_old"] == plain["vanished"]
+        return
+    why = "1 of 4 cases of the old side is missing from the new one, as it is not complete"
+    assert code == 0
+    assert warned == warned_by_report == [f"--fail-on regression: not checked: {why}"]
+    assert test.find("skipped").get("message") == "missing from the new side, as it is not complete"
+    assert plain["vanished"] == []
+    assert plain["untested"] == why
 
 
 def test_latencies_of_fast_models_have_four_digits():
