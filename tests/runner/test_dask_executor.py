@@ -100,6 +100,9 @@ class FailingFuture(Future):
     def result(self, timeout=None):
         raise self.error
 
+    def exception(self):
+        return self.error
+
 
 @pytest.mark.parametrize("ask", ["everywhere", "answer"])
 @pytest.mark.parametrize("status", ["finished", "lost", "cancelled"])
@@ -129,6 +132,41 @@ def test_a_call_that_fails_on_the_worker_is_named(executor, monkeypatch, error):
     monkeypatch.setattr(run._client, "submit", lambda *words, **options: FailingFuture(error, "error"))
     with pytest.raises(MachineError, match=rf"a Dask worker cannot run perfdash \({type(error).__name__}"):
         run.introduce([])
+
+
+class KilledWorker(Exception):
+    """What Dask raises once it has given a task up: too many workers were lost with it."""
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_case_whose_worker_was_lost_is_an_attempt_and_the_run_goes_on(executor, tmp_path, given_up):
+    run = executor({"tcp://farm:1": introduced(0)})
+    future = Future(json.dumps({"lost": True}))
+    if given_up:
+        future = FailingFuture(KilledWorker("measure failed on 4 different workers"), "error")
+    failed = run._answer(future, tmp_path / "log").outcomes[0].find("failed")
+    assert (failed["status"], failed["type"]) == ("infra_error", "WorkerLost")
+    assert failed["message"] == "the Dask worker that measured it was lost"
+
+
+def test_a_case_is_begun_once_however_often_dask_gives_it_to_a_worker(monkeypatch):
+    begun = set()
+
+    class Event:
+        def __init__(self, name):
+            self.name = name
+
+        def is_set(self):
+            return self.name in begun
+
+        def set(self):
+            begun.add(self.name)
+
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Event=Event))
+    monkeypatch.setattr(dask_worker, "_serve", lambda options, work: "measured")
+    assert dask_worker.measure("", "", "", "order 1") == "measured"
+    assert json.loads(dask_worker.measure("", "", "", "order 1")) == {"lost": True}
+    assert dask_worker.measure("", "", "", "order 2") == "measured"
 
 
 def test_a_worker_without_a_core_is_left_out_and_reported(executor):
