@@ -16,6 +16,7 @@ from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
 from perfdash.runner.slot import InterpreterChanged, Slot
+from perfdash.runner.worker_limits import Stop, ready_of
 from tests.runner.planned import PLANNED
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
@@ -167,6 +168,23 @@ def test_a_case_is_begun_once_however_often_dask_gives_it_to_a_worker(monkeypatc
     assert dask_worker.measure("", "", "", "order 1") == "measured"
     assert json.loads(dask_worker.measure("", "", "", "order 1")) == {"lost": True}
     assert dask_worker.measure("", "", "", "order 2") == "measured"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "gone"])
+def test_an_order_that_is_cancelled_ends_its_case(monkeypatch, end):
+    tasks = {"measure": SimpleNamespace(state="executing")}
+    here = SimpleNamespace(get_current_task=lambda: "measure", state=SimpleNamespace(tasks=tasks))
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(get_worker=lambda: here))
+    monkeypatch.setattr(dask_worker, "LOOK_S", 0.01)
+    stop = Stop()
+    with dask_worker._ended_when_cancelled(stop):
+        assert not ready_of([stop.fd], 0.05)
+        if end == "gone":
+            tasks.clear()
+        else:
+            tasks["measure"].state = "cancelled"
+        assert ready_of([stop.fd], 120)
+    stop.close()
 
 
 def test_a_worker_without_a_core_is_left_out_and_reported(executor):
