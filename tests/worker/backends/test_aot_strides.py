@@ -1,6 +1,13 @@
-"""AOTInductor with a varying batch: the package reads inputs by the strides of its example, unchecked."""
+"""AOTInductor with a varying batch: the package reads inputs by the strides of its example, unchecked.
+
+Also which settings it is compiled with.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +62,9 @@ def test_expanded_and_transposed_inputs(tmp_path):
         model(x, torch.randn(4, 6, 16))
     again = prepared(tmp_path, module, inputs, 4)  # another process of the case loads the same file
     assert_like_eager(again, module, (x.contiguous(), bias))
+    reopened = aot_inductor.reopen(again)
+    assert reopened.run is not again.run
+    assert_like_eager(reopened, module, (x.contiguous(), bias))
 
 
 @pytest.mark.slow
@@ -79,6 +89,32 @@ def test_strides_that_a_package_reads_an_input_by(shape, strides, own, wanted):
     if wanted and 0 not in wanted:
         copy = aot_inductor._with_strides(x, wanted)
         assert (list(copy.stride()), copy.tolist()) == (wanted, x.tolist())
+
+
+@pytest.mark.slow
+def test_a_package_is_compiled_with_the_settings_of_the_case(tmp_path, monkeypatch):
+    """A mode's own, over these the user's, and eager's random numbers only for the accuracy check."""
+    exported = SimpleNamespace(program=None, why_static="fixed")
+    monkeypatch.setattr(aot_inductor.export, "exported_for", lambda flat, tensors, job: (exported, ["fixed"]))
+    monkeypatch.setattr(aot_inductor, "_layouts", lambda program: [])
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: None)
+    compiled = {}
+
+    def compile_package(program, *, package_path, inductor_configs):
+        compiled[Path(package_path).parent.name] = inductor_configs
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_package)
+    case = Case("s", "m", backend="aot-inductor")
+    job = Job(case=case, loader="python", target="m", scratch=str(tmp_path), compile_mode="max-autotune")
+    job = replace(job, inductor_config={"freezing": True, "coordinate_descent_tuning": False})
+    for prepare in (aot_inductor.prepare, aot_inductor.prepare_repeatable):
+        model = prepare(nn.ReLU(), (torch.ones(2, 3),), job)
+        assert (model.notes, model.shapes) == (["fixed"], [(2, 3)])
+    assert compiled["model"]["max_autotune"] is True
+    assert compiled["model"]["freezing"] is True
+    assert compiled["model"]["coordinate_descent_tuning"] is False
+    assert compiled["repeatable"] == {**compiled["model"], "fallback_random": True}
+    assert "fallback_random" not in compiled["model"]
 
 
 def test_a_size_of_one_has_any_stride():
