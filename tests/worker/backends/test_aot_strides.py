@@ -56,6 +56,9 @@ def test_expanded_and_transposed_inputs(tmp_path):
         model(x, torch.randn(4, 6, 16))
     again = prepared(tmp_path, module, inputs, 4)  # another process of the case loads the same file
     assert_like_eager(again, module, (x.contiguous(), bias))
+    reopened = aot_inductor.reopen(again)
+    assert reopened.run is not again.run
+    assert_like_eager(reopened, module, (x.contiguous(), bias))
 
 
 @pytest.mark.slow
@@ -86,12 +89,13 @@ def test_packages_are_compiled_with_the_options_of_the_case(tmp_path, monkeypatc
     backend = registry.find("backends", "aot-inductor")
     module, inputs = nn.Linear(4, 4).eval(), (torch.ones(2, 4),)
     with torch.no_grad():
-        backend.prepare(module, inputs, job)
+        model = backend.prepare(module, inputs, job)
         backend.prepare_repeatable(module, inputs, job)
         backend.compile_sample(job)
         backend.prepare(module, inputs, job)  # a further process of the case
     options = {**inductor.list_mode_options(mode), **config}
     assert list(compiled.values()) == [options, {**options, "fallback_random": True}, options]
+    assert model.shapes == [(2, 4)], "it takes no other batch"
 
 
 @pytest.mark.parametrize(("shape", "strides", "own", "wanted"), [
