@@ -15,6 +15,7 @@ from tests.command_server import CommandServer
 CHECKOUT = Path(__file__).parents[2]
 NIGHTLY = CHECKOUT / "ci" / "nightly.sh"
 # What ci/nightly.sh takes from the environment must come from the test alone.
+_LOCKS = "PERFDASH_LOCKS"  # those of the tests
 _OWN = tuple(
     (CHECKOUT / "ci/nightly/common.sh").read_text().split("nightly_parameters=(")[1].split("\n)")[0].split()
 )
@@ -44,7 +45,7 @@ def variables(home: Path, **more: str) -> dict[str, str]:
     """The environment of a nightly that keeps everything below `home`."""
     env = {
         key: value for key, value in os.environ.items()
-        if key not in _OWN and not key.startswith(("PERFDASH_", "HOST_", "GITHUB_"))
+        if key not in _OWN and (key == _LOCKS or not key.startswith(("PERFDASH_", "HOST_", "GITHUB_")))
     }  # fmt: skip
     return {
         **env,

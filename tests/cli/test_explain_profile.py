@@ -44,8 +44,9 @@ def test_the_operator_that_got_slower_is_named_with_its_share(runs):
     profile = json.loads(done.out)["profile"]
     (row,) = [row for row in profile["eager"]["rows"] if row["named"]]
     assert row["new"] == ["perfdash_confirmed.work.default (1x8)"]
-    assert 6 < row["change_ms"][0] < 30
-    assert 0.8 < profile["eager"]["share"] < 1.2
+    # About 8 ms and all of the change; how much more or less is the machine's, but not ten times.
+    assert 2 < row["change_ms"][0] < 80
+    assert 0.5 < profile["eager"]["share"] < 2
     assert any("no generated wrapper" in note for note in profile["notes"])
     assert "perfdash_confirmed.work.default" in (home / profile["folder"] / "report.txt").read_text()
     for side in ("old", "new"):
