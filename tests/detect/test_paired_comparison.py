@@ -128,6 +128,22 @@ def test_a_build_that_fails_in_three_pairs_is_worse_whatever_the_last_one_was():
     assert compared_with_statuses(ends("pass crash", "pass crash")).both[0].regressed, "its minutes are over"
 
 
+def test_the_pairs_in_which_a_failing_build_passed_give_no_numbers():
+    """It is no improvement beside its own failure, and its report has no speedup of it."""
+    values = {"backend_ms": 10.0, "speedup": 2.0, "calls_captured": 3.0}
+    fast = {**values, "backend_ms": 5.0, "speedup": 4.0}
+    pairs = [
+        (PairedResult("pass", values), PairedResult(status, fast)) for status in ["pass", "fail_accuracy"] * 3
+    ]
+    compared = compared_with_statuses(pairs)
+    assert (compared.both[0].new_status, compared.both[0].deltas) == ("fail_accuracy", {})
+    assert compared.means == []
+    assert compared.in_pairs
+    night = against(compared.new.runs[0], compared)
+    assert [change.what for change in night.changes] == ["status"]
+    assert night.rows == compared.new.runs[0].rows, "without levels over pairs"
+
+
 def test_a_model_that_fails_with_both_builds_now_and_then_is_not_worse():
     pairs = ends("crash pass", "pass timeout")
     assert is_enough(pairs, ALPHA), "no further failure would be the build's"
