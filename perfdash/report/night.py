@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.alert_states import as_fixed
-from perfdash.detect.comparison import Comparison
+from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.detect.findings import has_several_machines
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
@@ -60,6 +60,7 @@ from perfdash.report.comparison_text import of_builds, of_eager
 from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
+RUN_BEFORE = "the run before"  # the title of a baseline that nobody named
 _NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
 _FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
@@ -73,11 +74,13 @@ _NAMED = {"own_threads": "latency beside threads of a back end's own"}
 class Night:
     """A run with what changed in it.
 
-    `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
-    if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
-    latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
-    `nightly` is one line on missing or broken nightlies before it. `in_pairs`: two builds were measured in
-    turn, and the numbers of the rows are levels over all quiet pairs. `builds` says how these differ.
+    `causes`: the worst first. `against` names the baseline. `baseline`: the runs that its mean speedup is
+    compared with, and as their title what the table of suites calls them: those of a named baseline, or the
+    run before, of the same machine if there is one. `untold` says why nothing was compared, `caution` which
+    numbers were not, `eager` that its latency moved, which moves speedups; `refused` says why a gate against
+    a named baseline decides nothing; `nightly` is one line on missing or broken nightlies before it.
+    `builds` says how two builds that were measured in turn differ; then the numbers of the rows are levels
+    over all quiet pairs.
     """
 
     imported: Imported
@@ -88,8 +91,7 @@ class Night:
     eager: str = ""
     refused: str | None = None
     nightly: str | None = None
-    previous: Imported | None = None
-    in_pairs: bool = False
+    baseline: ComparedRuns | None = None
     builds: str = ""
 
     @property
@@ -219,11 +221,11 @@ def against(imported: Imported, comparison: Comparison) -> Night:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
-    previous = comparison.old.runs[-1]
+    baseline = replace(comparison.old, title="the baseline")
     if comparison.in_pairs:
-        imported, previous = (
-            _with_levels(run, comparison, side) for run, side in ((imported, "new"), (previous, "old"))
-        )
+        imported = _with_levels(imported, comparison, "new")
+        base = tuple(_with_levels(run, comparison, "old") for run in comparison.old.runs)
+        baseline = ComparedRuns("the base", base)
     eager = " ".join(of_eager(comparison))
     return Night(
         imported,
@@ -232,8 +234,7 @@ def against(imported: Imported, comparison: Comparison) -> Night:
         caution=caution,
         eager=eager,
         refused=refused,
-        previous=previous,
-        in_pairs=comparison.in_pairs,
+        baseline=baseline,
         builds=" ".join(of_builds(comparison)),
     )
 
@@ -330,9 +331,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         lambda cause: why_of_cause(connection, cause),
     )
     causes = sort_causes([*found, *of_changes(changes)])
-    previous = read_run(connection, baseline)
+    previous = ComparedRuns(RUN_BEFORE, (read_run(connection, baseline),))
     caution = "; ".join(words for words in cautions if words) or None
-    return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+    return Night(imported, tuple(causes), text, caution=caution, baseline=previous)
 
 
 _BEFORE_ALL = (
