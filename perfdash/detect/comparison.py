@@ -156,6 +156,12 @@ class ComparedCase:
         return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
 
     @property
+    def no_latency_tested(self) -> bool:
+        """Whether a case with latencies or a speedup has none that could be tested."""
+        latencies = [delta for name, delta in self.deltas.items() if is_sampled(name)]
+        return self.disturbed or (bool(latencies) and not any(delta.tested for delta in latencies))
+
+    @property
     def nothing_tested(self) -> bool:
         """Whether a case with numbers has no tested latency or no tested number at all."""
         return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))

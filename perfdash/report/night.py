@@ -44,7 +44,7 @@ from perfdash.history.queries import (
 )
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED_COUNTS
-from perfdash.records import NOT_MEASURED, PASSING, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
     APPEARED,
@@ -242,19 +242,21 @@ def against(imported: Imported, comparison: Comparison) -> Night:
 def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Imported:
     """The run with the levels of a side over all quiet pairs, instead of the numbers of one pair.
 
-    Without the intervals of these numbers and the verdict, which are of one process.
+    Without the intervals of these numbers and the verdict, which are of one process. A case of which every
+    pair was disturbed has the numbers of one pair and that verdict, with which it is in no mean.
     """
-    levels = {
-        case.case: {name: getattr(delta, side) for name, delta in case.deltas.items() if delta.pairs}
-        for case in comparison.both
-    }
+    both = {case.case: case for case in comparison.both}
     rows = []
     for row in imported.rows:
-        of_case = levels.get(row.case, {})
-        dropped = {f"{name}_{part}" for name in of_case for part in ("low", "high", "sd")}
+        compared = both.get(row.case)
+        deltas = compared.deltas if compared else {}
+        levels = {name: getattr(delta, side) for name, delta in deltas.items() if delta.pairs}
+        dropped = {f"{name}_{part}" for name in levels for part in ("low", "high", "sd")}
         kept = {name: value for name, value in row.values.items() if name not in dropped}
-        verdict = None if "speedup" in of_case else row.verdict
-        rows.append(replace(row, values={**kept, **of_case}, verdict=verdict))
+        verdict = None if "speedup" in levels else row.verdict
+        if compared and compared.no_latency_tested:
+            verdict = DISTURBED
+        rows.append(replace(row, values={**kept, **levels}, verdict=verdict))
     return replace(imported, rows=tuple(rows))
 
 

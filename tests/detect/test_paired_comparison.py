@@ -294,3 +294,30 @@ def test_what_the_models_of_a_run_share_is_another_in_each_pair():
         return math.log(means.ratio[2] / means.ratio[1])
 
     assert width(8) == pytest.approx(width(2) / 2)
+
+
+def test_a_case_whose_every_pair_was_disturbed_is_in_no_mean_of_the_comment():
+    """Its row is of one pair, and was not disturbed enough to have that as its verdict."""
+
+    def values(ms):
+        return {"backend_ms": ms, "speedup": 20 / ms, "compilation_cpu_s": 9.0, "calls_captured": 3.0}
+
+    def night(day, ms):
+        return run(f"2026-11-0{day}", [row("quiet", **values(10.0)), row("busy", **values(ms))])
+
+    def pairs(clean):
+        return [tuple(PairedResult("pass", values(10.0), clean) for _ in range(2))] * 4
+
+    old, new = night(1, 10.0), night(2, 14.0)
+    compared = compare(
+        *(ComparedRuns("x", (each,)) for each in (old, new)),
+        paired={
+            each.case: paired_deltas(pairs(each.case.model == "quiet"), ALPHA, most=4) for each in old.rows
+        },
+    )
+    shown = against(new, compared)
+    assert [each.verdict for each in shown.rows] == [None, "disturbed"]
+    text = comment(shown)
+    assert "| 2.000x | +0.0% (1) |" in text
+    (means,) = [means for means in compared.means if means.metric == "speedup"]
+    assert (means.cases, means.ratio[0]) == (1, pytest.approx(1.0))
