@@ -164,7 +164,8 @@ class ComparedCase:
     @property
     def nothing_tested(self) -> bool:
         """Whether a case with numbers has no tested latency or no tested number at all."""
-        return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
+        nothing = bool(self.deltas) and not any(delta.tested for delta in self.deltas.values())
+        return nothing or self.no_latency_tested
 
     @property
     def passes(self) -> bool:

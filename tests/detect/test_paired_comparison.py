@@ -1,6 +1,7 @@
 """What pairs of runs of two builds decide: a change, none, or neither yet."""
 
 import math
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from perfdash.report.comment import comment
 from perfdash.report.comparison_text import comparison as comparison_text
 from perfdash.report.comparison_text import to_plain
 from perfdash.report.gates import comparison_gate
+from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, compared_with, headline
 from tests.history.made import row, run, with_worker
 
@@ -296,7 +298,7 @@ def test_what_the_models_of_a_run_share_is_another_in_each_pair():
     assert width(8) == pytest.approx(width(2) / 2)
 
 
-def test_a_case_whose_every_pair_was_disturbed_is_in_no_mean_of_the_comment():
+def test_a_case_whose_every_pair_was_disturbed_is_in_no_mean_of_the_comment_and_skipped_in_junit(tmp_path):
     """Its row is of one pair, and was not disturbed enough to have that as its verdict."""
 
     def values(ms):
@@ -321,3 +323,7 @@ def test_a_case_whose_every_pair_was_disturbed_is_in_no_mean_of_the_comment():
     assert "| 2.000x | +0.0% (1) |" in text
     (means,) = [means for means in compared.means if means.metric == "speedup"]
     assert (means.cases, means.ratio[0]) == (1, pytest.approx(1.0))
+    write_comparison(tmp_path / "junit.xml", compared)
+    tests = ET.parse(tmp_path / "junit.xml").getroot().iter("testcase")
+    skipped = {test.get("name"): [part.get("message") for part in test] for test in tests}
+    assert skipped == {old.rows[0].case.name: [], old.rows[1].case.name: ["could not be tested"]}
