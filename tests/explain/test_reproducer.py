@@ -202,7 +202,7 @@ def test_a_planted_kernel_is_named_and_reproduced(tmp_path, warm_workers):
     (row,) = side.named[:1]
     assert row.name.startswith("cpp_fused_")
     assert row.new_ms > 3 * row.old_ms
-    assert 0.8 < row.change_ms.estimate / side.change_ms.estimate < 1.2
+    assert 0.5 < row.change_ms.estimate / side.change_ms.estimate < 2  # one, but for other programs
     for name in ("1-old", "1-new"):
         assert (tmp_path / "profiles" / name / "compiled.trace.json").stat().st_size
     buffers = {buffer["name"] for buffer in pair[1]["sides"]["compiled"]["memory"]["buffers"]}
