@@ -110,10 +110,11 @@ class Delta(NamedTuple):
 class ComparedCase:
     """One case on both sides, with the status of the last run of each side that has one, or of its pairs.
 
-    checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
-    method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
-    because other programs disturbed a side. unsteady: as in PairedStatus. elsewhere: whether no machine
-    measured it on both sides, although some measured both (shards), so that no number could be tested.
+    deltas: empty where it fails on a side. checked_alike: whether the statuses can be compared, because both
+    sides checked accuracy by the same method, or because the case passed and now fails to run. disturbed:
+    whether no latency could be compared, because other programs disturbed a side. unsteady: as in
+    PairedStatus. elsewhere: whether no machine measured it on both sides, although some measured both
+    (shards), so that no number could be tested.
     """
 
     case: Case
@@ -157,9 +158,16 @@ class ComparedCase:
         return self.other_status or any(delta.tested for delta in self.deltas.values())
 
     @property
+    def no_latency_tested(self) -> bool:
+        """Whether a case with latencies or a speedup has none that could be tested."""
+        latencies = [delta for name, delta in self.deltas.items() if is_sampled(name)]
+        return self.disturbed or (bool(latencies) and not any(delta.tested for delta in latencies))
+
+    @property
     def nothing_tested(self) -> bool:
         """Whether a case with numbers has no tested latency or no tested number at all."""
-        return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
+        nothing = bool(self.deltas) and not any(delta.tested for delta in self.deltas.values())
+        return nothing or self.no_latency_tested
 
     @property
     def passes(self) -> bool:
@@ -186,7 +194,8 @@ class Comparison:
 
     methods: the methods that differ between the runs (`latency 1 -> 2`). Only numbers by the method of the
     newest run are compared. machines: those of the sides (`on another machine: a | b`), if they have none in
-    common: then only statuses have a verdict, because machines of a class differ.
+    common: then only statuses have a verdict, because machines of a class differ. in_pairs: whether two
+    builds were measured in turn.
     """
 
     old: ComparedRuns
@@ -197,11 +206,7 @@ class Comparison:
     means: list[Means]
     methods: list[str] = field(default_factory=list)
     machines: str = ""
-
-    @property
-    def in_pairs(self) -> bool:
-        """Whether two builds were measured in turn."""
-        return any(delta.pairs is not None for case in self.both for delta in case.deltas.values())
+    in_pairs: bool = False
 
     @property
     def eager_moved(self) -> float | None:
@@ -341,13 +346,19 @@ def compare(
     runs = [[imported.run for imported in side.runs] for side in (old, new)]
     machines = "" if nameless or paired is not None else other_machines(*runs)
     both = [case for case in sides[0] if case in sides[1]]
-    rows = [[side[case] for case in both] for side in sides]
+    before, after = _statuses(old), _statuses(new)
+    ends = {
+        case: (statuses or {}).get(case) or PairedStatus(before[case][0], after[case][0]) for case in both
+    }
+    # A case that fails on a side has no numbers, though earlier runs of the side, or other pairs, passed.
+    passing = {case for case, status in ends.items() if is_pass(status.old) and is_pass(status.new)}
+    rows = [[side[case] if case in passing else [] for case in both] for side in sides]
     apart = [False] * len(both)
     if paired is None and not nameless and not machines:
         hosts = [_machines_of_cases(side) for side in (old, new)]
         apart = [hosts[0][case].isdisjoint(hosts[1][case]) for case in both]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
-    raw = [dict((paired or {}).get(case, {})) for case in both]
+    raw = [dict((paired or {}).get(case, {})) if case in passing else {} for case in both]
     if paired is not None:
         logs |= {name: _logs_of_pairs(name, raw) for name in COMPARED}
     for name in COMPARED if paired is None else ():
@@ -359,12 +370,10 @@ def compare(
     for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
         if real and abs(deltas[name].change) >= least_change(name):
             deltas[name] = deltas[name]._replace(significant=True)
-    before, after = _statuses(old), _statuses(new)
     compared = []
     for case, was, now, deltas, elsewhere in zip(both, *rows, raw, apart, strict=True):
-        (old_word, old_method), (new_word, new_method) = before[case], after[case]
-        status = (statuses or {}).get(case) or PairedStatus(old_word, new_word)
-        can_compare = alike(old_method, new_method, "status") or stops_running(*status[:2])
+        status = ends[case]
+        can_compare = alike(before[case][1], after[case][1], "status") or stops_running(*status[:2])
         is_alike = can_compare and status.comparable
         disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
         elsewhere = elsewhere and bool(deltas) and not any(delta.tested for delta in deltas.values())
@@ -389,6 +398,7 @@ def compare(
         ],
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
         machines,
+        paired is not None,
     )
 
 
@@ -457,7 +467,7 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     NaN where it is missing or disturbed, or where the row did not pass and so does not describe the
     compiled model.
     """
-    width = max(map(len, rows), default=0)
+    width = max([1, *map(len, rows)])
     every = [row for of_case in rows for row in of_case]
     usable = [_is_usable(row, metric) for row in every]
     flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]

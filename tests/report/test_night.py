@@ -360,7 +360,7 @@ def test_a_run_of_few_models_by_hand_is_not_the_run_before_a_night(tmp_path, hou
         with store.read() as connection:
             night = of_history(connection, nights[5])
             by_hand_again = of_history(connection, by_bob[-1])
-    assert night.previous.run.name == nights[4].run.name
+    assert night.baseline.runs[-1].run.name == nights[4].run.name
     assert f"previous run: {nights[4].run.name}" in night.against
     # Another run of this model is comparable with the first one alone.
     assert bool(by_hand_again.untold) == (len(hours) == 1)
@@ -1042,7 +1042,7 @@ def test_the_report_of_a_night_reads_no_more_runs_the_older_the_history_is(tmp_p
             with store.read() as connection:
                 night = of_history(connection, nights[last - 1])
             assert night.against.startswith(f"the {last - 1} runs before it")
-            assert night.previous.run.name == nights[last - 2].run.name
+            assert night.baseline.runs[-1].run.name == nights[last - 2].run.name
             counts.append(len(read))
     assert counts[0] == counts[1] < 2 * 12 + 10
 
@@ -1103,3 +1103,18 @@ def test_the_reports_of_the_nights_before_a_change_returned_stay_as_they_were(tm
         take_in(store, nights[5:])
         judge_new(store)
         assert told(range(2, 9)) == [new, held, fixed, new, held, fixed, new]
+
+
+def test_the_mean_speedup_is_compared_with_all_runs_of_the_named_baseline():
+    """The last of them was slower, and of another machine."""
+    old = [
+        run(f"2026-11-0{day}", [row("a", backend_ms=ms, speedup=20 / ms)], host=host)
+        for day, ms, host in ((1, 10.0, "farm"), (2, 10.0, "farm"), (3, 12.5, "farm2"))
+    ]
+    new = run("2026-11-09", [row("a", backend_ms=10.0, speedup=2.0), row("b", "crash")])
+    compared = compare(ComparedRuns("abc", tuple(old)), ComparedRuns("x", (new,)))
+    change = next(means.ratio[0] for means in compared.means if means.metric == "speedup") - 1
+    assert 0 <= change < 0.1
+    text = comment(against(new, compared))
+    assert "| against the baseline |" in text
+    assert f"| 2.000x | {change:+.1%} (1) |" in text
