@@ -245,17 +245,11 @@ class Comparison:
         return "; ".join([*self._not_decided(), *self._without_result(), *missing]) or None
 
     def _without_result(self) -> list[str]:
-        """How many cases have no result on one side or on either, with their statuses.
-
-        Cases that both sides skipped are not counted.
-        """
+        """How many cases have no result on a side, with their statuses; not those that both skipped."""
         parts = []
         for sides, words in ((1, "on one side"), (2, "on either side")):
-            statuses = [
-                NO_STATUS & {case.old_status, case.new_status}
-                for case in self.both
-                if case.sides_without_result == sides
-            ]
+            cases = [case for case in self.both if case.sides_without_result == sides]
+            statuses = [NO_STATUS & {case.old_status, case.new_status} for case in cases]
             lost = [each for each in statuses if sides == 1 or each != {Status.SKIPPED}]
             if lost:
                 names = ", ".join(sorted(set().union(*lost) - {""}))
