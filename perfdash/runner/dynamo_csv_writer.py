@@ -33,7 +33,9 @@ PERFORMANCE = (
     "eager_peak_mem",
     "dynamo_peak_mem",
     *_STATS,
-    "disturbed",  # ours: why the speedup and latency of this row are not to be trusted
+    # Columns of perfdash: why the speedup of this row counts in no mean.
+    "disturbed",
+    "recompile_limit",  # dynamo's message
 )
 ACCURACY = ("dev", "name", "batch_size", "accuracy", *_STATS)
 
@@ -102,6 +104,7 @@ def _performance(result: Result) -> list[object]:
         _gigabytes(result.backend_peak_bytes),
         *_stats(result),
         result.conditions.get("disturbed", ""),
+        result.capture.get("recompile_limit") or "",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.history import importers as importing
 from perfdash.history.importers import ImportOptions, importers, recognise
-from perfdash.history.pass_rates_and_means import is_counted
+from perfdash.history.pass_rates_and_means import is_counted, remark, summarize
 from perfdash.records import Case, Measurement, Result, Speedup, Status
 from perfdash.runner import dynamo_csv_writer
 
@@ -326,6 +326,20 @@ def test_configurations_and_disturbed_rows_that_perfdash_writes(tmp_path):
     assert imported.rows[0].case.configuration == "dynamic"
     with pytest.raises(UsageError, match=r"the configuration 'freezing_amp', .*: import the run"):
         read(freezing, replace(TOLD, dtype="float32", scenario="inference", backend="inductor"))
+
+
+def test_a_pass_at_the_recompile_limit_counts_in_no_mean_after_it_came_back(tmp_path):
+    speedup = Speedup(1.5, 1, 2, "faster")
+    captured = {"graphs": 3, "calls_captured": 9}
+    limited = captured | {"recompile_limit": "Dynamo recompile limit exceeded"}
+    results = [
+        Result(Case("timm", name), "", 1.0, Status.PASS, speedup=speedup, capture=capture)
+        for name, capture in (("limited", limited), ("other", captured))
+    ]
+    (imported,) = read(dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"}))
+    assert [remark(row) for row in imported.rows] == ["recompile limit", None]
+    assert imported.rows[0].details["recompile_limit"] == "Dynamo recompile limit exceeded"
+    assert summarize(imported.rows).measured == 1
 
 
 def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):

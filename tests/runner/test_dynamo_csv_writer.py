@@ -60,6 +60,7 @@ def test_files_columns_and_words(tmp_path):
         "autograd_compiles": "0",
         "cudagraph_skips": "0",
         "disturbed": "",
+        "recompile_limit": "",
     }
     assert performance[1]["speedup"] == "0.0"
     accuracy = read(paths[1])
