@@ -90,9 +90,8 @@ class Run:
         import pandas as pd
 
         from perfdash.history.results import from_result
-        from perfdash.metrics import METRICS
+        from perfdash.metrics import NUMBERS
 
-        columns = [name for name, metric in METRICS.items() if name != "status" and not metric.part_of]
         rows = []
         for result in self.results:
             row = from_result(result)
@@ -101,10 +100,10 @@ class Run:
                     **vars(row.case),
                     "status": str(row.status),
                     "verdict": row.verdict,
-                    **{name: row.values.get(name) for name in columns},
+                    **{name: row.values.get(name) for name in NUMBERS},
                 }
             )
-        names = [*Case.__dataclass_fields__, "status", "verdict", *columns]
+        names = [*Case.__dataclass_fields__, "status", "verdict", *NUMBERS]
         return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
