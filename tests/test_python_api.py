@@ -124,6 +124,14 @@ def test_the_frame_of_a_run_has_all_numbers_and_no_other_column(saved):
     assert frame.loc[0, ["forward_ms", "backward_ms"]].tolist() == [3.0, 4.0]
 
 
+def test_the_frame_of_a_run_says_which_pass_counts_in_no_mean_and_what_is_cpu_time(saved):
+    conditions = {"clock": "cpu"}
+    limited = replace(result("a"), capture={"graphs": 3, "recompile_limit": "reached"}, conditions=conditions)
+    frame = perfdash.load(saved(limited, result("b"))).to_frame()
+    assert frame["remark"].fillna("").tolist() == ["recompile limit", ""]
+    assert frame["clock"].fillna("").tolist() == ["cpu", ""]
+
+
 def test_a_run_is_shown_in_plain_text_and_escaped_in_a_notebook(saved):
     run = perfdash.load(saved(result("<script>alert(1)</script>")))
     assert "pass, 2.000x [1.900, 2.100] faster" in repr(run)
