@@ -191,8 +191,9 @@ class TestbedHistory:
         They count in no mean though they were compiled and checked, and have no latency.
         """
         has_latency = np.isfinite([self.values[name] for name in ("eager_ms", "backend_ms", "speedup")])
-        is_left_out = self.passed & ~self.counted & ~has_latency.any(axis=0)
-        return is_left_out & (self.statuses == str(Status.PASS))
+        is_left_out: Flags = self.passed & ~self.counted & ~has_latency.any(axis=0)
+        is_pass: Flags = self.statuses == str(Status.PASS)
+        return is_left_out & is_pass
 
     @property
     def _older(self) -> int:
