@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -79,6 +80,22 @@ def test_what_was_not_run_differs_from_nothing(lines):
 def test_the_badge_says_which_side_passes(lines, model, badge):
     assert badge in lines[model]
     assert lines[model].count("badge ") == 1
+
+
+def test_models_without_two_results_to_compare_are_not_said_to_be_alike(tmp_path):
+    """Of these only `same` and `fails` were compared: the others have no numbers that count."""
+
+    def both(model, status="pass", **other):
+        cases = (Case("timm", model, configuration=name, settings=text) for name, text in CONFIGURATIONS)
+        return [replace(result(case, status=status), **other) for case in cases]
+
+    rows = [
+        *both("same"), *both("fails", "crash"), *both("noisy", verdict="disturbed"), *both("skip", "skipped"),
+        *both("unchecked", "pass_due_to_skip"),
+    ]  # fmt: skip
+    page = page_of(tmp_path, run(str(FIRST), rows))
+    assert tables(page) == []
+    assert "2 models do not differ. 3 have nothing to compare" in Page(page).text
 
 
 FREEZING = {"configuration": "freezing", "settings": CONFIGURATIONS[1][1]}
