@@ -216,6 +216,20 @@ def test_a_configuration_that_was_dynamic_before_keeps_its_own_suite_page(tmp_pa
     assert len({href for href, _ in tiles}) == len({words for _, words in tiles}) == 2
 
 
+def test_the_night_that_a_mean_is_compared_with_is_named(tmp_path):
+    """The last night's machine was away for three days: its change is since then."""
+    hosts = ("b", "a", "a", "b")
+    nights = [
+        run(str(FIRST + timedelta(days=night)), [measured(10.0), measured(9.0, **FREEZING)], host=host)
+        for night, host in enumerate(hosts)
+    ]
+    path = page_of(tmp_path, *nights)
+    matrix = path.read_text().partition('id="matrix"')[2].partition("</table>")[0]
+    assert matrix.count('<span class="muted">3 days before</span>') == 2
+    assert "night before" not in Page(path).text
+    assert (tmp_path / "site/index.html").read_text().count("; compared with 3 days before") == 2
+
+
 def test_numbers_of_two_machines_are_not_marked(tmp_path):
     """One machine measures the first column, another one of its class, 5 % slower, the others."""
     amp = {**FREEZING, "dtype": "amp", "amp_dtype": "bfloat16"}
