@@ -52,7 +52,7 @@ def test_every_link_leads_to_a_page(pages):
     assert bad <= assets
     kinds = {path.split("/")[3] for path in pages if path.startswith("/beds/") and path.count("/") == 4}
     assert kinds == {"suites", "models"}
-    assert sum("/models/" in path for path in pages) == 14
+    assert sum("/models/" in path for path in pages) == 15
     assert {
         f"/{page}"
         for page in (site_links.OVERVIEW, site_links.COMPARE, site_links.REGRESSIONS, site_links.MACHINES)
