@@ -400,6 +400,7 @@ def environment() -> jinja2.Environment:
         batch=batch_in_words,
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
+        quoted=shlex.quote,
     )
     return jinja
 

@@ -268,6 +268,22 @@ def test_nights_of_one_name_are_kept_apart(browser: Browser, tmp_path):  # noqa:
     assert "perfdash compare 2026-01-05T01:00:00Z 2026-01-07T01:00:00Z" in text
 
 
+def test_any_two_nights_name_their_machines_where_they_have_none_in_common(browser: Browser, tmp_path):  # noqa: F811
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day, host in enumerate(("xeon7", "xeon7", "xeon8")):
+            take_in(store, [night(day, host=host)])
+        folder = built(store, tmp_path / "site")
+    address = (folder / path_of(folder, "compare")).as_uri()
+    browser.open(address)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    nights = json.loads(str(browser.ask("document.querySelector('#compare-data').textContent")))["nights"]
+    for old, new, note in ((1, 2, "Measured on another machine: xeon7 | xeon8. Machines"), (0, 1, None)):
+        browser.open(f"{address}#old={nights[old]['file']}&new={nights[new]['file']}&metric=eager_ms")
+        browser.wait("document.querySelector('#two')")
+        shown = browser.ask("document.querySelector('#any-two .warn')?.textContent ?? null")
+        assert shown.startswith(note) if note else shown is None
+
+
 def test_nights_by_different_methods_are_not_compared(browser: Browser, tmp_path):  # noqa: F811
     with open_store(str(tmp_path / "history.db")) as store:
         for day, method in ((0, {}), (1, {"latency": 2})):
