@@ -91,6 +91,36 @@ def test_database_columns_of_the_dynamo_runners(written):
     assert row.others == {"latency": 5.0}  # no unit: ms or s?
 
 
+def with_unit(metric, value, unit):
+    return record(metric={}) | {"metric": {"name": metric, "unit": unit, "benchmark_values": [value]}}
+
+
+def test_database_number_in_another_unit_than_its_column(written):
+    """150 % is no speedup of 150x, and may mean 1.5x or 2.5x."""
+    records = [with_unit("speedup", 150, "%"), record("abs_latency", [3.0])]
+    ((row,),) = (run.rows for run in read([written(records)], TOLD))
+    assert row.status == "pass_due_to_skip"
+    assert (row.values, row.others) == ({"backend_ms": 3.0}, {"speedup": 150.0})
+    assert "speedup in %: kept without a column, because that unit is not understood" in row.details["notes"]
+
+
+@pytest.mark.parametrize("unit", ["x", "X", "ratio"])
+def test_database_units_of_a_speedup(written, unit):
+    ((row,),) = (run.rows for run in read([written([with_unit("speedup", 1.5, unit)])], TOLD))
+    assert (row.values, row.others) == ({"speedup": 1.5}, {})
+
+
+@pytest.mark.parametrize(
+    ("unit", "others"),
+    [("ms", {"accuracy_run_compilation_s": 0.009}), ("%", {"compilation_latency": 9.0})],
+)
+def test_database_unit_of_the_compilation_in_an_accuracy_run(written, unit, others):
+    accuracy = {"name": "accuracy", "extra_info": {"benchmark_values": ["pass"]}}
+    records = [record() | {"metric": accuracy}, with_unit("compilation_latency", 9.0, unit)]
+    ((row,),) = (run.rows for run in read([written(records)], TOLD))
+    assert row.others == pytest.approx(others)
+
+
 def test_database_of_an_accuracy_run(written):
     accuracy = {"name": "accuracy", "extra_info": {"benchmark_values": ["pass"]}}
     records = [record(metric=accuracy), record("compilation_latency", [9.0])]
