@@ -309,7 +309,7 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
         checked_name(metric.get("name"), where, "metric.name"),
         _text(metric, "unit", where),
     )
-    if match := _WITH_UNIT.fullmatch(name):
+    if (match := _WITH_UNIT.fullmatch(name)) and _is_unit(match["unit"]):
         name, unit = match["name"], unit or match["unit"]
     texts = _part(metric, "extra_info", where).get("benchmark_values")
     values = metric.get("benchmark_values")
@@ -318,6 +318,12 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
     if not isinstance(values, list) or not values:
         raise where.wrong("metric.benchmark_values is no list of numbers, or empty: remove the record")
     return name, Entry(where, tuple(finite_number(v, where, name) for v in values), (), unit)
+
+
+def _is_unit(text: str) -> bool:
+    """Whether text in brackets is a unit; p50 in `ttft (p50)` belongs to the name."""
+    units = (*TIME_MS, *MEMORY_BYTES, *_OF_RATIOS_AND_COUNTS, "%")
+    return text.lower() in units or "/" in text  # tokens/s
 
 
 def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
