@@ -156,6 +156,8 @@ def test_the_trend_of_a_suite(ask):
         ("runs", {"limit": "9" * 30}, "limit:"),
         ("runs", {"limit": "\u0661"}, "limit:"),
         ("runs", {"since": "yesterday"}, "since: 'yesterday' is no time"),
+        ("runs", {"until": "2026-13"}, "until: '2026-13' is no time"),
+        ("series", {"case": 1, "since": "2026-02-30T01"}, "since: '2026-02-30T01' is no time"),
         ("runs", {"colour": "red"}, "there is no parameter 'colour' here; there are: since, until"),
         ("run", {"run": "x" * 400}, "run: more than 300 characters"),
         ("run", {"run": "2026-10"}, "'2026-10' means 25 runs; give the id of one of them: id:"),
