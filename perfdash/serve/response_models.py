@@ -74,6 +74,8 @@ class ResultFields(Shape):
     status: str
     verdict: str | None
     basis: str | None
+    remark: str | None
+    clock: str | None
     started: str | None
     values: Values  # type: ignore[valid-type]
 

@@ -171,8 +171,10 @@ def test_nothing_keeps_people_from_using_a_page(page_of_two_machines: Browser):
 @pytest.mark.parametrize("kind", ["cause", "model", "suite"])
 def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
     """A chart that is scrolled sideways would show only the nights before the change."""
-    browser.open((folder / path_of(folder, kind)).as_uri(), width=390)
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=390, scheme="dark")
     browser.wait("document.readyState === 'complete'")
+    assert browser.complaints() == []  # all other tests load a page at the size of a desktop
+    assert browser.ask("document.documentElement.clientWidth") == 390, "laid out as for a desktop"
     edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip, .heat)")]
         .map((one) => one.getBoundingClientRect().right - innerWidth)""")
     assert edges
