@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, nightlies, result_hosts, schema
+from perfdash.history import generated_code, nightlies, pass_rates_and_means, result_hosts, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -71,13 +71,13 @@ def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
 
 
 def _beside_content(imported: Imported) -> tuple[Any, ...]:
-    """What a correction of a foreign file may change and `content` leaves out: environment and verdicts.
+    """What a correction of a foreign file may change and `content` leaves out: environment and marks.
 
     Cases are compared without batch sizes, because a failure may get one in the history.
     """
-    verdicts = [(replace(row.case, batch_size=0), row.verdict) for row in imported.rows if row.verdict]
-    fingerprint = environment_values(imported.run)["fingerprint"]
-    return fingerprint, sorted((case_digest(case), verdict) for case, verdict in verdicts)
+    marks = [(row.case, row.verdict or "", pass_rates_and_means.gave_up(row)) for row in imported.rows]
+    marked = [(case_digest(replace(case, batch_size=0)), *mark) for case, *mark in marks if any(mark)]
+    return environment_values(imported.run)["fingerprint"], sorted(marked)
 
 
 def _is_known(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> bool:
@@ -86,8 +86,7 @@ def _is_known(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -
     if not same_content or imported.run.origin == "perfdash":
         return same_content
     (line,) = list_runs(connection, ids=[old.id])
-    stored = Imported(line, tuple(rows_of(connection, old.id)))
-    return _beside_content(stored) == _beside_content(imported)
+    return _beside_content(read_run(connection, line)) == _beside_content(imported)
 
 
 def store_run(connection: sa.Connection, imported: Imported) -> str:
@@ -355,7 +354,7 @@ def _same_results(
         return {
             row.case: (
                 row.status,
-                row.verdict,
+                (row.verdict, pass_rates_and_means.gave_up(row)),
                 row.started,
                 dict(row.values),
                 dict(row.others),

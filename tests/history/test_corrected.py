@@ -14,7 +14,7 @@ from perfdash.history import schema
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge
-from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.queries import list_runs, read_run, rows_of
 from perfdash.history.results import digest
 from perfdash.report.terminal_tables import run_rows, run_table
 from tests.stores import made_store
@@ -82,6 +82,15 @@ def test_a_mark_that_is_corrected_replaces_it(store, written, first, second):
     assert verdicts(store) == [runs[1][0].rows[0].verdict]
     with pytest.raises(UsageError, match="give each its own --started"):
         take_in(store, runs[0] + runs[1])
+
+
+def test_a_limit_of_recompiles_that_is_corrected_replaces_it(store, written):
+    for text, outcome in (("limit reached", TAKEN_IN), ("", REPLACED), ("limit reached", REPLACED)):
+        lines = MARKED.replace("disturbed", "recompile_limit") + ONE.replace("\n", f",{text}\n")
+        assert [take_in(store, written(lines, head=""))[0] for _ in range(2)] == [outcome, KNOWN]
+        with store.read() as connection:
+            (row,) = read_run(connection, *list_runs(connection)).rows
+        assert bool(row.details.get("recompile_limit")) == bool(text)
 
 
 def test_a_merge_keeps_the_corrected_mark(store, other, written):
