@@ -225,6 +225,7 @@ def show(
                     "remark": remark(row),
                     "clock": clock_of(row),
                     "values": row.values,
+                    "others": row.others,
                 }
                 for row in rows
             ]

@@ -105,6 +105,7 @@ def test_a_run_and_its_results(ask):
     assert last["run"]["name"].startswith("2026-10-30")
     notes = [(result["case"]["model"], result["remark"], result["clock"]) for result in last["results"]]
     assert notes == [("alone", None, None), ("limited", "recompile limit", "cpu")]
+    assert [result["others"] for result in last["results"]] == [{"throughput": 7.5}, {}]
 
 
 def test_a_case_over_the_nights(ask):
