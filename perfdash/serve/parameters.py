@@ -17,8 +17,7 @@ from perfdash.detect.comparison import ComparedRuns, Comparison, refuse_overlap,
 from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.errors import UsageError
 from perfdash.history.queries import RunLine, read_run
-from perfdash.history.run_selection import only, select
-from perfdash.settings import check_time
+from perfdash.history.run_selection import check_time, only, select
 
 LONGEST = 300  # characters of a value
 _TIME = r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}Z?)?)?)?)?)?$"
