@@ -241,6 +241,7 @@ class ComparisonAnswer(AnswerPage):
     means: list[MeansFields]
     cases: list[ComparedCaseFields]
     only_old: list[CaseFields]
+    vanished: list[CaseFields]
     only_new: list[CaseFields]
     nothing_to_compare: str | None
     untested: str | None

@@ -105,7 +105,7 @@ def test_compare_by_dates_and_windows(command, farmed):
     result = command("compare", "2026-01-15..2026-01-26", "2026-01-28..", "--fail-on", "regression")
     assert result.code == 1, result.err
     assert "Changed: 1" in result.out
-    assert "--fail-on regression: 1 of 24: model03" in result.err
+    assert "--fail-on regression: 1 of 24: timm/model03 bs 1" in result.err
     plain = json.loads(
         command(
             "compare", "2026-01-20..2026-01-26", "2026-01-28..", "--format", "json", "--junit", "c.xml"

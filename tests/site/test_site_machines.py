@@ -204,7 +204,7 @@ def test_a_night_is_compared_with_the_last_one_of_its_machine(tmp_path, hosts, b
     check(folder)
     assert (tile.word, tile.machines, tile.old.host) == ("same", machines, before)
     assert (first.old.host, first.comparison.machines) == (before, machines)
-    assert night.previous.run.host == before
+    assert night.baseline.runs[-1].run.host == before
     assert ("5.0% (10) on another machine: a" in comment(night)) == bool(machines)
     for path in (folder / "index.html", *folder.glob("beds/*/compare.html")):
         assert ("on another machine: a | b" in path.read_text()) == bool(machines)

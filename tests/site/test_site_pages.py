@@ -154,6 +154,17 @@ def test_testbeds_are_kept_apart(store, site):
         assert len(list(bed.glob("data/2026*.js"))) == 3
 
 
+def test_the_compare_page_names_the_configuration_of_a_case_that_only_one_night_has(store, site):
+    ways = [Case("timm", "net"), Case("timm", "net", configuration="freezing", settings='{"mode": "x"}')]
+    take_in(
+        store,
+        [run(f"2026-01-0{day}", [result(of) for of in ways[:count]]) for day, count in ((1, 2), (2, 1))],
+    )
+    (path,) = site().glob("beds/*/compare.html")
+    only_old = path.read_text().partition("<p>Only in the old: ")[2].partition("</p>")[0]
+    assert "freezing" in re.sub("<[^>]*>", "", only_old)
+
+
 def test_alerts_stand_on_top_and_on_the_model(store, site):
     fill(store, range(40))
     for number in (40, 41, 42):
