@@ -59,7 +59,7 @@ def headline(result: Result) -> str:
 def hints(result: Result) -> list[str]:
     """What to try next, as sentences; none where the numbers stand for themselves."""
     found = []
-    case, eager, verdict = result.case, result.eager_ms, result.speedup and result.speedup.verdict
+    case, eager, verdict = result.case, result.eager_ms, _verdict(result)
     if case.scenario == "inference" and eager and eager.median < _TINY_MS and case.batch_size < _LARGER_BATCH:
         found.append(
             f"The model takes {_milliseconds(eager.median)} per call, so "
@@ -93,13 +93,21 @@ def hints(result: Result) -> list[str]:
 
 
 def calls_to_pay_off(result: Result) -> float | None:
-    """After how many calls the time saved exceeds the time of compiling; None where no time is saved."""
+    """After how many calls the time saved exceeds the time of compiling.
+
+    None where no time is saved, or the result did not pass.
+    """
     if not (result.speedup and result.eager_ms and result.backend_ms and result.compilation_s):
         return None
     saved_ms = result.eager_ms.median - result.backend_ms.median
-    if result.speedup.verdict != "faster" or saved_ms <= 0:
+    if _verdict(result) != "faster" or saved_ms <= 0:
         return None
     return result.compilation_s * 1000 / saved_ms
+
+
+def _verdict(result: Result) -> str:
+    """The verdict of a result that passed, else nothing: wrong outputs are timed as well."""
+    return result.speedup.verdict if result.speedup and result.status in PASSING else ""
 
 
 def _compiler(result: Result) -> str:
@@ -164,9 +172,9 @@ def _pays_off(result: Result) -> str:
         return (
             f"after {calls:,.0f} {work} ({_duration(calls * result.backend_ms.median / 1000)} of computing)"
         )
-    if result.speedup and result.speedup.verdict == "slower":
+    if _verdict(result) == "slower":
         return "never: the compiled model is slower"
-    if result.speedup and result.speedup.verdict == "equivalent":
+    if _verdict(result) == "equivalent":
         return "never: the compiled model is as fast as eager"
     return ""
 

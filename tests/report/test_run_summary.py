@@ -183,6 +183,20 @@ def test_pays_off():
     assert calls_to_pay_off(one_model()) is None
 
 
+@pytest.mark.parametrize("verdict", ["faster", "slower", "equivalent", "inconclusive", "disturbed"])
+@pytest.mark.parametrize(
+    "status", [Status.FAIL_ACCURACY, Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT]
+)
+def test_a_result_that_did_not_pass_never_pays_off(status, verdict):
+    """It is timed all the same, but nobody is to run it, whatever it saves."""
+    result = one_model(1.25, verdict, batch_size=64)
+    result.status = status
+    assert calls_to_pay_off(result) is None
+    text = summary([result], info(1))
+    assert "pays off" not in text
+    assert "hint" not in text
+
+
 @pytest.mark.parametrize(
     ("result", "hint"),
     [
