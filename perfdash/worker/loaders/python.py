@@ -51,15 +51,31 @@ def _executed(path: Path) -> Any:
     kept = _modules.get(path.absolute())
     if kept is not None:
         return kept
-    add_folder(str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = module_name(path)
+    if name == path.stem:
+        add_folder(str(path.parent))
+    else:  # last, or processes that compile would import the file in place of the module of its name
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise LookupError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     own_files.execute(module, path)
     _modules[path.absolute()] = module
     return module
+
+
+def module_name(path: Path) -> str:
+    """The name under which the module of a model's file is loaded: the file's own, unless it is taken.
+
+    A file `random.py` must not replace Python's random, which torch imports, nor any module that is loaded.
+    """
+    loaded = sys.modules.get(path.stem)
+    file = getattr(loaded, "__file__", None)
+    is_taken = loaded is not None and not (file and os.path.abspath(file) == os.path.abspath(path))
+    is_standard = path.stem in getattr(sys, "stdlib_module_names", ())  # of Python 3.10 and later
+    return f"perfdash_model_{path.stem}" if is_taken or is_standard else path.stem
 
 
 def files(job: Job) -> dict[str, str]:
