@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
 from perfdash.history.results import from_result, is_cpu_time
 from perfdash.records import DISTURBED, PASSING, Result, Status, variation_in_words
+from perfdash.report.reproduce import pattern
 from perfdash.report.step_sizes import size_in_words, step_in_words
 
 _LABEL = 12  # characters of the left column
@@ -17,15 +19,19 @@ _WORK = {"training": "training step", "generation": "generation"}
 _PROCESSES = 6  # to try where an interval is too wide
 
 
-def card(result: Result, place: Sequence[tuple[str, str]], width: int | None = None) -> str:
+def card(result: Result, place: Sequence[tuple[str, str]], run: str, width: int | None = None) -> str:
     """The card of a result.
 
-    `place`: (label, text) of the lines about the run. width None: lines are not wrapped.
+    `place`: (label, text) of the lines about the run, `run`: what names it in commands. width None: lines are
+    not wrapped.
     """
     lines = [("measured", _measured(result)), *place, *_numbers(result)]
     lines += [("note", note) for note in result.notes]
     lines += [("hint", hint) for hint in hints(result)]
     body = [_line(label, text, width) for label, text in lines]
+    if result.error and result.error.log:
+        show = ["perfdash", "show", run, "--model", pattern(result.case.model)]
+        body += [_line("log", "To see the end of the log of the failure:", width), _command(show)]
     return "\n".join([wrapped(headline(result), width), "", *body])
 
 
@@ -87,8 +93,6 @@ def hints(result: Result) -> list[str]:
         )
     if verdict == DISTURBED:
         found.append("End the other programs, or choose other cores with --cores, and measure again")
-    if result.error and result.error.log:
-        found.append(f"`perfdash show --model {case.model}` shows the end of the log of the failure")
     return found
 
 
@@ -234,6 +238,11 @@ def _line(label: str, text: str, width: int | None) -> str:
     lines = text.splitlines() or [""]
     first = f"  {label:<{_LABEL - 2}}{lines[0]}"
     return "\n".join(wrapped(line, width, indent) for line in [first, *(indent + rest for rest in lines[1:])])
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command in one line whatever the width, to be copied."""
+    return " " * _LABEL + shlex.join(words)
 
 
 def wrapped(text: str, width: int | None, indent: str = "  ") -> str:

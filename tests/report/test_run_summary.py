@@ -1,6 +1,8 @@
 """The summary of a run: golden files of the card and the table, at several widths of the terminal."""
 
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,20 @@ def test_summary(name, results, state, width):
     text = summary(results, info(len(results), state), width)
     golden(f"summary_{name}_{width or 'wide'}.txt", text + "\n")
     if width:
-        assert max(map(len, text.splitlines())) <= width
+        assert max(len(line) for line in text.splitlines() if "  perfdash show" not in line) <= width
+
+
+def test_commands_that_show_more_name_the_run_and_are_quoted():
+    """A run of another folder than `runs`, of a file that is named in any way; copied from one line."""
+    crash = failed("my [old] net.make", Status.CRASH, "compile", "ended by SIGSEGV")
+    card = summary([crash], info(1), 40, Path("my runs/2026_host"))
+    assert any(
+        shlex.split(line) == ["perfdash", "show", "my runs/2026_host", "--model", "my [[]old[]] net.make"]
+        for line in card.splitlines()
+        if "perfdash show" in line
+    )
+    table = summary(a_night(), info(7), 60, Path("my runs/2026_host"))
+    assert shlex.split(table.splitlines()[-1]) == ["perfdash", "show", "my runs/2026_host", "--wide"]
 
 
 def test_long_names_are_cut_where_nothing_else_is_left_to_leave_out():
