@@ -235,9 +235,8 @@ def _failures(results: Sequence[Result], names: Sequence[str], width: int | None
     """Why models failed or were skipped, a line each."""
     lines = []
     for result, name in zip(results, names, strict=True):
-        reason = result.skip_reason or (" ".join(result.error.message.split()) if result.error else "")
-        if result.status is Status.FAIL_ACCURACY:
-            reason = str(result.accuracy.get("detail") or "")
+        error = " ".join(result.error.message.split()) if result.error else ""
+        reason = result.skip_reason or error or str(result.accuracy.get("detail") or "")
         if result.status not in PASSING and reason:
             where = f" in {result.failed_phase}" if result.failed_phase else ""
             lines.append(f"{name}: {result.marked_status}{where}: {plain(reason, 1000)}")

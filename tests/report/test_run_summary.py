@@ -146,6 +146,14 @@ def test_notes_and_failures_name_the_result_where_a_model_has_several():
     ]
 
 
+@pytest.mark.parametrize("status", [Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT])
+def test_why_names_what_differs_of_a_result_that_no_error_ended(status):
+    result = good("net", 1.2, "faster")
+    result.status, result.accuracy = status, {"status": status.value, "detail": "out differs by 0.5"}
+    lines = summary([result, good("other", 1.1, "faster")], info(2)).splitlines()
+    assert lines[lines.index("Why") + 1] == f"  net: {status.value}: out differs by 0.5"
+
+
 def test_the_means_name_configurations_as_the_results_do():
     results = [good("net", 1.2, "faster", configuration=name, dynamic=name == "dynamic")
                for name in ("default", "dynamic")]  # fmt: skip
