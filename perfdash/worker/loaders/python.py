@@ -5,13 +5,14 @@ The call is function(batch_size) -> (module, inputs).
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Iterator, Sequence
 
 from perfdash.records import Job
 from perfdash.worker import own_files
@@ -61,7 +62,8 @@ def _executed(path: Path) -> Any:
         raise LookupError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    own_files.execute(module, path)
+    with _folder_named():
+        own_files.execute(module, path)
     _modules[path.absolute()] = module
     return module
 
@@ -138,9 +140,25 @@ def _installed(name: str, path: Sequence[str], folder: Path, is_package: bool) -
     return None
 
 
+@contextlib.contextmanager
+def _folder_named() -> Iterator[None]:
+    """Say why a file of a relative path is missing: a case runs in a folder of its own."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        name = error.filename
+        if isinstance(name, (str, bytes, os.PathLike)) and not os.path.isabs(name):
+            error.strerror = (
+                f"{error.strerror} (perfdash runs the code in another folder: give an absolute path, such as "
+                "one made from __file__)"
+            )
+        raise
+
+
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:
     """Call a user's function and check its result. Raises TypeError that names the function."""
-    result = function(batch_size)
+    with _folder_named():
+        result = function(batch_size)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise TypeError(
             f"{name} must return (module, inputs), with the inputs as a "

@@ -266,6 +266,26 @@ def test_what_a_function_may_return(kind):
     assert (inputs["x"] if kind == "dict" else inputs[0]) is x
 
 
+@pytest.mark.parametrize("when", ["executed", "called"])
+def test_a_relative_path_that_is_missing_is_said_to_be_looked_for_in_another_folder(
+    tmp_path, monkeypatch, when
+):
+    """A case runs in its scratch folder, not where the user has typed the command."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model, (at_once, later) = tmp_path / f"model_that_opens_when_{when}.py", ("pass", "open('there.pt')")
+    if when == "executed":
+        at_once, later = later, at_once
+    model.write_text(f"{at_once}\n\n\ndef make(batch_size):\n    {later}\n")
+    with pytest.raises(FileNotFoundError, match=r"in another folder: .* from __file__.*: 'there.pt'"):
+        python.load(job(model))
+
+
+def test_a_missing_absolute_path_is_what_python_says():
+    with pytest.raises(FileNotFoundError) as caught:
+        python.call(lambda size: Path("/there.pt").read_bytes(), 1, "net.py:make")
+    assert str(caught.value) == "[Errno 2] No such file or directory: '/there.pt'"
+
+
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
