@@ -85,14 +85,16 @@ class Run:
     def to_frame(self) -> pd.DataFrame:
         """A row for each result: the fields of its case, status, verdict, and the numbers by their columns.
 
-        Latencies are in milliseconds, durations in seconds, memory in bytes; NaN is not measured.
+        `remark`: why a pass counts in no mean (nothing captured, recompile limit, disturbed). `clock`: cpu if
+        its latencies are CPU time, wall otherwise. Latencies are in milliseconds, durations in seconds,
+        memory in bytes; NaN is not measured.
         """
         import pandas as pd
 
-        from perfdash.history.results import from_result
-        from perfdash.metrics import METRICS
+        from perfdash.history.pass_rates_and_means import remark
+        from perfdash.history.results import clock_of, from_result
+        from perfdash.metrics import NUMBERS
 
-        columns = [name for name, metric in METRICS.items() if name != "status" and not metric.part_of]
         rows = []
         for result in self.results:
             row = from_result(result)
@@ -101,10 +103,12 @@ class Run:
                     **vars(row.case),
                     "status": str(row.status),
                     "verdict": row.verdict,
-                    **{name: row.values.get(name) for name in columns},
+                    "remark": remark(row),
+                    "clock": clock_of(row),
+                    **{name: row.values.get(name) for name in NUMBERS},
                 }
             )
-        names = [*Case.__dataclass_fields__, "status", "verdict", *columns]
+        names = [*Case.__dataclass_fields__, "status", "verdict", "remark", "clock", *NUMBERS]
         return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ import perfdash
 from perfdash import api
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
+from perfdash.metrics import NUMBERS
 from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Speedup, Status
 from perfdash.runner import run_journal
 from perfdash.runner.notebook_model import notebook_model
@@ -112,6 +113,23 @@ def test_a_run_as_a_frame_has_the_numbers_by_their_columns(saved):
     assert (good["speedup_low"], good["speedup"], good["speedup_high"]) == (1.9, 2.0, 2.1)
     assert bad["status"] == "crash"
     assert frame["speedup"].isna().tolist() == [False, True]
+
+
+def test_the_frame_of_a_run_has_all_numbers_and_no_other_column(saved):
+    parts = {"backend": {"forward": {"median": 3.0}, "backward": {"median": 4.0}}}
+    trained = replace(result(), parts_ms=parts, accuracy={"status": "pass"})
+    frame = perfdash.load(saved(trained)).to_frame()
+    assert list(frame.columns[-len(NUMBERS) :]) == list(NUMBERS)
+    assert "accuracy" not in frame  # the status has it
+    assert frame.loc[0, ["forward_ms", "backward_ms"]].tolist() == [3.0, 4.0]
+
+
+def test_the_frame_of_a_run_says_which_pass_counts_in_no_mean_and_what_is_cpu_time(saved):
+    conditions = {"clock": "cpu"}
+    limited = replace(result("a"), capture={"graphs": 3, "recompile_limit": "reached"}, conditions=conditions)
+    frame = perfdash.load(saved(limited, result("b"))).to_frame()
+    assert frame["remark"].fillna("").tolist() == ["recompile limit", ""]
+    assert frame["clock"].fillna("").tolist() == ["cpu", ""]
 
 
 def test_a_run_is_shown_in_plain_text_and_escaped_in_a_notebook(saved):

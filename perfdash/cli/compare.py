@@ -32,12 +32,14 @@ def compare(
         Path | None, typer.Option(help="Also write the comparison as JUnit XML, for a CI.")
     ] = None,
     fail_on: Annotated[
-        list[str] | None, typer.Option(help="`regression`: exit with code 1 if there is a regression.")
+        list[str] | None,
+        typer.Option(help="`regression`: exit with code 1 if there is a regression or a case vanished."),
     ] = None,
 ) -> None:
     """Compare two runs, nights, builds or windows of nights.
 
-    Only cases that both sides have are compared. Runs on different classes of hosts are refused."""
+    Only cases that both sides have are compared; the others are listed. Runs on different classes of
+    hosts are refused."""
     from perfdash.errors import UsageError
     from perfdash.report.comparison_text import comparison, to_csv, to_plain
     from perfdash.suggestions import not_one_of

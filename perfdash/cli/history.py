@@ -186,7 +186,9 @@ def show(
     """Show a stored run, or one model over time."""
     from dataclasses import asdict
 
+    from perfdash.history.pass_rates_and_means import remark
     from perfdash.history.queries import model_series, rows_of
+    from perfdash.history.results import clock_of
     from perfdash.history.run_selection import find_run
     from perfdash.report.terminal_tables import run_rows, series_table
 
@@ -216,7 +218,14 @@ def show(
         rows = rows_of(connection, line.id, details=True)
         if as_json:
             results = [
-                {"case": vars(row.case), "status": row.status, "verdict": row.verdict, "values": row.values}
+                {
+                    "case": vars(row.case),
+                    "status": row.status,
+                    "verdict": row.verdict,
+                    "remark": remark(row),
+                    "clock": clock_of(row),
+                    "values": row.values,
+                }
                 for row in rows
             ]
             typer.echo(dumps({"run": line.to_plain(), "results": results}, indent=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from perfdash.detect.findings import (
     stops_running,
 )
 from perfdash.detect.nights import other_machines
+from perfdash.detect.one_sided_cases import differing_settings, first_few, missing_in_words, why_missing
 from perfdash.errors import UsageError
 from perfdash.history.pass_rates_and_means import (
     gave_up,
@@ -109,10 +110,11 @@ class Delta(NamedTuple):
 class ComparedCase:
     """One case on both sides, with the status of the last run of each side that has one, or of its pairs.
 
-    checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
-    method, or because the case passed and now fails to run. disturbed: whether no latency could be compared,
-    because other programs disturbed a side. unsteady: as in PairedStatus. elsewhere: whether no machine
-    measured it on both sides, although some measured both (shards), so that no number could be tested.
+    deltas: empty where it fails on a side. checked_alike: whether the statuses can be compared, because both
+    sides checked accuracy by the same method, or because the case passed and now fails to run. disturbed:
+    whether no latency could be compared, because other programs disturbed a side. unsteady: as in
+    PairedStatus. elsewhere: whether no machine measured it on both sides, although some measured both
+    (shards), so that no number could be tested.
     """
 
     case: Case
@@ -126,22 +128,24 @@ class ComparedCase:
 
     @property
     def status_direction(self) -> int:
-        if not self.checked_alike or not {self.old_status, self.new_status}.isdisjoint(NO_STATUS):
+        if not self.checked_alike or self.sides_without_result:
             return OTHER
         was, is_now = is_pass(self.old_status), is_pass(self.new_status)
         return OTHER if was == is_now else (WORSE if was else BETTER)
 
     @property
     def regressed(self) -> bool:
-        """Whether the status or a metric got worse significantly.
+        """Whether the status or a metric got worse significantly."""
+        return self.status_direction == WORSE or bool(self.worse_metrics)
 
-        Speedup counts only if the compiled latency could not be tested.
-        """
+    @property
+    def worse_metrics(self) -> list[str]:
+        """The metrics that got worse significantly; speedup only if the compiled latency was not tested."""
         worse = [name for name, delta in self.deltas.items() if name in JUDGED and delta.change > 0]
         backend = self.deltas.get("backend_ms")
         if (backend is None or not backend.tested) and "speedup" in self.deltas:
             worse += ["speedup"] if self.deltas["speedup"].change < 0 else []
-        return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
+        return [name for name in worse if self.deltas[name].significant]
 
     @property
     def untested(self) -> bool:
@@ -151,13 +155,19 @@ class ComparedCase:
     @property
     def is_tested(self) -> bool:
         """Whether a metric was tested, or the statuses are two different results."""
-        results = {self.old_status, self.new_status}.isdisjoint(NO_STATUS)
-        return (self.other_status and results) or any(delta.tested for delta in self.deltas.values())
+        return self.other_status or any(delta.tested for delta in self.deltas.values())
+
+    @property
+    def no_latency_tested(self) -> bool:
+        """Whether a case with latencies or a speedup has none that could be tested."""
+        latencies = [delta for name, delta in self.deltas.items() if is_sampled(name)]
+        return self.disturbed or (bool(latencies) and not any(delta.tested for delta in latencies))
 
     @property
     def nothing_tested(self) -> bool:
         """Whether a case with numbers has no tested latency or no tested number at all."""
-        return self.disturbed or (bool(self.deltas) and not any(d.tested for d in self.deltas.values()))
+        nothing = bool(self.deltas) and not any(delta.tested for delta in self.deltas.values())
+        return nothing or self.no_latency_tested
 
     @property
     def passes(self) -> bool:
@@ -169,7 +179,13 @@ class ComparedCase:
 
     @property
     def other_status(self) -> bool:
-        return self.checked_alike and self.old_status != self.new_status
+        """Whether the sides have two different results."""
+        return self.checked_alike and self.old_status != self.new_status and not self.sides_without_result
+
+    @property
+    def sides_without_result(self) -> int:
+        """How many sides have a status that describes the machine, or left the case out."""
+        return (self.old_status in NO_STATUS) + (self.new_status in NO_STATUS)
 
 
 @dataclass(frozen=True)
@@ -178,7 +194,8 @@ class Comparison:
 
     methods: the methods that differ between the runs (`latency 1 -> 2`). Only numbers by the method of the
     newest run are compared. machines: those of the sides (`on another machine: a | b`), if they have none in
-    common: then only statuses have a verdict, because machines of a class differ.
+    common: then only statuses have a verdict, because machines of a class differ. in_pairs: whether two
+    builds were measured in turn.
     """
 
     old: ComparedRuns
@@ -189,11 +206,7 @@ class Comparison:
     means: list[Means]
     methods: list[str] = field(default_factory=list)
     machines: str = ""
-
-    @property
-    def in_pairs(self) -> bool:
-        """Whether two builds were measured in turn."""
-        return any(delta.pairs is not None for case in self.both for delta in case.deltas.values())
+    in_pairs: bool = False
 
     @property
     def eager_moved(self) -> float | None:
@@ -205,12 +218,21 @@ class Comparison:
         return moved if abs(moved) >= _EAGER_MOVED else None
 
     @property
+    def why_missing(self) -> dict[Case, str]:
+        """Why the new side lacks each case of `only_old`, to follow "as"; empty if the case vanished."""
+        return why_missing(self.only_old, len(self.both), self.old.runs, self.new.runs)
+
+    @property
+    def vanished(self) -> list[Case]:
+        """The cases that complete runs of their configuration lack."""
+        return [case for case, why in self.why_missing.items() if not why]
+
+    @property
     def nothing_in_common(self) -> str | None:
         """Why no case can be compared, to end a sentence; None if some can."""
         if not self.both:
-            return f"no case is in both{_differing(self.only_old, self.only_new)}"
-        statuses = ({case.old_status, case.new_status} for case in self.both)
-        if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
+            return f"no case is in both{differing_settings(self.only_old, self.only_new)}"
+        if all(case.sides_without_result for case in self.both):
             return "no case has a result on both sides"
         if not any(c.checked_alike or c.deltas or c.disturbed or c.unsteady for c in self.both):
             return "every case in both was measured by different methods"
@@ -218,7 +240,25 @@ class Comparison:
 
     @property
     def untested(self) -> str | None:
-        """In how many cases numbers or statuses were not tested or decided, and why; None if all were."""
+        """How many cases were not tested or decided, or have no result, and why; None if all were tested."""
+        missing = missing_in_words(self.why_missing, len(self.both) + len(self.only_old))
+        return "; ".join([*self._not_decided(), *self._without_result(), *missing]) or None
+
+    def _without_result(self) -> list[str]:
+        """How many cases have no result on a side, with their statuses; not those that both skipped."""
+        parts = []
+        for sides, words in ((1, "on one side"), (2, "on either side")):
+            cases = [case for case in self.both if case.sides_without_result == sides]
+            statuses = [NO_STATUS & {case.old_status, case.new_status} for case in cases]
+            lost = [each for each in statuses if sides == 1 or each != {Status.SKIPPED}]
+            if lost:
+                names = ", ".join(sorted(set().union(*lost) - {""}))
+                have = "has" if len(lost) == 1 else "have"
+                parts.append(f"{len(lost)} of {len(self.both)} cases {have} no result {words} ({names})")
+        return parts
+
+    def _not_decided(self) -> list[str]:
+        """In how many cases numbers or statuses were not tested or decided, and why."""
         why = (
             "as other programs disturbed every pair of runs"
             if self.in_pairs
@@ -239,17 +279,18 @@ class Comparison:
             (undecided, "are not decided yet; more pairs of runs would tell"),
         )
         parts = [f"numbers of {n} of {len(self.both)} cases {words}" for n, words in sentences if n]
-        if unsteady := [f"{case.case.model}: {case.unsteady}" for case in self.both if case.unsteady]:
-            parts.append(f"statuses are not the same in all pairs ({_few(unsteady)})")
-        return "; ".join(parts) or None
+        if unsteady := [f"{case.case.name}: {case.unsteady}" for case in self.both if case.unsteady]:
+            parts.append(f"statuses are not the same in all pairs ({first_few(unsteady)})")
+        return parts
 
     @property
     def nothing_to_compare(self) -> str | None:
         """Why no verdict is possible, to end a sentence; None if a status changed or a number was tested."""
         if self.nothing_in_common or any(case.is_tested for case in self.both):
             return self.nothing_in_common
-        if self.untested or not any(case.passes for case in self.both):
-            return self.untested or "no case passes on both sides"
+        not_decided = self._not_decided()
+        if not_decided or not any(case.passes for case in self.both):
+            return "; ".join([*(not_decided or ["no case passes on both sides"]), *self._without_result()])
         return "no number was measured by the same method on both sides" if self.methods else None
 
 
@@ -299,13 +340,19 @@ def compare(
     runs = [[imported.run for imported in side.runs] for side in (old, new)]
     machines = "" if nameless or paired is not None else other_machines(*runs)
     both = [case for case in sides[0] if case in sides[1]]
-    rows = [[side[case] for case in both] for side in sides]
+    before, after = _statuses(old), _statuses(new)
+    ends = {
+        case: (statuses or {}).get(case) or PairedStatus(before[case][0], after[case][0]) for case in both
+    }
+    # A case that fails on a side has no numbers, though earlier runs of the side, or other pairs, passed.
+    passing = {case for case, status in ends.items() if is_pass(status.old) and is_pass(status.new)}
+    rows = [[side[case] if case in passing else [] for case in both] for side in sides]
     apart = [False] * len(both)
     if paired is None and not nameless and not machines:
         hosts = [_machines_of_cases(side) for side in (old, new)]
         apart = [hosts[0][case].isdisjoint(hosts[1][case]) for case in both]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
-    raw = [dict((paired or {}).get(case, {})) for case in both]
+    raw = [dict((paired or {}).get(case, {})) if case in passing else {} for case in both]
     if paired is not None:
         logs |= {name: _logs_of_pairs(name, raw) for name in COMPARED}
     for name in COMPARED if paired is None else ():
@@ -317,12 +364,10 @@ def compare(
     for (deltas, name), real in zip(tested, is_discovery.tolist(), strict=True):
         if real and abs(deltas[name].change) >= least_change(name):
             deltas[name] = deltas[name]._replace(significant=True)
-    before, after = _statuses(old), _statuses(new)
     compared = []
     for case, was, now, deltas, elsewhere in zip(both, *rows, raw, apart, strict=True):
-        (old_word, old_method), (new_word, new_method) = before[case], after[case]
-        status = (statuses or {}).get(case) or PairedStatus(old_word, new_word)
-        can_compare = alike(old_method, new_method, "status") or stops_running(*status[:2])
+        status = ends[case]
+        can_compare = alike(before[case][1], after[case][1], "status") or stops_running(*status[:2])
         is_alike = can_compare and status.comparable
         disturbed = any(map(is_disturbed, (*was, *now))) and not any(map(is_sampled, deltas))
         elsewhere = elsewhere and bool(deltas) and not any(delta.tested for delta in deltas.values())
@@ -347,21 +392,8 @@ def compare(
         ],
         list(dict.fromkeys(text for text in texts if has_own or not text.startswith("own_threads "))),
         machines,
+        paired is not None,
     )
-
-
-def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
-    """The settings in which two lists of cases share no value: (batch_size 1 | 8)."""
-    parts = []
-    for name in (item.name for item in fields(Case)):
-        values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
-        if all(values) and not set(values[0]) & set(values[1]):
-            parts.append(f"{name} {' | '.join(_few(item) for item in values)}")
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _few(values: Sequence[str]) -> str:
-    return ", ".join(values[:3]) + (f" and {len(values) - 3} more" if len(values) > 3 else "")
 
 
 def _word(row: Row) -> str:
@@ -429,7 +461,7 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     NaN where it is missing or disturbed, or where the row did not pass and so does not describe the
     compiled model.
     """
-    width = max(map(len, rows), default=0)
+    width = max([1, *map(len, rows)])
     every = [row for of_case in rows for row in of_case]
     usable = [_is_usable(row, metric) for row in every]
     flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]

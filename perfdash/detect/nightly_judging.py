@@ -39,6 +39,7 @@ from perfdash.detect.nights import (
     runs_before,
     were_beside,
 )
+from perfdash.detect.one_sided_cases import configuration_of
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
@@ -201,7 +202,7 @@ def _end_acknowledgements(store: Store) -> None:
             reopened = alert_states.unacknowledged(alert, at[:10], at)
             if reopened is not None:
                 until = alert.details["act"]["until"]
-                alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+                alert_store.save(connection, reopened, f"{alert_store.ACKNOWLEDGED_UNTIL} {until}")
 
 
 def _undo_replaced_nights(store: Store) -> None:
@@ -249,13 +250,9 @@ def _of_measured_configurations(
         return findings
     tonight = [number for number, words in zip(night.case_ids, night.statuses[:, -1], strict=True) if words]
     cases = cases_by_id(connection, [*tonight, *(number for number in gone if number is not None)])
-    measured = {_configuration(cases[number]) for number in tonight}
-    absent = {number for number in gone if number and _configuration(cases[number]) not in measured}
+    measured = {configuration_of(cases[number]) for number in tonight}
+    absent = {number for number in gone if number and configuration_of(cases[number]) not in measured}
     return [each for each in findings if each.kind != "vanished" or each.case_id not in absent]
-
-
-def _configuration(case: Case) -> tuple[str, str, bool]:
-    return case.configuration, case.settings, case.dynamic
 
 
 def read_night(connection: sa.Connection, run: RunLine) -> Panel:

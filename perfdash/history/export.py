@@ -13,11 +13,15 @@ import sqlalchemy as sa
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import is_special, written
 from perfdash.history import schema
-from perfdash.history.queries import RunLine
+from perfdash.history.pass_rates_and_means import remark
+from perfdash.history.queries import OF_ITS_NIGHT, RunLine
+from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
+from perfdash.records import Case
 
 FORMATS = ("parquet", "csv", "json")
 _RUNS_AT_ONCE = 100  # some 200,000 results
+_OF_DETAILS = ("remark", "clock")  # the last columns of the table
 
 
 def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
@@ -38,7 +42,7 @@ def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form:
 
 
 def columns() -> list[sa.ColumnElement[Any]]:
-    """The columns of the flat table, in order: run, environment, case, result."""
+    """The columns of the flat table before _OF_DETAILS, in order: run, environment, case, result."""
     runs, beds, env = schema.runs, schema.testbeds, schema.environments
     case = [column for column in schema.cases.c if column.name not in ("id", "digest")]
     return [
@@ -62,9 +66,9 @@ def columns() -> list[sa.ColumnElement[Any]]:
 
 def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.DataFrame]:
     """The rows in frames of _RUNS_AT_ONCE runs; one empty frame if there are no rows."""
-    table, results = schema.runs, schema.results
+    table, results, more = schema.runs, schema.results, schema.result_details
     query = (
-        sa.select(*columns())
+        sa.select(*columns(), more.c.details)
         .join_from(results, table, results.c.run_id == table.c.id)
         .outerjoin(schema.result_hosts, schema.result_hosts.c.result_id == results.c.id)
         .join(
@@ -74,14 +78,24 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
         .join(schema.testbeds, table.c.testbed_id == schema.testbeds.c.id)
         .join(schema.environments, table.c.environment_id == schema.environments.c.id)
         .join(schema.cases, results.c.case_id == schema.cases.c.id)
+        .outerjoin(more, more.c.result_id == results.c.id)
         .order_by(table.c.started, table.c.id, schema.cases.c.suite, schema.cases.c.model, results.c.id)
     )
-    kinds = {column.name: _dtype(column.type) for column in columns()}
+    kinds = {column.name: _dtype(column.type) for column in columns()} | dict.fromkeys(_OF_DETAILS, "string")
     ids = [run.id for run in runs]
     for start in range(0, max(1, len(ids)), _RUNS_AT_ONCE):
         result = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE])))
-        rows = [tuple(row) for row in result]  # pandas would take the column dtype for the row's own type
+        # Tuples, because pandas would take the column dtype for the row's own type.
+        rows = [(*line[:-1], *_of_details(line)) for line in result]
         yield pd.DataFrame.from_records(rows, columns=list(kinds)).astype(kinds)
+
+
+def _of_details(line: Any) -> tuple[str | None, str | None]:
+    """Why a pass counts in no mean, and the clock of its latencies."""
+    captured = {name: getattr(line, name) for name in OF_ITS_NIGHT if getattr(line, name) is not None}
+    case = Case(line.suite, line.model, backend=line.backend)
+    row = Row(case, line.status, captured, verdict=line.verdict, details=line.details or {})
+    return remark(row), clock_of(row)
 
 
 def _dtype(kind: sa.types.TypeEngine[Any]) -> str:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import WORSE
-from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED
 from perfdash.history.alert_store import SUSPECTED as SUSPECTED_STATE
-from perfdash.history.results import Imported, RunRow
+from perfdash.history.results import RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, culprits, decision, what
@@ -182,22 +181,13 @@ def of_comparison(comparison: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
     good, bad = (ChangeEnd.of(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
-    # An interrupted run, or a few models measured at a desk, says nothing about the cases it lacks.
-    both, cases = len(comparison.both), len(comparison.both) + len(comparison.only_old)
-    if all(_is_whole(side) for side in comparison.new.runs) and has_enough_cases(both, cases):
-        changes += [
-            RunChange(VANISHED, case, "no longer measured", good=good, bad=bad)
-            for case in comparison.only_old
-        ]
+    changes += [
+        RunChange(VANISHED, case, "no longer measured", good=good, bad=bad) for case in comparison.vanished
+    ]
     changes += [
         RunChange(APPEARED, case, "not measured before", good=good, bad=bad) for case in comparison.only_new
     ]
     return changes
-
-
-def _is_whole(imported: Imported) -> bool:
-    run = imported.run
-    return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
 def _of_case(compared: ComparedCase, good: ChangeEnd | None, bad: ChangeEnd | None) -> Iterator[RunChange]:

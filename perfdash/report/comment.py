@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfdash.detect.comparison import ComparedRuns, compare
-from perfdash.detect.nights import other_machine
+from perfdash.detect.nights import other_machines
 from perfdash.history.failures import reason
 from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
 from perfdash.history.results import Imported, Row
@@ -25,7 +26,14 @@ from perfdash.report.changes import (
 from perfdash.report.comment_splitting import size
 from perfdash.report.full_tables import full_tables
 from perfdash.report.markdown import code, document, escaped, fenced, folded, in_html, link, plain, table
-from perfdash.report.night import Night, compared_with, headline, noise_floor, not_tonight
+from perfdash.report.night import (
+    RUN_BEFORE,
+    Night,
+    compared_with,
+    headline,
+    noise_floor,
+    not_tonight,
+)
 from perfdash.report.number_format import percent_change
 from perfdash.report.reproduce import command_of_run
 from perfdash.stats.speedup import null_warning
@@ -286,29 +294,33 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
                 "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
             ]
         )
-    before = "against the base" if night.in_pairs else "against the run before"
+    before = f"against {_title_of_baseline(night)}"
     head = ["suite", "compiler", "pass rate", "geometric mean speedup", before,
             "mean compilation latency (s)", "peak memory compression ratio"]  # fmt: skip
     more = f"\n\nand {len(rows) - most} more" if len(rows) > most else ""
     return [table(head, rows[:most], "llrrrrr") + more]
 
 
-def _against(night: Night, rows: Sequence[Row]) -> str:
-    """The change of the mean speedup over the models that pass in both runs.
+def _title_of_baseline(night: Night) -> str:
+    return night.baseline.title if night.baseline else RUN_BEFORE
 
-    Empty where the two runs measured speedups by different methods.
+
+def _against(night: Night, rows: Sequence[Row]) -> str:
+    """The change of the mean speedup over the models that pass on both sides.
+
+    Empty where the two sides measured speedups by different methods.
     """
-    previous = night.previous
-    if previous is None:
-        return ""
     setting = setting_of(rows[0])
-    before = tuple(row for row in previous.rows if setting_of(row) == setting)
+    before = []
+    for imported in night.baseline.runs if night.baseline else ():
+        if of_setting := tuple(row for row in imported.rows if setting_of(row) == setting):
+            before.append(replace(imported, rows=of_setting))
     if not before:
         return ""
-    old = ComparedRuns("", (Imported(previous.run, before),))
+    old = ComparedRuns("", tuple(before))
     new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
     means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
-    words = other_machine(previous.run, night.run)
+    words = other_machines([imported.run for imported in before], [night.run])
     machines = f" {escaped(words)}" if words else ""
     return f"{means.ratio[0] - 1:+.1%} ({means.cases}){machines}" if means else ""
 
@@ -329,7 +341,7 @@ def _failures(night: Night, fold: bool, shown: int) -> list[str]:
     if len(failed) > shown:
         lines.append(f"- and {len(failed) - shown} more")
     new = sum(row.case in fresh for row in failed)
-    since = f", {new} since the run before" if new else ""
+    since = f", {new} since {_title_of_baseline(night)}" if new else ""
     listed = {change.case for change in failures}
     others = sum(row.case not in listed for row in failed) if failures else 0
     rest = f", {others} not among the changes above" if others else ""

@@ -46,6 +46,8 @@ def comparison(sides: Comparison) -> str:
         parts.append(f"Changed: {len(changed)}" if changed else none)
     if changed:
         parts.append(_changes(changed))
+    if sides.vanished:
+        parts.append(f"Vanished: {', '.join(map(model_of, sides.vanished))}")
     if sides.untested and not nothing:
         parts.append(f"Not checked: {sides.untested}")
     parts += _undecided(sides.both)
@@ -280,6 +282,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
             for compared in sides.both
         ],
         "only_old": [vars(case) for case in sides.only_old],
+        "vanished": [vars(case) for case in sides.vanished],
         "only_new": [vars(case) for case in sides.only_new],
         "nothing_to_compare": sides.nothing_to_compare,
         "untested": sides.untested,

@@ -116,7 +116,7 @@ def result_gate(results: Sequence[Result], fail_on: Sequence[str], warn: Warn) -
     code = 0
     for gate in fail_on:
         if failing.get(gate):
-            names = ", ".join(result.case.model for result in failing[gate])
+            names = ", ".join(model_of(result.case) for result in failing[gate])
             warn(f"--fail-on {gate}: {len(failing[gate])} of {len(results)}: {names}")
             code = 1
     return code
@@ -146,7 +146,10 @@ def night_gate(night: Night, warn: Warn) -> int:
 
 
 def comparison_gate(comparison: Comparison, warn: Warn) -> int:
-    """Fail on cases that became significantly worse. Raises UsageError where nothing can be compared."""
+    """Fail on cases that became significantly worse, or vanished.
+
+    Raises UsageError where nothing can be compared.
+    """
     if nothing := comparison.nothing_to_compare:
         raise UsageError(f"{_REGRESSION}: nothing to compare: {nothing}")
     if comparison.methods:
@@ -154,9 +157,10 @@ def comparison_gate(comparison: Comparison, warn: Warn) -> int:
         warn(f"{_REGRESSION}: not compared, as measured by different methods ({methods})")
     if comparison.untested:
         warn(f"{_REGRESSION}: not checked: {comparison.untested}")
-    worse = [compared.case.model for compared in comparison.both if compared.regressed]
+    vanished = [f"{model_of(case)} (no longer measured)" for case in comparison.vanished]
+    worse = [model_of(compared.case) for compared in comparison.both if compared.regressed] + vanished
     if worse:
-        warn(f"{_REGRESSION}: {len(worse)} of {len(comparison.both)}: {', '.join(worse)}")
+        warn(f"{_REGRESSION}: {len(worse)} of {len(comparison.both) + len(vanished)}: {', '.join(worse)}")
     return 1 if worse else 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from perfdash import files
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import Comparison
-from perfdash.detect.findings import OTHER
+from perfdash.detect.findings import OTHER, WORSE
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.failures import failure
@@ -88,10 +88,10 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write a test per compared case: failed where it became significantly worse, skipped if untested.
+    """Write a test per case: failed where it became significantly worse or vanished, skipped if untested.
 
-    A case that fails on both sides is skipped, too. Where there is nothing to compare the file has one test,
-    which fails with the reason.
+    A case that fails on both sides is skipped, too, and one that only the old side has but that has not
+    vanished. Where there is nothing to compare the file has one test, which fails with the reason.
     """
     root = ET.Element("testsuites", name="perfdash compare")
     suite = ET.SubElement(root, "testsuite", name="compare")
@@ -104,11 +104,9 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         )
         if compared.regressed:
             worse = [
-                f"{name} {percent_change(delta.change)}"
-                for name, delta in compared.deltas.items()
-                if delta.significant
+                f"{name} {percent_change(compared.deltas[name].change)}" for name in compared.worse_metrics
             ]
-            if compared.old_status != compared.new_status:
+            if compared.status_direction == WORSE:
                 worse.insert(0, f"{compared.old_status} -> {compared.new_status}")
             ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
         elif compared.nothing_tested:
@@ -116,6 +114,13 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         elif not compared.passes and compared.status_direction == OTHER:
             words = f"{compared.old_status} -> {compared.new_status}"
             ET.SubElement(test, "skipped", type="not checked", message=_fit(words))
+    for case, why in comparison.why_missing.items() if nothing is None else ():
+        test = ET.SubElement(suite, "testcase", classname=_fit(case.suite), name=_fit(case.name))
+        if why:
+            words = f"missing from the new side, as {why}"
+            ET.SubElement(test, "skipped", type="not checked", message=words)
+        else:
+            ET.SubElement(test, "failure", type="vanished", message="no longer measured")
     _count(suite)
     _save(path, root)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.alert_states import as_fixed
-from perfdash.detect.comparison import Comparison
+from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.detect.findings import has_several_machines
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
@@ -44,7 +44,7 @@ from perfdash.history.queries import (
 )
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED_COUNTS
-from perfdash.records import NOT_MEASURED, PASSING, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Status
 from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
 from perfdash.report.changes import (
     APPEARED,
@@ -60,6 +60,7 @@ from perfdash.report.comparison_text import of_builds, of_eager
 from perfdash.stats.machine_levels import machine_levels
 from perfdash.stats.nightly_test import REFERENCE, WINDOWS
 
+RUN_BEFORE = "the run before"  # the title of a baseline that nobody named
 _NIGHTLIES = 200  # the latest of each job, among which a missing one is sought
 _FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _REFERENCE_RUNS = WINDOWS + REFERENCE - 1  # before a night, by which it judges it
@@ -73,11 +74,13 @@ _NAMED = {"own_threads": "latency beside threads of a back end's own"}
 class Night:
     """A run with what changed in it.
 
-    `causes`: the worst first. `against` names the baseline; `previous` is its last run, of the same machine
-    if it has one. `untold` says why nothing was compared, `caution` which numbers were not, `eager` that its
-    latency moved, which moves speedups; `refused` says why a gate against a named baseline decides nothing;
-    `nightly` is one line on missing or broken nightlies before it. `in_pairs`: two builds were measured in
-    turn, and the numbers of the rows are levels over all quiet pairs. `builds` says how these differ.
+    `causes`: the worst first. `against` names the baseline. `baseline`: the runs that its mean speedup is
+    compared with, and as their title what the table of suites calls them: those of a named baseline, or the
+    run before, of the same machine if there is one. `untold` says why nothing was compared, `caution` which
+    numbers were not, `eager` that its latency moved, which moves speedups; `refused` says why a gate against
+    a named baseline decides nothing; `nightly` is one line on missing or broken nightlies before it.
+    `builds` says how two builds that were measured in turn differ; then the numbers of the rows are levels
+    over all quiet pairs.
     """
 
     imported: Imported
@@ -88,8 +91,7 @@ class Night:
     eager: str = ""
     refused: str | None = None
     nightly: str | None = None
-    previous: Imported | None = None
-    in_pairs: bool = False
+    baseline: ComparedRuns | None = None
     builds: str = ""
 
     @property
@@ -219,11 +221,11 @@ def against(imported: Imported, comparison: Comparison) -> Night:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None
     changes = of_changes(of_comparison(comparison))
-    previous = comparison.old.runs[-1]
+    baseline = replace(comparison.old, title="the baseline")
     if comparison.in_pairs:
-        imported, previous = (
-            _with_levels(run, comparison, side) for run, side in ((imported, "new"), (previous, "old"))
-        )
+        imported = _with_levels(imported, comparison, "new")
+        base = tuple(_with_levels(run, comparison, "old") for run in comparison.old.runs)
+        baseline = ComparedRuns("the base", base)
     eager = " ".join(of_eager(comparison))
     return Night(
         imported,
@@ -232,8 +234,7 @@ def against(imported: Imported, comparison: Comparison) -> Night:
         caution=caution,
         eager=eager,
         refused=refused,
-        previous=previous,
-        in_pairs=comparison.in_pairs,
+        baseline=baseline,
         builds=" ".join(of_builds(comparison)),
     )
 
@@ -241,19 +242,21 @@ def against(imported: Imported, comparison: Comparison) -> Night:
 def _with_levels(imported: Imported, comparison: Comparison, side: str) -> Imported:
     """The run with the levels of a side over all quiet pairs, instead of the numbers of one pair.
 
-    Without the intervals of these numbers and the verdict, which are of one process.
+    Without the intervals of these numbers and the verdict, which are of one process. A case of which every
+    pair was disturbed has the numbers of one pair and that verdict, with which it is in no mean.
     """
-    levels = {
-        case.case: {name: getattr(delta, side) for name, delta in case.deltas.items() if delta.pairs}
-        for case in comparison.both
-    }
+    both = {case.case: case for case in comparison.both}
     rows = []
     for row in imported.rows:
-        of_case = levels.get(row.case, {})
-        dropped = {f"{name}_{part}" for name in of_case for part in ("low", "high", "sd")}
+        compared = both.get(row.case)
+        deltas = compared.deltas if compared else {}
+        levels = {name: getattr(delta, side) for name, delta in deltas.items() if delta.pairs}
+        dropped = {f"{name}_{part}" for name in levels for part in ("low", "high", "sd")}
         kept = {name: value for name, value in row.values.items() if name not in dropped}
-        verdict = None if "speedup" in of_case else row.verdict
-        rows.append(replace(row, values={**kept, **of_case}, verdict=verdict))
+        verdict = None if "speedup" in levels else row.verdict
+        if compared and compared.no_latency_tested:
+            verdict = DISTURBED
+        rows.append(replace(row, values={**kept, **levels}, verdict=verdict))
     return replace(imported, rows=tuple(rows))
 
 
@@ -330,9 +333,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         lambda cause: why_of_cause(connection, cause),
     )
     causes = sort_causes([*found, *of_changes(changes)])
-    previous = read_run(connection, baseline)
+    previous = ComparedRuns(RUN_BEFORE, (read_run(connection, baseline),))
     caution = "; ".join(words for words in cautions if words) or None
-    return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+    return Night(imported, tuple(causes), text, caution=caution, baseline=previous)
 
 
 _BEFORE_ALL = (

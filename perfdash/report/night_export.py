@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.files import finite
-from perfdash.history.pass_rates_and_means import NAMED_SETTING, Summary, grouped, summarize
+from perfdash.history.pass_rates_and_means import NAMED_SETTING, Summary, grouped, remark, summarize
 from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.records import variation
@@ -65,6 +65,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                     "started": row.started,
                     "verdict": row.verdict,
                     "basis": row.basis,
+                    "remark": remark(row),
                     **row.values,
                     "others": dict(row.others),
                     "details": dict(row.details),
@@ -86,7 +87,8 @@ def to_csv(night: Night) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     columns = [*_CASE, *(["configuration"] if several_configurations(row.case for row in night.rows) else [])]
-    writer.writerow(["run", "run_started", *columns, "status", "verdict", "basis", *NUMBERS, "clock"])
+    header = ["run", "run_started", *columns, "status", "verdict", "basis", *NUMBERS, "clock", "remark"]
+    writer.writerow(header)
     for row in night.rows:
         values = finite(dict(row.values))
         cells = [
@@ -98,6 +100,7 @@ def to_csv(night: Night) -> str:
             row.basis,
             *(values.get(name) for name in NUMBERS),
             clock_of(row),
+            remark(row),
         ]
         writer.writerow(["" if cell is None else inert(cell) for cell in cells])
     return file.getvalue()

@@ -371,7 +371,7 @@ def _finish(comparison: BuildComparison, state: str) -> None:
             if results := _results(comparison, side):
                 set_speedups(results, margin=margin_of(info))
                 journal.rewrite(results)
-                journal.write_csv(results, comparison.dynamo_names)
+                journal.write_csv(results, comparison.dynamo_names, info)
             info.state, info.ended = state, now()
             info.sessions[-1].update(state=state, ended=info.ended)
             journal.write_info(info)

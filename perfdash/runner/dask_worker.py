@@ -31,6 +31,7 @@ from perfdash.suites.case_selection import planned_from_json
 
 IDLE_S = 120.0  # without an order, then the cores are released
 LOCK_S = 10.0  # until the processes of a killed worker have ended
+LOOK_S = 1.0  # how often a worker looks whether its order was cancelled
 _LOG_BYTES = 1 << 20
 _turn = threading.Lock()
 
@@ -284,7 +285,7 @@ def _ended_when_cancelled(stop: Stop) -> Iterator[None]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(1.0):
+        while not over.wait(LOOK_S):
             task = worker.state.tasks.get(key)
             if task is None or task.state != "executing":
                 stop.set()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from perfdash.records import DEFAULT_CONFIGURATION, Case, Result, Status
+from perfdash.history.results import setting_of_options
+from perfdash.records import Case, Result, Status, variation
 
 _STATS = (
     "calls_captured",
@@ -22,6 +24,7 @@ _STATS = (
     "autograd_compiles",
     "cudagraph_skips",
 )
+_RUN_OPTIONS = "run_options"  # of perfdash: names of the options that change the numbers or series of the run
 PERFORMANCE = (
     "dev",
     "name",
@@ -33,9 +36,12 @@ PERFORMANCE = (
     "eager_peak_mem",
     "dynamo_peak_mem",
     *_STATS,
-    "disturbed",  # ours: why the speedup and latency of this row are not to be trusted
+    # Columns of perfdash: why the speedup of this row counts in no mean.
+    "disturbed",
+    "recompile_limit",  # dynamo's message
+    _RUN_OPTIONS,
 )
-ACCURACY = ("dev", "name", "batch_size", "accuracy", *_STATS)
+ACCURACY = ("dev", "name", "batch_size", "accuracy", *_STATS, _RUN_OPTIONS)
 
 # That harness's words; it has none for the rest, which read as a model that did not run.
 _WORDS = {
@@ -49,11 +55,18 @@ _WORDS = {
 }
 
 
-def write(folder: Path, results: Sequence[Result], dynamo_names: dict[str, str]) -> list[Path]:
+def write(
+    folder: Path,
+    results: Sequence[Result],
+    dynamo_names: dict[str, str],
+    options: Mapping[str, Any] | None = None,
+) -> list[Path]:
     """Writes the pair of files of every setting in the results; the paths written.
 
-    `dynamo_names` maps a suite to its name there (timm -> timm_models).
+    `dynamo_names` maps a suite to its name there (timm -> timm_models). `options`: those of the run, as in
+    run.json.
     """
+    run_options = ", ".join(setting_of_options(options or {})[0])
     settings: dict[str, list[Result]] = {}
     for result in results:
         if result.status not in (Status.SKIPPED, Status.NOT_TONIGHT):
@@ -69,7 +82,7 @@ def write(folder: Path, results: Sequence[Result], dynamo_names: dict[str, str])
             with path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow(header)
-                writer.writerows(row(result) for result in rows)
+                writer.writerows([*row(result), run_options] for result in rows)
             written.append(path)
     return written
 
@@ -82,10 +95,8 @@ def stem(case: Case, dynamo_names: dict[str, str]) -> str:
     suite = dynamo_names.get(case.suite, case.suite)
     backend = case.backend.replace("-", "_")
     name = f"{backend}_{suite}_{case.dtype}_{case.scenario}_{case.device}"
-    # That harness has no word for a configuration.
-    if case.configuration == DEFAULT_CONFIGURATION and not case.settings:
-        return name
-    return f"{name}_{re.sub(r'[^A-Za-z0-9]+', '_', case.configuration)}"
+    configuration = variation(case.configuration, case.dynamic)  # that harness has no word for it
+    return f"{name}_{re.sub(r'[^A-Za-z0-9]+', '_', configuration)}" if configuration else name
 
 
 def _performance(result: Result) -> list[object]:
@@ -102,6 +113,7 @@ def _performance(result: Result) -> list[object]:
         _gigabytes(result.backend_peak_bytes),
         *_stats(result),
         result.conditions.get("disturbed", ""),
+        result.capture.get("recompile_limit") or "",
     ]
 
 

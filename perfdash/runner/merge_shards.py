@@ -109,7 +109,7 @@ def merge(
                 name = f"null.{shard.info.id}.log" if log.name == "null.log" else log.name
                 shutil.copyfile(log, journal.logs / name)
             code_files.copy(shard.folder, journal.folder)
-        journal.write_csv(results, info.plan.get("dynamo_names", {}))
+        journal.write_csv(results, info.plan.get("dynamo_names", {}), info)
         journal.write_info(info)
     except (MachineError, OSError) as error:
         journal.discard()

@@ -207,9 +207,10 @@ class RunJournal:
         lines.extend(map(_line, latest.values()))
         self._guard(lambda: _replace(self.folder / RESULTS, "".join(lines).encode()))
 
-    def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
+    def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str], info: RunInfo) -> None:
         """The CSVs of all results so far (perfdash.runner.dynamo_csv_writer)."""
-        self._guard(lambda: dynamo_csv_writer.write(self.folder / "csv", results, dynamo_names))
+        folder, options = self.folder / "csv", info.configuration
+        self._guard(lambda: dynamo_csv_writer.write(folder, results, dynamo_names, options))
 
     def _guard(self, write: Any) -> None:
         try:

@@ -187,7 +187,7 @@ class Session:
             self._settle()
             if self._results:
                 self.journal.rewrite(self.results)
-                self.journal.write_csv(self.results, self.dynamo_names)
+                self.journal.write_csv(self.results, self.dynamo_names, self.info)
             self.journal.write_state(self.info, state)
         except MachineError as error:
             if state == "done":
@@ -454,7 +454,7 @@ class Session:
         set_speedups(self.results, only=result, margin=self._margin)
         self._keep(result)
         try:
-            self.journal.write_csv(self.results, self.dynamo_names)
+            self.journal.write_csv(self.results, self.dynamo_names, self.info)
             self.journal.write_info(self.info)
         except MachineError as error:  # made from the journal, and made again after the next case
             if not self._complained:

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Depends, Response
 
 from perfdash.detect.causes import gather_in_causes
 from perfdash.history import alert_store, queries
+from perfdash.history.pass_rates_and_means import remark
 from perfdash.history.queries import RunLine
-from perfdash.history.results import Row
+from perfdash.history.results import Row, clock_of
 from perfdash.history.run_selection import find_run
 from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
@@ -86,7 +87,7 @@ def run(
         line = one_run(connection, run)
         rows = [
             row
-            for row in queries.rows_of(connection, line.id)
+            for row in queries.rows_of(connection, line.id, details=True)
             if suite in (None, row.case.suite) and model in (None, row.case.model)
         ]
         cut, part = page(rows, offset, limit)
@@ -239,5 +240,5 @@ def run_plain(run: RunLine) -> Values:
 def _row_plain(row: Row) -> Values:
     return {
         "case": vars(row.case), "status": row.status, "verdict": row.verdict, "basis": row.basis,
-        "started": row.started, "values": dict(row.values),
+        "remark": remark(row), "clock": clock_of(row), "started": row.started, "values": dict(row.values),
     }  # fmt: skip

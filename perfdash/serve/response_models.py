@@ -74,6 +74,8 @@ class ResultFields(Shape):
     status: str
     verdict: str | None
     basis: str | None
+    remark: str | None
+    clock: str | None
     started: str | None
     values: Values  # type: ignore[valid-type]
 
@@ -238,6 +240,7 @@ class ComparisonAnswer(AnswerPage):
     means: list[MeansFields]
     cases: list[ComparedCaseFields]
     only_old: list[CaseFields]
+    vanished: list[CaseFields]
     only_new: list[CaseFields]
     nothing_to_compare: str | None
     untested: str | None

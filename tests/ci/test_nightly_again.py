@@ -106,7 +106,9 @@ def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
     for _ in range(2 if good_one else 1):  # a night that is gone on with is one night
         done = stage.script("confirm", PERFDASH_NIGHTLY=str(night))
         assert done.returncode == 0, done.stderr
-    assert [call.split()[:2] for call in stage.calls()] == [["confirm", "run1"]] * (2 if good_one else 1)
+    sides = ["--good-python", str(old), "--python", f"{stage.venv}/bin/python"]
+    words = [["confirm", "run1", *sides]] * (2 if good_one else 1)
+    assert [call.split()[:6] for call in stage.calls()] == words
     assert (good.read_text().splitlines()[0] == str(old)) == good_one
     if good_one:
         assert good.read_text().splitlines()[1] == "1"
@@ -431,6 +433,7 @@ def test_what_is_measured_once_more_is_a_new_run(measured, tmp_path, words):
     assert stage.night("--resume", "last").code == 0
     (call,) = stage.calls("run")
     assert call.startswith(f"run --resume {stage.home}/runs/run2 ")
+    assert not (first / "measure.failed").exists(), "no later stage reports the earlier failure"
 
 
 def test_one_stage_and_from_a_stage(stage):

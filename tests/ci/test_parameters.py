@@ -417,6 +417,23 @@ def test_options_of_a_run_are_checked_before_the_night_begins(words: str, why: s
     assert why or not said
 
 
+def test_options_that_parameters_become_are_checked_too(tmp_path: Path) -> None:
+    """By the same table; a file of the user's own may be on another machine, so its name is not checked."""
+    more = {
+        "SUITES": "timm,mine.toml", "DTYPES": "float32,amp", "CONFIGURATIONS": "default,own.toml",
+        "RUN_ARGUMENTS": "--jobs 2",
+    }  # fmt: skip
+    script = (
+        'here="$1" && . ci/nightly/common.sh && . ci/nightly/parameters.sh\n'
+        'refuse_wrong_options() { echo "$*"; }\ncheck_run_options'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", str(tmp_path)], cwd=CHECKOUT, env=variables(tmp_path, **more),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout == "-- --suite timm --dtype float32 --dtype amp --configuration default --jobs 2\n"
+
+
 def test_the_first_stage_of_jenkins_takes_what_is_right(stage):
     """Its credentials are not in the environment there: only their names."""
     more = {**POST, "GITHUB_CREDENTIAL": "github", "WEBHOOK": "yes", "WEBHOOK_CREDENTIAL": "chat"}

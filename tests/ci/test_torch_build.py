@@ -235,6 +235,22 @@ def test_the_last_good_one_outlives_the_limit(builds):
     assert not (builds.kept / "night-killed").exists(), "half made"
 
 
+def test_the_most_recently_used_are_kept_and_the_base_of_the_last_good_one(builds):
+    """Environments on torches of their own, used one after another; nothing is built."""
+    for number, name in enumerate([*(f"torch-{n}" for n in "1234"), *(f"night-{n}" for n in "1234")]):
+        python = builds.kept / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.symlink_to(sys.executable)
+        about = builds.kept / name / "about"
+        about.write_text(f"base={python}\n".replace("night-", "torch-"))
+        os.utime(about, (1e9 + number, 1e9 + number))
+    builds.run("--good", str(builds.kept / "night-1" / "bin" / "python"))
+    done = builds.run(TORCH="installed", KEEP_NIGHTS="2", KEEP_ENVIRONMENTS="2")
+    assert done.returncode == 0, done.stderr
+    assert builds.environments("night") == {"night-1", "night-3", "night-4"}
+    assert builds.environments("torch") == {"torch-1", "torch-3", "torch-4"}
+
+
 def test_what_is_open_waits_three_nights(builds):
     for name in ("old", "new"):
         (builds.home / name).symlink_to(sys.executable)

@@ -254,5 +254,5 @@ def test_gates(command, tmp_path):
     (tmp_path / "mine.py").write_text(MODEL)
     ran = command("run", "--model", "mine.py:broken", "--backend", "eager", "--fail-on", "failure")
     assert ran.code == 1
-    assert "--fail-on failure: 1 of 1: mine.broken" in ran.err
+    assert "--fail-on failure: 1 of 1: own/mine.broken bs 1" in ran.err
     assert ran.results["mine.broken"].error.message == "a line\nand another"

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from perfdash.runner import build_comparison
 from perfdash.runner.alternating_builds import read_pairs
 from tests.cli.two_builds import FAST_MS, MODELS, SLOW_MS, interpreter
 from tests.conftest import perfdash
@@ -32,6 +34,19 @@ def test_what_is_missing_or_does_not_fit_is_refused_before_anything_is_measured(
     )
     (tmp_path / "runs").mkdir()
     assert "no run" in refused("compare-builds", "--resume", "last").lower()
+
+
+def test_its_base_pairs_and_minutes_are_those_of_the_command(called, tmp_path, monkeypatch):
+    handed = []
+    comparison = SimpleNamespace(folder=tmp_path / "none", pairs={}, interrupted=False)
+    monkeypatch.setattr(
+        build_comparison,
+        "new_comparison",
+        lambda settings, *of_builds: handed.append(of_builds) or comparison,
+    )
+    monkeypatch.setattr(build_comparison, "measure", lambda _, minutes, notify: handed.append(minutes))
+    done = called(*COMPARE, "--base-python", "old", "--pairs", "5", "--minutes", "0.5")
+    assert (done.code, handed) == (3, [("old", 5), 0.5]), done.err
 
 
 def interrupted(program: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

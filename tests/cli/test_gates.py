@@ -110,6 +110,14 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     assert message in capsys.readouterr().out
 
 
+def test_the_gate_of_a_run_names_the_threads_and_the_dtype():
+    cases = [Case("s", "net", threads=4), Case("s", "net", dtype="bfloat16")]
+    results = [Result(case, "2026-01-01T00:00:00Z", 1.0, Status.CRASH) for case in cases]
+    messages = []
+    assert gates.result_gate(results, ["failure"], messages.append) == 1
+    assert messages == ["--fail-on failure: 2 of 2: s/net bs 1 4 threads, s/net bs 1 bfloat16"]
+
+
 def test_both_gates_fail_a_night_that_left_out_a_failing_model(tmp_path):
     def statuses(night, model):
         return {4: "crash", 5: "crash", 6: "not_tonight"}.get(night, "pass") if model == "model01" else "pass"

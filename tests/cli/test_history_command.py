@@ -68,6 +68,8 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
     assert listed.out.count("_farm") == 2
     assert len(json.loads(command("history", "runs", "--json").out)) == 30
     assert "model03" in command("history", "show", "last").out
+    shown = json.loads(command("history", "show", "last", "--json").out)["results"]
+    assert {(result["remark"], result["clock"]) for result in shown} == {(None, None)}
     over_time = command("history", "show", "--model", "model03", "--metric", "backend_ms")
     assert over_time.out.count("_farm") == 30
     near = command("history", "show", "--model", "modle03")
@@ -102,7 +104,7 @@ def test_compare_by_dates_and_windows(command, farmed):
     result = command("compare", "2026-01-15..2026-01-26", "2026-01-28..", "--fail-on", "regression")
     assert result.code == 1, result.err
     assert "Changed: 1" in result.out
-    assert "--fail-on regression: 1 of 24: model03" in result.err
+    assert "--fail-on regression: 1 of 24: timm/model03 bs 1" in result.err
     plain = json.loads(
         command(
             "compare", "2026-01-20..2026-01-26", "2026-01-28..", "--format", "json", "--junit", "c.xml"

@@ -83,7 +83,7 @@ def test_what_is_left_and_nothing_else(command, half):
     ran = command("run", "--resume", "last", "--fail-on", "accuracy")
     assert ran.code == 1
     assert "0 of 3 cases to measure" in ran.out
-    assert "--fail-on accuracy: 1 of 3: wrong" in ran.err
+    assert "--fail-on accuracy: 1 of 3: some/wrong bs " in ran.err
 
 
 def test_a_disturbed_case_and_a_refused_run(command, half):

@@ -152,12 +152,38 @@ def test_what_was_not_checked_is_in_no_mean_but_compared():
     assert comparison.both[0].deltas["speedup"].change == pytest.approx(math.log(1.5))
 
 
-def test_a_failure_of_one_night_leaves_its_case_in_the_means():
+def test_a_failure_before_the_last_night_leaves_its_case_in_the_means():
     nights = [
-        run(f"2026-11-0{day}", [row("a", "crash" if day == 2 else "pass", speedup=2.0)]) for day in (1, 2, 3)
+        run(f"2026-11-0{day}", [row("a", "crash" if day == 1 else "pass", speedup=2.0)]) for day in (1, 2, 3)
     ]
     (means,) = compare(side(*nights[:2]), side(nights[2])).means
     assert means.cases == 1
+
+
+@pytest.mark.parametrize("is_repaired", [False, True], ids=["breaks", "is repaired"])
+def test_a_case_that_fails_on_a_side_has_no_numbers_though_earlier_nights_passed(is_repaired):
+    """Nights that pass at 10 ms, and nights of which two pass at 5 ms before three fail."""
+
+    def nights(month, statuses, ms):
+        return side(
+            *(
+                run(
+                    f"2026-{month}-{day:02}",
+                    [row("a", status, backend_ms=ms + day / 100, speedup=20 / ms)]
+                    + [row(name, backend_ms=10 + day / 100, speedup=2.0) for name in "bcd"],
+                )
+                for day, status in enumerate(statuses, 1)
+            )
+        )
+
+    passes = nights("10", ["pass"] * 5, 10)
+    fails = nights("09" if is_repaired else "11", ["pass"] * 2 + ["fail_accuracy"] * 3, 5)
+    compared = compare(fails, passes) if is_repaired else compare(passes, fails)
+    assert [(means.metric, means.cases) for means in compared.means] == [("speedup", 3), ("backend_ms", 3)]
+    assert [means.ratio[0] for means in compared.means] == pytest.approx([1.0, 1.0])
+    (of_case,) = [one for one in compared.both if one.changed]
+    assert (of_case.case.model, of_case.deltas, of_case.regressed) == ("a", {}, not is_repaired)
+    assert compared.untested is None
 
 
 def test_what_was_disturbed_is_not_compared():
@@ -329,8 +355,8 @@ def test_a_second_run_makes_a_comparison_more_certain():
     spoilt = replace(row("a", **with_interval(1.5, 0.1, eager_ms=12.0)), verdict="disturbed")
     single = delta(one)
     assert delta(one, one).reach == pytest.approx(single.reach * math.sqrt(0.75))
-    for other in (spoilt, row("a", "timeout", eager_ms=12.0)):
-        assert delta(one, other) == pytest.approx(single), "only runs with a speedup count"
+    for nights in ((one, spoilt), (row("a", "timeout", eager_ms=12.0), one)):
+        assert delta(*nights) == pytest.approx(single), "only runs with a speedup count"
 
 
 @pytest.mark.parametrize("runs", [1, 2])

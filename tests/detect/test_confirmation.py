@@ -59,6 +59,7 @@ def test_what_is_slower_stands_and_what_is_not_is_dismissed():
     assert decision == STANDS
     assert count <= 4
     assert seen["low"] < 1.1 < seen["high"]
+    assert seen["ratio"] == pytest.approx(1.1)
     assert until_told(SLOWER, [pair(1.0)] * 20)[0] == DISMISSED
     assert until_told(SLOWER, [pair(0.9)] * 20)[0] == DISMISSED, "the other way is not what was suspected"
     assert until_told(replace(SLOWER, sd=None, df=None), [pair(1.1), pair(1.09), pair(1.11)] * 8)[0] == STANDS

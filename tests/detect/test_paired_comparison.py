@@ -1,6 +1,7 @@
 """What pairs of runs of two builds decide: a change, none, or neither yet."""
 
 import math
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from perfdash.report.comment import comment
 from perfdash.report.comparison_text import comparison as comparison_text
 from perfdash.report.comparison_text import to_plain
 from perfdash.report.gates import comparison_gate
+from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, compared_with, headline
 from tests.history.made import row, run, with_worker
 
@@ -111,7 +113,7 @@ def test_a_build_that_fails_in_some_pairs_is_not_called_unchanged(capsys):
     assert not is_enough(pairs, ALPHA), "a second failure may come"
     compared = compared_with_statuses(pairs)
     assert (compared.both[0].old_status, compared.both[0].new_status) == ("pass", "pass")
-    note = "a: fail_accuracy in 1 of 5 pairs of the new side"
+    note = f"{compared.both[0].case.name}: fail_accuracy in 1 of 5 pairs of the new side"
     assert note in comparison_text(compared)
     assert to_plain(compared)["cases"][0]["unsteady"] == note.partition(": ")[2]
     assert headline(against(compared.new.runs[0], compared)) != "Nothing changed"
@@ -128,13 +130,29 @@ def test_a_build_that_fails_in_three_pairs_is_worse_whatever_the_last_one_was():
     assert compared_with_statuses(ends("pass crash", "pass crash")).both[0].regressed, "its minutes are over"
 
 
+def test_the_pairs_in_which_a_failing_build_passed_give_no_numbers():
+    """It is no improvement beside its own failure, and its report has no speedup of it."""
+    values = {"backend_ms": 10.0, "speedup": 2.0, "calls_captured": 3.0}
+    fast = {**values, "backend_ms": 5.0, "speedup": 4.0}
+    pairs = [
+        (PairedResult("pass", values), PairedResult(status, fast)) for status in ["pass", "fail_accuracy"] * 3
+    ]
+    compared = compared_with_statuses(pairs)
+    assert (compared.both[0].new_status, compared.both[0].deltas) == ("fail_accuracy", {})
+    assert compared.means == []
+    assert compared.in_pairs
+    night = against(compared.new.runs[0], compared)
+    assert [change.what for change in night.changes] == ["status"]
+    assert night.rows == compared.new.runs[0].rows, "without levels over pairs"
+
+
 def test_a_model_that_fails_with_both_builds_now_and_then_is_not_worse():
     pairs = ends("crash pass", "pass timeout")
     assert is_enough(pairs, ALPHA), "no further failure would be the build's"
     compared = compared_with_statuses(pairs)
     assert not compared.both[0].regressed
     assert not compared.both[0].changed
-    words = "a: crash in 1 of 2 pairs of the old side; timeout in 1 of 2 pairs of the new side"
+    words = ": crash in 1 of 2 pairs of the old side; timeout in 1 of 2 pairs of the new side"
     assert words in comparison_text(compared)
     with pytest.raises(UsageError, match="not the same in all pairs"):
         comparison_gate(compared, print)
@@ -278,3 +296,34 @@ def test_what_the_models_of_a_run_share_is_another_in_each_pair():
         return math.log(means.ratio[2] / means.ratio[1])
 
     assert width(8) == pytest.approx(width(2) / 2)
+
+
+def test_a_case_whose_every_pair_was_disturbed_is_in_no_mean_of_the_comment_and_skipped_in_junit(tmp_path):
+    """Its row is of one pair, and was not disturbed enough to have that as its verdict."""
+
+    def values(ms):
+        return {"backend_ms": ms, "speedup": 20 / ms, "compilation_cpu_s": 9.0, "calls_captured": 3.0}
+
+    def night(day, ms):
+        return run(f"2026-11-0{day}", [row("quiet", **values(10.0)), row("busy", **values(ms))])
+
+    def pairs(clean):
+        return [tuple(PairedResult("pass", values(10.0), clean) for _ in range(2))] * 4
+
+    old, new = night(1, 10.0), night(2, 14.0)
+    compared = compare(
+        *(ComparedRuns("x", (each,)) for each in (old, new)),
+        paired={
+            each.case: paired_deltas(pairs(each.case.model == "quiet"), ALPHA, most=4) for each in old.rows
+        },
+    )
+    shown = against(new, compared)
+    assert [each.verdict for each in shown.rows] == [None, "disturbed"]
+    text = comment(shown)
+    assert "| 2.000x | +0.0% (1) |" in text
+    (means,) = [means for means in compared.means if means.metric == "speedup"]
+    assert (means.cases, means.ratio[0]) == (1, pytest.approx(1.0))
+    write_comparison(tmp_path / "junit.xml", compared)
+    tests = ET.parse(tmp_path / "junit.xml").getroot().iter("testcase")
+    skipped = {test.get("name"): [part.get("message") for part in test] for test in tests}
+    assert skipped == {old.rows[0].case.name: [], old.rows[1].case.name: ["could not be tested"]}

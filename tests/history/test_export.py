@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -40,6 +41,22 @@ def test_every_format_holds_every_number(filled, tmp_path, monkeypatch, form):
     assert frame["backend_ms"].isna().tolist() == [False] * 5 + [True]
     assert frame["torch"].tolist() == ["2.15.0"] * 6
     assert [path.name for path in tmp_path.glob("all*")] == [f"all.{form}"], "no part is left"
+
+
+@in_sqlite
+def test_a_pass_that_counts_in_no_mean_is_marked_and_cpu_time_too(store, tmp_path):
+    rows = [
+        replace(row("a"), details={"recompile_limit": "reached", "conditions": {"clock": "cpu"}}),
+        row("b", speedup=1.0, calls_captured=0),
+        replace(row("c"), details={"conditions": {"clock": "wall"}}),
+        row("d"),
+    ]
+    take_in(store, [run("2026-02-01", rows)])
+    with store.read() as connection:
+        exporting.export(connection, list_runs(connection), tmp_path / "all.parquet", "parquet")
+    frame = pd.read_parquet(tmp_path / "all.parquet")
+    assert frame["remark"].fillna("").tolist() == ["recompile limit", "nothing captured", "", ""]
+    assert frame["clock"].fillna("").tolist() == ["cpu", "", "wall", ""]
 
 
 @pytest.mark.parametrize("form", exporting.FORMATS)

@@ -9,7 +9,7 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.history import importers as importing
 from perfdash.history.importers import ImportOptions, importers, recognise
-from perfdash.history.pass_rates_and_means import is_counted
+from perfdash.history.pass_rates_and_means import is_counted, remark, summarize
 from perfdash.records import Case, Measurement, Result, Speedup, Status
 from perfdash.runner import dynamo_csv_writer
 
@@ -326,6 +326,53 @@ def test_configurations_and_disturbed_rows_that_perfdash_writes(tmp_path):
     assert imported.rows[0].case.configuration == "dynamic"
     with pytest.raises(UsageError, match=r"the configuration 'freezing_amp', .*: import the run"):
         read(freezing, replace(TOLD, dtype="float32", scenario="inference", backend="inductor"))
+
+
+def test_dynamic_shapes_without_the_configuration_dynamic_come_back(tmp_path):
+    case = Case("timm", "a", dynamic=True)
+    frozen = replace(case, configuration="freezing", settings='{"inductor_config":{"freezing":true}}')
+    results = [Result(one, "", 1.0, Status.PASS) for one in (case, frozen)]
+    paths = dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"})
+    (imported,) = read(paths[:2])
+    assert [row.case for row in imported.rows] == [case]
+    with pytest.raises(UsageError, match=r"the configuration 'freezing_dynamic', .*: import the run"):
+        read(paths[2:])
+
+
+def test_a_run_with_options_that_change_its_numbers_is_refused(tmp_path):
+    results = [Result(Case("timm", "a"), "", 1.0, Status.PASS)]
+    options = {"configuration": [], "compile_mode": "max-autotune", "env": {"A": "1"}, "weights": "random"}
+    paths = dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"}, options)
+    for path in paths:
+        with pytest.raises(UsageError, match=r"line 2: .*\(compile_mode, env\).*: import the run folder"):
+            read([path])
+    ordinary = {"configuration": [], "compile_mode": None, "env": {}, "weights": "random"}
+    (imported,) = read(dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"}, ordinary))
+    assert [row.case for row in imported.rows] == [Case("timm", "a")]
+
+
+def test_a_back_end_with_an_underscore_in_its_name_is_found_when_given(tmp_path):
+    case = Case("timm", "a", backend="my_backend")
+    results = [Result(case, "", 1.0, Status.PASS)]
+    paths = dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"})
+    (imported,) = read(paths, replace(TOLD, backend="my_backend", threads=1))
+    assert [row.case for row in imported.rows] == [case]
+    with pytest.raises(UsageError, match="says backend 'my-backend', but --backend 'inductor'"):
+        read(paths, replace(TOLD, backend="inductor"))
+
+
+def test_a_pass_at_the_recompile_limit_counts_in_no_mean_after_it_came_back(tmp_path):
+    speedup = Speedup(1.5, 1, 2, "faster")
+    captured = {"graphs": 3, "calls_captured": 9}
+    limited = captured | {"recompile_limit": "Dynamo recompile limit exceeded"}
+    results = [
+        Result(Case("timm", name), "", 1.0, Status.PASS, speedup=speedup, capture=capture)
+        for name, capture in (("limited", limited), ("other", captured))
+    ]
+    (imported,) = read(dynamo_csv_writer.write(tmp_path, results, {"timm": "timm_models"}))
+    assert [remark(row) for row in imported.rows] == ["recompile limit", None]
+    assert imported.rows[0].details["recompile_limit"] == "Dynamo recompile limit exceeded"
+    assert summarize(imported.rows).measured == 1
 
 
 def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):

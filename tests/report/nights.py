@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdash.detect.comparison import ComparedRuns
 from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.cause_text import of_changes
@@ -17,7 +18,7 @@ from perfdash.report.changes import (
     ChangeEnd,
     RunChange,
 )
-from perfdash.report.night import Night
+from perfdash.report.night import RUN_BEFORE, Night
 from tests.history.made import run
 
 GOOD = ChangeEnd("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
@@ -192,7 +193,8 @@ def configurations():
             if place == 2 and models is TORCHBENCH:
                 of_way[0] = replace(of_way[0], status="crash", values={}, verdict=None)
             rows += of_way
-    return Night(imported(rows), (), "the 12 runs before it", previous=imported(before))
+    previous = ComparedRuns(RUN_BEFORE, (imported(before),))
+    return Night(imported(rows), (), "the 12 runs before it", baseline=previous)
 
 
 NIGHTS = {

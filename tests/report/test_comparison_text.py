@@ -14,7 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
-from perfdash.report.gates import comparison_gate
+from perfdash.report.gates import comparison_gate, night_gate
 from perfdash.report.junit import write_comparison
 from perfdash.report.night import against, compared_with, headline
 from tests.history.made import case, row, run
@@ -130,6 +130,15 @@ def test_each_row_names_its_whole_case():
         lines = [line for line in part.splitlines() if "crash" in line]
         assert len(set(lines)) == 6
         assert any("timm/m bs 1 4 threads " in line for line in lines)
+
+
+def test_the_gate_names_the_configuration_dtype_and_threads_of_a_case():
+    cases = [case("net"), case("net", dtype="bfloat16"), case("net", threads=4)]
+    nights = [run(rows=[row("net", status, of=of) for of in cases]) for status in ("pass", "crash")]
+    warned = []
+    assert comparison_gate(compare(*(ComparedRuns("x", (night,)) for night in nights)), warned.append) == 1
+    names = "timm/net bs 1, timm/net bs 1 4 threads, timm/net bs 1 bfloat16"
+    assert ", ".join(sorted(warned[0].partition("3 of 3: ")[2].split(", "))) == names
 
 
 def test_json_is_json(compared):
@@ -252,6 +261,61 @@ def test_the_cases_that_could_not_be_tested_are_counted(capsys):
     assert f"not checked: {words}" in capsys.readouterr().out
 
 
+def test_cases_without_a_result_on_one_side_are_counted_and_are_no_change(tmp_path):
+    """Not those that are left out on both sides: nothing is lost there."""
+    ends = [("pass", "pass"), ("pass", "infra_error"), ("pass", "not_tonight"), ("skipped", "pass"),
+            ("infra_error", "not_tonight"), ("skipped", "skipped")]  # fmt: skip
+    nights = [
+        run(
+            f"2026-11-0{side + 1}",
+            [row(f"m{place}", end[side], backend_ms=10.0) for place, end in enumerate(ends)],
+        )
+        for side in (0, 1)
+    ]
+    noise = {"backend_ms": {of.case: PastNoise(0.003, 40.0, np.ones(10)) for of in nights[0].rows}}
+    compared = compare(*(ComparedRuns("x", (night,)) for night in nights), noise)
+    words = (
+        "3 of 6 cases have no result on one side (infra_error, not_tonight, skipped); "
+        "1 of 6 cases has no result on either side (infra_error, not_tonight)"
+    )
+    assert to_plain(compared)["untested"] == words
+    assert f"by more than noise\nNot checked: {words}\n" in comparison(compared)
+    warned = []
+    assert comparison_gate(compared, warned.append) == 0
+    assert warned == [f"--fail-on regression: not checked: {words}"]
+    assert against(nights[1], compared).caution == words
+    write_comparison(tmp_path / "j.xml", compared)
+    assert len(list(ET.parse(tmp_path / "j.xml").iter("skipped"))) == 5
+
+
+@pytest.mark.parametrize("state", ["done", "interrupted"])
+def test_compare_and_report_give_one_answer_on_a_model_that_vanished(tmp_path, state):
+    interval = {"speedup": 1.5, "speedup_low": 1.48, "speedup_high": 1.52}
+    old = run(rows=[row(name, **interval) for name in "abcd"])
+    new = run(rows=[row(name, **interval) for name in "abc"], state=state)
+    compared = compare(ComparedRuns("x", (old,)), ComparedRuns("x", (new,)))
+    warned, warned_by_report = [], []
+    code = comparison_gate(compared, warned.append)
+    assert night_gate(against(new, compared), warned_by_report.append) == code
+    write_comparison(tmp_path / "j.xml", compared)
+    (test,) = [test for test in ET.parse(tmp_path / "j.xml").iter("testcase") if "_d_" in test.get("name")]
+    plain = to_plain(compared)
+    if state == "done":
+        assert code == 1
+        assert warned == ["--fail-on regression: 1 of 4: timm/d bs 1 (no longer measured)"]
+        assert "by more than noise\nVanished: timm/d bs 1\n" in comparison(compared)
+        assert test.find("failure").get("message") == "no longer measured"
+        assert [of["model"] for of in plain["vanished"]] == ["d"]
+        assert plain["only_old"] == plain["vanished"]
+        return
+    why = "1 of 4 cases of the old side is missing from the new one, as it is not complete"
+    assert code == 0
+    assert warned == warned_by_report == [f"--fail-on regression: not checked: {why}"]
+    assert test.find("skipped").get("message") == "missing from the new side, as it is not complete"
+    assert plain["vanished"] == []
+    assert plain["untested"] == why
+
+
 def test_latencies_of_fast_models_have_four_digits():
     text = comparison(one_case({"backend_ms": 0.0201}, {"backend_ms": 0.0208}))
     assert "0.0201 -> 0.0208" in text
@@ -325,7 +389,7 @@ def test_the_machines_of_sides_that_have_none_in_common_are_named():
     warned = []
     assert comparison_gate(both, warned.append) == 1
     assert machines in warned[0]
-    assert warned[1].endswith("1 of 2: b")
+    assert warned[1].endswith("1 of 2: timm/b bs 1")
     night = against(nights[1], both)
     assert [change.case.model for change in night.changes] == ["b"]
     assert machines in night.caution

@@ -9,6 +9,7 @@ from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, OPEN, Alert
+from perfdash.methods import CURRENT
 from perfdash.report.changes import NEW_FAILURE, REGRESSION, VANISHED, RunChange
 from perfdash.report.junit import document, write, write_alerts, write_comparison
 from tests.history.made import case, row, run
@@ -67,6 +68,26 @@ def test_a_comparison(tmp_path):
     (suite,) = ET.parse(tmp_path / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert suite.find("testcase/failure").get("message") == "pass -> fail_accuracy"
+
+
+def test_no_improvement_is_a_reason_of_a_regression(tmp_path):
+    """It runs in half the time, but needs more memory."""
+
+    def nights(first, by, status="pass", **other):
+        return ComparedRuns("x", tuple(
+            run(f"2026-11-{day:02}", [row("a", status, eager_ms=noise * 20, backend_ms=noise * 10 / by,
+                                          speedup=2 * by, backend_peak_bytes=noise * 1e8 * by)], **other)
+            for day in range(first, first + 4) for noise in [1 + day / 1000]
+        ))  # fmt: skip
+
+    def reasons(old, new):
+        write_comparison(tmp_path / "j.xml", compare(old, new))
+        return [failure.get("message") for failure in ET.parse(tmp_path / "j.xml").iter("failure")]
+
+    assert reasons(nights(1, 1.0), nights(5, 2.0)) == ["backend_peak_bytes +100.8%"]
+    other_check = {"method": {**CURRENT, "accuracy": CURRENT["accuracy"] + 1}}
+    unchecked = nights(5, 2.0, "pass_due_to_skip", **other_check)
+    assert reasons(nights(1, 1.0), unchecked) == ["backend_peak_bytes +100.8%"], "statuses by two methods"
 
 
 def test_a_case_that_fails_on_both_sides_of_a_comparison_is_skipped(tmp_path):

@@ -360,7 +360,7 @@ def test_a_run_of_few_models_by_hand_is_not_the_run_before_a_night(tmp_path, hou
         with store.read() as connection:
             night = of_history(connection, nights[5])
             by_hand_again = of_history(connection, by_bob[-1])
-    assert night.previous.run.name == nights[4].run.name
+    assert night.baseline.runs[-1].run.name == nights[4].run.name
     assert f"previous run: {nights[4].run.name}" in night.against
     # Another run of this model is comparable with the first one alone.
     assert bool(by_hand_again.untold) == (len(hours) == 1)
@@ -550,7 +550,40 @@ def test_what_could_not_be_tested_is_not_called_unchanged():
 def test_a_few_models_at_a_desk_make_nothing_vanish():
     old = run("2026-11-01", [row(name) for name in "abcd"])
     new = run("2026-11-02", [row("a")])
-    assert not of(against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,)))), VANISHED)
+    night = against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,))))
+    assert not of(night, VANISHED)
+    words = "3 of 4 cases of the old side are missing from the new one, as it has less than half of the cases"
+    assert words in night.caution
+
+
+WAYS = {"default": case(""), "freezing": case("", configuration="freezing", settings='{"mode": "x"}'),
+        "dynamic": case("", dynamic=True)}  # fmt: skip
+
+
+def of_ways(day, ways, models="abcd", **other):
+    """The run of a night: these models in these configurations."""
+    cases = [replace(WAYS[way], model=model) for way in ways for model in models]
+    return ComparedRuns(str(day), (run(f"2026-11-0{day}", [row(of=of) for of in cases], **other),))
+
+
+def test_a_configuration_that_the_run_did_not_measure_has_not_vanished():
+    old, new = of_ways(1, WAYS), of_ways(2, ["default"], "abc")
+    night = against(new.runs[0], compare(old, new))
+    assert of(night, VANISHED) == [("d", "no longer measured")]
+    words = (
+        "8 of 12 cases of the old side are missing from the new one, as it did not run their configuration"
+    )
+    assert words in night.caution
+
+
+def test_a_run_of_another_setting_on_the_old_side_says_nothing_of_what_vanished():
+    """Two runs a night, of one and of two threads: the new side is one of them."""
+    (one,), (new,) = of_ways(1, ["default"]).runs, of_ways(2, ["default"], "abc").runs
+    rows = [replace(each, case=replace(each.case, threads=2)) for each in one.rows]
+    both = ComparedRuns("2026-11-01", (one, run("2026-11-01", rows)))
+    night = against(new, compare(both, ComparedRuns("new", (new,))))
+    assert of(night, VANISHED) == [("d", "no longer measured")]
+    assert "4 of 8 cases of the old side are missing" in night.caution
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path):
@@ -1009,7 +1042,7 @@ def test_the_report_of_a_night_reads_no_more_runs_the_older_the_history_is(tmp_p
             with store.read() as connection:
                 night = of_history(connection, nights[last - 1])
             assert night.against.startswith(f"the {last - 1} runs before it")
-            assert night.previous.run.name == nights[last - 2].run.name
+            assert night.baseline.runs[-1].run.name == nights[last - 2].run.name
             counts.append(len(read))
     assert counts[0] == counts[1] < 2 * 12 + 10
 
@@ -1070,3 +1103,18 @@ def test_the_reports_of_the_nights_before_a_change_returned_stay_as_they_were(tm
         take_in(store, nights[5:])
         judge_new(store)
         assert told(range(2, 9)) == [new, held, fixed, new, held, fixed, new]
+
+
+def test_the_mean_speedup_is_compared_with_all_runs_of_the_named_baseline():
+    """The last of them was slower, and of another machine."""
+    old = [
+        run(f"2026-11-0{day}", [row("a", backend_ms=ms, speedup=20 / ms)], host=host)
+        for day, ms, host in ((1, 10.0, "farm"), (2, 10.0, "farm"), (3, 12.5, "farm2"))
+    ]
+    new = run("2026-11-09", [row("a", backend_ms=10.0, speedup=2.0), row("b", "crash")])
+    compared = compare(ComparedRuns("abc", tuple(old)), ComparedRuns("x", (new,)))
+    change = next(means.ratio[0] for means in compared.means if means.metric == "speedup") - 1
+    assert 0 <= change < 0.1
+    text = comment(against(new, compared))
+    assert "| against the baseline |" in text
+    assert f"| 2.000x | {change:+.1%} (1) |" in text

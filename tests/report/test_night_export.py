@@ -36,6 +36,13 @@ def test_every_result_has_its_command():
     assert result["command"] is None
 
 
+def test_a_pass_that_counts_in_no_mean_is_marked():
+    limited = row("timm", "a", details={"recompile_limit": "reached"})
+    night = Night(imported([limited, row("timm", "b")]))
+    assert [line["remark"] for line in csv.DictReader(io.StringIO(to_csv(night)))] == ["recompile limit", ""]
+    assert [result["remark"] for result in to_plain(night)["results"]] == ["recompile limit", None]
+
+
 def test_eager_against_itself_has_means():
     means = summarize([row("timm", name, 1.01, backend="eager", graphs=0, calls_captured=0) for name in "ab"])
     assert (means.measured, means.passed) == (2, 2)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from perfdash.errors import MachineError
 from perfdash.records import Case
+from perfdash.runner import alternating_builds
 from perfdash.runner import slot as slots
 from perfdash.runner.alternating_builds import (
     AlternatingBuilds,
+    Budget,
     Environment,
     PairedSlots,
     held,
@@ -35,6 +38,16 @@ from tests.runner.planned import PLANNED, Parent, events
 ])  # fmt: skip
 def test_a_case_s_variables_go_before_a_build_s_but_for_what_is_imported(own, of_build, both):
     assert with_variables(replace(PLANNED, env=own), of_build).env == both
+
+
+def test_a_budget_is_spent_after_its_minutes(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(alternating_builds, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    budget, spent = Budget(2), []
+    for clock[0] in (119.0, 120.0):
+        spent.append(budget.spent)
+    budget.begin()
+    assert [*spent, budget.spent] == [False, True, False]
 
 
 def test_every_pair_has_fork_parents_of_its_own(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -286,16 +287,20 @@ def test_the_changes_of_a_folder_are_those_of_its_pairs_and_of_no_other_two_runs
     build_comparison.measure(compared, None, lambda text: None)
     for measured, pairs in compared.pairs.items():
         for pair in pairs:
-            for side, result in (("old", pair.old), ("new", pair.new)):
+            slower = replace(pair.new, eager_ms=pair.new.backend_ms, backend_ms=pair.new.eager_ms)
+            for side, result in (("old", pair.old), ("new", slower)):
                 line = {"pair": pair.number, "side": side, "result": to_json(result)}
                 append_line(compared.folder / FILE, dumps(line))
         assert len(pairs) >= 3, measured
     changes = build_comparison.changes_between(compared.folder / "base", compared.folder)
     assert changes["paired"][own]["backend_ms"].pairs == len(compared.pairs[own])
+    assert changes["paired"][own]["backend_ms"].change == pytest.approx(math.log(1.2))
     assert changes["statuses"][own] == ("pass", "pass", True, "")
     assert build_comparison.changes_between(compared.folder, compared.folder) == {}
     lookup = RunLookup(compared.folder.parent, "none.db", lambda text: None)
-    assert lookup.comparison(str(compared.folder / "base"), str(compared.folder)).in_pairs
+    of_builds = lookup.comparison(str(compared.folder / "base"), str(compared.folder))
+    assert of_builds.in_pairs
+    assert [side.runs[0].run.name for side in (of_builds.old, of_builds.new)] == ["old", "new"]
 
 
 def test_a_machine_that_stays_broken_leaves_its_cases_to_resume(comparison, monkeypatch):

@@ -16,6 +16,7 @@ from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
 from perfdash.runner.slot import InterpreterChanged, Slot
+from perfdash.runner.worker_limits import Stop, ready_of
 from tests.runner.planned import PLANNED
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
@@ -100,6 +101,9 @@ class FailingFuture(Future):
     def result(self, timeout=None):
         raise self.error
 
+    def exception(self):
+        return self.error
+
 
 @pytest.mark.parametrize("ask", ["everywhere", "answer"])
 @pytest.mark.parametrize("status", ["finished", "lost", "cancelled"])
@@ -129,6 +133,58 @@ def test_a_call_that_fails_on_the_worker_is_named(executor, monkeypatch, error):
     monkeypatch.setattr(run._client, "submit", lambda *words, **options: FailingFuture(error, "error"))
     with pytest.raises(MachineError, match=rf"a Dask worker cannot run perfdash \({type(error).__name__}"):
         run.introduce([])
+
+
+class KilledWorker(Exception):
+    """What Dask raises once it has given a task up: too many workers were lost with it."""
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_case_whose_worker_was_lost_is_an_attempt_and_the_run_goes_on(executor, tmp_path, given_up):
+    run = executor({"tcp://farm:1": introduced(0)})
+    future = Future(json.dumps({"lost": True}))
+    if given_up:
+        future = FailingFuture(KilledWorker("measure failed on 4 different workers"), "error")
+    failed = run._answer(future, tmp_path / "log").outcomes[0].find("failed")
+    assert (failed["status"], failed["type"]) == ("infra_error", "WorkerLost")
+    assert failed["message"] == "the Dask worker that measured it was lost"
+
+
+def test_a_case_is_begun_once_however_often_dask_gives_it_to_a_worker(monkeypatch):
+    begun = set()
+
+    class Event:
+        def __init__(self, name):
+            self.name = name
+
+        def is_set(self):
+            return self.name in begun
+
+        def set(self):
+            begun.add(self.name)
+
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Event=Event))
+    monkeypatch.setattr(dask_worker, "_serve", lambda options, work: "measured")
+    assert dask_worker.measure("", "", "", "order 1") == "measured"
+    assert json.loads(dask_worker.measure("", "", "", "order 1")) == {"lost": True}
+    assert dask_worker.measure("", "", "", "order 2") == "measured"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "gone"])
+def test_an_order_that_is_cancelled_ends_its_case(monkeypatch, end):
+    tasks = {"measure": SimpleNamespace(state="executing")}
+    here = SimpleNamespace(get_current_task=lambda: "measure", state=SimpleNamespace(tasks=tasks))
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(get_worker=lambda: here))
+    monkeypatch.setattr(dask_worker, "LOOK_S", 0.01)
+    stop = Stop()
+    with dask_worker._ended_when_cancelled(stop):
+        assert not ready_of([stop.fd], 0.05)
+        if end == "gone":
+            tasks.clear()
+        else:
+            tasks["measure"].state = "cancelled"
+        assert ready_of([stop.fd], 120)
+    stop.close()
 
 
 def test_a_worker_without_a_core_is_left_out_and_reported(executor):

@@ -60,6 +60,8 @@ def test_files_columns_and_words(tmp_path):
         "autograd_compiles": "0",
         "cudagraph_skips": "0",
         "disturbed": "",
+        "recompile_limit": "",
+        "run_options": "",
     }
     assert performance[1]["speedup"] == "0.0"
     accuracy = read(paths[1])
@@ -79,14 +81,16 @@ def test_each_configuration_has_files_of_its_own(tmp_path):
         case,
         replace(case, configuration="dynamic", dynamic=True),
         replace(case, configuration="freezing", settings="inductor_config: freezing=true"),
+        replace(case, configuration="freezing", settings="inductor_config: freezing=true", dynamic=True),
     ]
     results = [Result(case, "t", 1.0, Status.PASS) for case in cases]
     paths = dynamo_csv_writer.write(tmp_path, results, {})
     name = "inductor_timm_float32_inference_cpu"
     assert [path.name for path in paths[::2]] == [
         f"{name}_performance.csv", f"{name}_dynamic_performance.csv", f"{name}_freezing_performance.csv",
+        f"{name}_freezing_dynamic_performance.csv",
     ]  # fmt: skip
-    assert [len(read(path)) for path in paths] == [1] * 6
+    assert [len(read(path)) for path in paths] == [1] * 8
 
 
 def test_a_disturbed_row_says_why(tmp_path):

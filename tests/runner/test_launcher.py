@@ -220,13 +220,32 @@ def test_nothing_is_left_when_the_caller_is_killed():
     wait_for(lambda: not orphans.session_members(pid))
 
 
-def test_nothing_is_left_when_the_caller_is_killed_while_torch_is_imported():
-    with subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True) as caller:
-        wait_for(lambda: len(orphans.descendants(caller.pid)) == 2)
-        watchdog, _fork_parent = orphans.descendants(caller.pid)
+def test_nothing_is_left_when_the_caller_is_killed_while_torch_is_imported(tmp_path):
+    """The import of this torch does not end, and it has started a process: the watchdog ends both.
+
+    That process has no mark, by which another run would end it.
+    """
+    begun = tmp_path / "begun"
+    (tmp_path / "torch.py").write_text(
+        "import pathlib, subprocess, time\n\n"
+        "subprocess.Popen(['sleep', '600'], env={}, start_new_session=True)\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        "time.sleep(600)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True, env=env
+    ) as caller:
+        wait_for(begun.exists)
+        _caller, watchdog, fork_parent, started = orphans.descendants(caller.pid)
+        assert orphans.session_members(watchdog) == [watchdog, fork_parent]
         caller.kill()
         assert caller.stdout.read() == ""
-    wait_for(lambda: not orphans.session_members(watchdog))
+    try:
+        wait_for(lambda: not (orphans.session_members(watchdog) or orphans.session_members(started)))
+    finally:
+        orphans.kill_session(watchdog)
+        orphans.kill_session(started)
 
 
 def wait_for(condition) -> None:

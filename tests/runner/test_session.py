@@ -299,6 +299,14 @@ def test_a_case_that_takes_its_worker_with_it_every_time_is_a_crash(start):
     assert {r.case.model: r.status for r in run.results} == {"a": Status.CRASH, "b": Status.PASS}
 
 
+def test_a_case_that_lost_its_worker_but_failed_otherwise_before_is_not_to_blame(start):
+    lost = ProcessOutcome(events(upto="phase compile"), status=None)
+    run = start([case("a")], Played(script={"a": [INFRA, lost, lost]}))
+    run.run()
+    (a,) = run.results
+    assert (a.status, a.error.type, len(a.attempts)) == (Status.INFRA_ERROR, "WorkerLost", 2)
+
+
 def test_slots_that_come_and_go(start):
     """As in a cluster: none for a while, then two; a case waits, and none is left out."""
     run = start([case("a"), case("b"), case("c")], Played(slots=1, script={"a": [INFRA]}))

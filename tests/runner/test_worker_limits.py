@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -81,3 +83,24 @@ def test_one_look_is_not_enough(stopped):
     assert not outcome.frozen
     assert outcome.limit["what"] == "time"
     assert seconds >= 3600
+
+
+def test_a_case_is_ended_at_the_limit_of_its_phase_and_not_after_its_end(watch, monkeypatch):
+    made, _ = watch
+    clock = [0.0]
+    monkeypatch.setattr(worker_limits.time, "monotonic", lambda: clock[0])
+    made._job = replace(made._job, phase_timeouts={"load": 40.0, "compile": 20.0})
+    made._case_deadline = made._end_deadline = math.inf
+
+    def limit_at(seconds):
+        clock[0] = seconds
+        made._check_time()
+        return made.outcome.limit
+
+    made._take({"event": "phase", "name": "load"})
+    assert limit_at(39.9) is None
+    made._take({"event": "phase_end", "name": "load", "seconds": 39.9})
+    assert limit_at(100.0) is None
+    made._take({"event": "phase", "name": "compile"})
+    assert limit_at(119.9) is None
+    assert limit_at(120.0) == {"what": "time", "scope": "phase", "limit": 20.0, "unit": "s"}

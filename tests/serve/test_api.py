@@ -101,7 +101,10 @@ def test_a_run_and_its_results(ask):
     (failed,) = ask("run", run=LAST, model="model5")["results"]
     assert failed["status"] == "crash"
     assert failed["values"] == {"wall_s": 2.0}
-    assert ask("run")["run"]["name"].startswith("2026-10-30")
+    last = ask("run")
+    assert last["run"]["name"].startswith("2026-10-30")
+    notes = [(result["case"]["model"], result["remark"], result["clock"]) for result in last["results"]]
+    assert notes == [("alone", None, None), ("limited", "recompile limit", "cpu")]
 
 
 def test_a_case_over_the_nights(ask):

@@ -102,6 +102,19 @@ def test_nothing_in_common_is_not_called_unchanged(tmp_path):
     assert not any("Nothing changed" in page for page in pages)
 
 
+def test_the_configuration_of_a_case_that_only_one_side_has_is_named(tmp_path):
+    from tests.serve.served import serving
+
+    ways = [case(), case(configuration="freezing", settings='{"mode": "x"}')]
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        take_in(store, [run(f"2026-11-0{n}", [row(of=of) for of in ways[: 3 - n]]) for n in (1, 2)])
+    with serving(address) as server:
+        page = server.get("/compare.html?old=2026-11-01&new=2026-11-02").text
+    only_old = page.partition("<p>Only in the old: ")[2].partition("</p>")[0]
+    assert "freezing" in re.sub("<[^>]*>", "", only_old)
+
+
 def test_eager_that_took_another_time_is_said_beside_the_speedups(tmp_path):
     from tests.serve.served import serving
 

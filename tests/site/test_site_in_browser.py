@@ -168,11 +168,37 @@ def test_nothing_keeps_people_from_using_a_page(page_of_two_machines: Browser):
             assert page_of_two_machines.barriers() == [], (width, scheme)
 
 
+def test_the_choices_of_nights_are_no_wider_than_a_phone(browser: Browser, tmp_path):  # noqa: F811
+    """They were as wide as the version of a nightly build with its commit."""
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day in range(3):
+            take_in(store, [night(day, torch=f"2.14.0.dev2026010{5 + day}+cpu")])
+        folder = built(store, tmp_path / "site")
+    browser.open((folder / path_of(folder, "compare")).as_uri(), width=390)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    assert browser.sideways() == 0
+
+
+@pytest.mark.parametrize("kind", ["overview", "suite", "regressions", "compare", "machines"])
+def test_all_columns_are_on_paper_and_dark_on_white(browser: Browser, folder, kind):  # noqa: F811
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=718)  # A4 upright without its margins
+    browser.wait("document.readyState === 'complete'")
+    browser.ask("document.documentElement.dataset.theme = 'dark'")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert browser.sideways() == 0
+        assert browser.ask("getComputedStyle(document.body).color") == "rgb(26, 32, 39)"
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 @pytest.mark.parametrize("kind", ["cause", "model", "suite"])
 def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
     """A chart that is scrolled sideways would show only the nights before the change."""
-    browser.open((folder / path_of(folder, kind)).as_uri(), width=390)
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=390, scheme="dark")
     browser.wait("document.readyState === 'complete'")
+    assert browser.complaints() == []  # all other tests load a page at the size of a desktop
+    assert browser.ask("document.documentElement.clientWidth") == 390, "laid out as for a desktop"
     edges = browser.ask("""[...document.querySelectorAll("main svg:is(.trend, .strip, .heat)")]
         .map((one) => one.getBoundingClientRect().right - innerWidth)""")
     assert edges

@@ -208,6 +208,14 @@ def test_further_pairs_keep_the_error_of_all_looks():
     assert sum(f.decision == "stands" for f in decisions) <= 72
 
 
+def test_planned_and_further_pairs_share_the_error():
+    """A change that is just confirmed by 6 pairs needs more of them where up to 20 are allowed."""
+    judge = partial(decide, suspected=0.05, sd=0.02, at_least=0.01, pairs=6, false_alarm=0.05)
+    alone, with_more = judge([0.025] * 6), judge([0.025] * 6, most_pairs=20)
+    assert (alone.decision, with_more.decision) == ("stands", "more")
+    assert with_more.high - with_more.low > 1.1 * (alone.high - alone.low)
+
+
 def test_a_change_of_half_the_suspected_size_stands():
     """A night's largest values are mostly larger than the change behind them."""
     rng = np.random.default_rng(8)

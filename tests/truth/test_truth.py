@@ -130,8 +130,8 @@ def test_known_latency_ratio(precise, name):
         assert by_cpu["speedup"] == pytest.approx(2.0, rel=0.03)
         assert by_cpu["eager_ms"] == pytest.approx(120, rel=0.02)
         return
-    # The compiled call has some 0.2 ms of its own beside the 60 ms; a sleeper may wake 1 ms late, and on a busy
-    # machine by as much as it then waits for a core.
+    # The compiled call has some 0.2 ms of its own beside the 60 ms; a sleeper may wake 1 ms late, and where
+    # others run by as much as it then waits for a core.
     late = 2 * ((result.conditions["no_core"] or 0) + (result.conditions["steal"] or 0))
     assert result.speedup.value == pytest.approx(2.0, rel=0.03 + late)
     assert result.speedup.ci_low <= 2.0 * (1 + late)

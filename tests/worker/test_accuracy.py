@@ -558,3 +558,89 @@ def test_effects_on_the_inputs_are_shared_too():
     assert verdict(changes, shared=shared)["shared_from"] == "the first"
     result = verdict(changes, lambda module, x: 2 * (x + 1), shared=shared)
     assert (result["status"], "shared_from" in result) == ("fail", False)
+
+
+def asked_again(monkeypatch, compiled, nearby, bound=None, case=JOB.case):
+    """The verdict on wrong gradients (all are 1 in eager), and how far eager's parameters were moved for it.
+
+    nearby: the gradients of each further run of eager.
+    """
+    moved_by = []
+
+    def perturbed_runs(comparison, eps=None):
+        moved_by.append(eps)
+        yield from map(step_with, nearby)
+
+    def step_with(gradients):
+        leaves = {name: torch.full((4,), value) for name, value in gradients.items()}
+        return {"loss": torch.tensor(1.0), "gradients": leaves}
+
+    monkeypatch.setattr(accuracy, "_perturbed_runs", perturbed_runs)
+    eager, other = step_with(dict.fromkeys(compiled, 1.0)), step_with(compiled)
+    noise = {}
+    judge = functools.partial(
+        output_comparison.compare, noise=noise, judge=eager, tolerance=1e-3, factor=2.0,
+        of_group=training.OF_GROUP, gated=training.GATED,
+    )  # fmt: skip
+    if bound is not None:
+        judge = functools.partial(output_comparison.within, bound=bound, of_group=training.OF_GROUP)
+    first = judge(eager, other)
+    assert first["status"] == "fail"
+    comparison = SimpleNamespace(scenario=training, job=replace(JOB, case=case, distance_bound=bound))
+    float64_outputs = eager if bound is None else None
+    return accuracy._judged_again(comparison, first, eager, other, float64_outputs, noise, judge), moved_by
+
+
+@pytest.mark.parametrize(("furthest", "status"), [(1.08, "pass"), (1.02, "fail")])
+def test_a_gradient_may_be_as_far_as_the_furthest_of_eagers_further_runs(monkeypatch, furthest, status):
+    """Whichever of them it is."""
+    nearby = [{"a": 1.0, "b": value} for value in (1.0, furthest, 1.01)]
+    outcome, moved_by = asked_again(monkeypatch, {"a": 1.2, "b": 1.0}, nearby)
+    assert outcome["status"] == status
+    assert "eager was asked again" in outcome["detail"]
+    assert moved_by == [None], "in their last place"
+
+
+@pytest.mark.parametrize(("furthest", "status"), [(1.15, "skipped"), (1.08, "fail")])
+def test_fewer_bits_are_not_judged_where_eager_moves_about_as_far(monkeypatch, furthest, status):
+    nearby = [{"a": value, "b": 1.0} for value in (1.0, furthest, 1.01)]
+    outcome, _ = asked_again(monkeypatch, {"a": 1.2, "b": 1.01}, nearby, bound=0.05)
+    assert outcome["status"] == status
+    outcome, _ = asked_again(monkeypatch, {"a": 1.2, "b": 1.1}, nearby, bound=0.05)
+    assert outcome["status"] == "fail", "eager's `b` does not move"
+
+
+@pytest.mark.parametrize(("case", "name"), [
+    ({}, "bfloat16"), ({"dtype": "float16"}, "float16"),
+    ({"dtype": "amp", "amp_dtype": "float16"}, "float16"),
+])  # fmt: skip
+def test_eagers_parameters_are_moved_by_half_a_unit_of_the_short_dtype(monkeypatch, case, name):
+    _, moved_by = asked_again(monkeypatch, {"a": 1.2}, [], bound=0.05, case=replace(JOB.case, **case))
+    assert moved_by == [torch.finfo(getattr(torch, name)).eps / 2]
+
+
+def test_each_further_run_of_eager_is_from_other_parameters_around_its_own():
+    torch.manual_seed(0)
+    module = torch.nn.Linear(30, 30)
+    own = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+
+    def restore():
+        with torch.no_grad():
+            for name, tensor in module.named_parameters():
+                tensor.copy_(own[name])
+
+    def moved(observed):
+        own_and_moved = [(own[name].double(), tensor.double()) for name, tensor in module.named_parameters()]
+        return torch.cat([(now / before - 1).detach().flatten() for before, now in own_and_moved])
+
+    comparison = SimpleNamespace(
+        job=JOB, eager_side=SimpleNamespace(module=module), seed=restore, observe_eager=moved
+    )
+    for by in (None, 1e-3):
+        runs = list(accuracy._perturbed_runs(comparison, by))
+        assert len({tuple(run.tolist()) for run in runs}) == 4
+        for run in runs:
+            most = by or torch.finfo(torch.float32).eps
+            assert -1.6 * most < run.min() < -0.4 * most
+            assert 0.4 * most < run.max() < 1.6 * most
+        assert not moved(None).any(), "its own are put back"

@@ -344,11 +344,15 @@ def _gradients(**leaves):
 
 
 def test_errors_of_a_group_are_relative_to_each_leaf():
-    judge = _gradients(a=torch.full((4,), 2.0), b=torch.full((4,), 1.0), tiny=torch.full((4,), 1e-9))
-    eager = _gradients(a=torch.full((4,), 2.02), b=torch.full((4,), 1.03), tiny=torch.full((4,), -1e-9))
+    of_judge = {"a": 2.0, "b": 1.0, "tiny": 1e-9, "turned": 0.05}
+    of_eager = {"a": 2.02, "b": 1.03, "tiny": 1.3e-9, "turned": -0.04}
+    judge, eager = (
+        _gradients(**{name: torch.full((4,), value) for name, value in leaves.items()})
+        for leaves in (of_judge, of_eager)
+    )
     compared = comparison.relative_errors(eager, judge, 0.01)
     assert compared["out['gradients'"] == pytest.approx(0.03 / 1.03), (
-        "one that is zero but for rounding has no say"
+        "neither a small leaf nor one without a right digit says how far others may be"
     )
     assert compared["out['loss'"] == 0.0
 
@@ -375,7 +379,10 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits(rounding, verdic
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
     assert comparison.compare(eager, other, judge, **arguments)["status"] == verdict
     small = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-4))
-    assert comparison.compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
+    smaller = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 6e-5))
+    for of_judge in (small, smaller):
+        outcome = comparison.compare(small, other, of_judge, **arguments)
+        assert outcome["status"] == "fail", "small, and not zero"
 
 
 @pytest.mark.parametrize(("by", "gated", "verdict"), [
@@ -400,6 +407,15 @@ def test_no_verdict_where_eager_is_too_far_away(by, verdict):
     compared = comparison.compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
     assert compared["status"] == verdict
     assert ("not judged" in compared["detail"]) == (verdict == "skipped")
+
+
+@pytest.mark.parametrize("gated", [[], ["gradients"]])
+def test_a_small_gradient_that_was_left_out_is_wrong_however_large_others_are(gated):
+    judge = _gradients(large=torch.full((4,), 1.0), small=torch.full((4,), 1e-3))
+    other = _gradients(large=torch.full((4,), 1.0), small=torch.zeros(4))
+    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": gated}
+    compared = comparison.compare(judge, other, judge, noise={"out['gradients'": 0.1}, **arguments)
+    assert compared["status"] == "fail"
 
 
 def test_one_that_is_wrong_is_reported_before_one_that_cannot_be_judged():

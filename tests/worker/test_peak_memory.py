@@ -72,6 +72,19 @@ def test_what_is_kept_with_every_call_is_seen():
     assert peak_memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
 
 
+def test_what_was_needed_before_the_steady_calls_is_not_transient():
+    """Neither the peak of what ran before nor what only the first call needs."""
+    modules.mib(64).add_(1)
+    calls = []
+
+    def step():
+        calls.append(modules.mib(1 if calls else 32).add_(1).sum())
+        return modules.mib(8).add_(1)
+
+    figures = peak_memory.transient_bytes(step, nullcontext)
+    assert figures["transient_bytes"] == pytest.approx(8 * MIB, rel=0.1)
+
+
 @pytest.mark.slow
 def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, headers: None)

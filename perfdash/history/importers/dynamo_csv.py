@@ -2,10 +2,11 @@
 
 Written by benchmarks/dynamo/common.py (output_csv), named by runner.py:
 `{compiler}_{suite}_{dtype}_{inference|training}_{device}_{performance|accuracy}.csv`. perfdash writes
-the same files (runner/dynamo_csv_writer.py), with the name of a configuration behind the device, and a column
-that says why a row is disturbed. A file does not show which program wrote it, so absolute memory
-on CPU is never imported, because the harness writes wrong values. Columns are found by name; older versions
-have fewer, and do not pad the row of a failed model. The rows hold no time.
+the same files (runner/dynamo_csv_writer.py), with the name of a configuration behind the device, and columns
+that say why a row counts in no mean (disturbed, recompile_limit) and which options changed the numbers or
+series of the run (run_options). A file does not show which program wrote it, so absolute memory on CPU is
+never imported, because the harness writes wrong values. Columns are found by name; older versions have fewer,
+and do not pad the row of a failed model. The rows hold no time.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _FROM_RIGHT = re.compile(
     r"(?P<left>.+)_(?P<dtype>float16|float32|float64|bfloat16|amp|amp_fp16|amp_bf16|int8)"
     r"_(?P<scenario>inference|training)_(?P<device>[a-z]+)(?:_(?P<configuration>.+))?"
 )
+_RECOMPILE_LIMIT = "recompile_limit"  # the column, and the name among the details of a row
+_RUN_OPTIONS = "run_options"
 _DYNAMIC = "dynamic"  # the configuration that sets nothing but a field of the case
 _AMP = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}
 
@@ -141,6 +144,8 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
         suffix = max((end for end in suffixes if left.endswith(end)), key=len, default=None)
         if suffix and len(suffix) < len(left):
             suite, backend = dynamo_vocabulary.suite(suffix[1:]), left.removesuffix(suffix).replace("_", "-")
+        if options.backend and backend == options.backend.replace("_", "-"):
+            backend = options.backend  # a name of the user's own may have underscores
     dtype = options.agreed("dtype", dtype, where, _HINT)
     return Case(
         suite=options.agreed("suite", suite, where, _HINT),
@@ -171,6 +176,11 @@ def _lines(path: Path) -> dict[str, list[CsvLine]]:
         if not any(values):
             continue
         row = _padded(columns, values, where)
+        if run_options := row.get(_RUN_OPTIONS):
+            raise where.wrong(
+                f"was measured with options ({shown(run_options, 120)}) whose values are not in the file: "
+                "import the run folder"
+            )
         model = checked_name(row["name"], where, "the model's name")
         device = checked_name(row["dev"], where, "the device")
         size = checked_batch_size(row["batch_size"], where)
@@ -231,6 +241,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     if timed:
         performance = dynamo_vocabulary.measured(_numbers(timed), timed.where, common.device)
     disturbed = timed.cells.get(DISTURBED) if timed else None
+    limit = timed.cells.get(_RECOMPILE_LIMIT) if timed else None
     if disturbed:
         notes.append(f"disturbed {shown(disturbed, 200)}")
     if checked:
@@ -248,6 +259,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
         "origin": line.where.origin,
         "accuracy_origin": checked.where.origin if checked and timed else None,
         "accuracy": {"status": checked.cells["accuracy"]} if checked else None,
+        _RECOMPILE_LIMIT: shown(limit, 200) if limit else None,
         "notes": notes + performance.notes,
         "derived": performance.derived,
     }
@@ -263,7 +275,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
 
 
 def _numbers(line: CsvLine) -> dict[str, float | None]:
-    skipped = {*_FIRST, "accuracy", "tag", DISTURBED, ""}
+    skipped = {*_FIRST, "accuracy", "tag", DISTURBED, _RECOMPILE_LIMIT, _RUN_OPTIONS, ""}
     return {
         name: dynamo_vocabulary.number_or_nothing(cell, line.where, name)
         for name, cell in line.cells.items()

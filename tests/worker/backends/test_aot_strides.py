@@ -1,4 +1,4 @@
-"""AOTInductor with a varying batch: the package reads inputs by the strides of its example, unchecked."""
+"""AOTInductor: a package has the options of its case, and reads inputs by the strides of its example."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from perfdash.worker import registry
 from tests.lazy import lazy
 
 torch = lazy("torch")
+inductor = lazy("torch._inductor")
 nn = lazy("torch.nn")
 modules = lazy("tests.worker.modules")
 
@@ -55,6 +56,9 @@ def test_expanded_and_transposed_inputs(tmp_path):
         model(x, torch.randn(4, 6, 16))
     again = prepared(tmp_path, module, inputs, 4)  # another process of the case loads the same file
     assert_like_eager(again, module, (x.contiguous(), bias))
+    reopened = aot_inductor.reopen(again)
+    assert reopened.run is not again.run
+    assert_like_eager(reopened, module, (x.contiguous(), bias))
 
 
 @pytest.mark.slow
@@ -65,6 +69,33 @@ def test_a_batch_of_one_is_exported_as_two(tmp_path):
     assert_like_eager(model, module, inputs)
     for batch in (2, 5):
         assert_like_eager(model, module, (sequence_first(batch), torch.randn(1, 1, 16).expand(batch, 6, 16)))
+
+
+def test_packages_are_compiled_with_the_options_of_the_case(tmp_path, monkeypatch):
+    """The timed one, that of the accuracy check and that which makes the headers: a file each."""
+    compiled = {}
+
+    def compile_package(program, *, package_path, inductor_configs):
+        assert package_path not in compiled
+        compiled[package_path] = inductor_configs
+
+    monkeypatch.setattr(inductor, "aoti_compile_and_package", compile_package)
+    monkeypatch.setattr(inductor, "aoti_load_package", lambda path: None)
+    mode, config = "max-autotune-no-cudagraphs", {"max_autotune": False, "epilogue_fusion": False}
+    job = Job(
+        case=Case("s", "m", backend="aot-inductor"), loader="python", target="m", scratch=str(tmp_path),
+        compile_mode=mode, inductor_config=config,
+    )  # fmt: skip
+    backend = registry.find("backends", "aot-inductor")
+    module, inputs = nn.Linear(4, 4).eval(), (torch.ones(2, 4),)
+    with torch.no_grad():
+        model = backend.prepare(module, inputs, job)
+        backend.prepare_repeatable(module, inputs, job)
+        backend.compile_sample(job)
+        backend.prepare(module, inputs, job)  # a further process of the case
+    options = {**inductor.list_mode_options(mode), **config}
+    assert list(compiled.values()) == [options, {**options, "fallback_random": True}, options]
+    assert model.shapes == [(2, 4)], "it takes no other batch"
 
 
 @pytest.mark.parametrize(("shape", "strides", "own", "wanted"), [

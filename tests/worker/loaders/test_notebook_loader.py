@@ -64,10 +64,13 @@ def of_a_cell(text: str):
 
 
 def loaded_elsewhere(descriptor: int, more: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Load it in a process of its own, which does something before and something more then."""
+    """Load it in a process of its own, which does something before and something more then.
+
+    It begins in another folder, so that the notebook's is found by nothing but the loader.
+    """
     return subprocess.run(
         [sys.executable, "-c", before + LOAD + more, str(descriptor)],
-        pass_fds=[descriptor], capture_output=True, text=True,
+        pass_fds=[descriptor], capture_output=True, text=True, cwd="/",
     )  # fmt: skip
 
 
@@ -92,6 +95,14 @@ def test_the_model_of_a_cell_is_made_in_another_process_and_compiled_by_its_glob
     with notebook_model(of_a_cell(CELL)["make"], "make") as model:
         done = loaded_elsewhere(model.descriptor, compiled, before=IN_TWO_PROCESSES)
     assert done.stdout == 2 * "torch.Size([3, 2])\n", f"each process reads it anew: {done.stderr}"
+
+
+def test_the_names_of_a_cell_are_those_of_main(receive):
+    cell = "FACTOR = 2.0\n\ndef make(count):\n    return None, (FACTOR * count,)\n"
+    with notebook_model(of_a_cell(cell)["make"], "make") as model:
+        receive(model.descriptor)
+        assert notebook.load(job())[1] == (6.0,)
+    assert sys.modules["__main__"].FACTOR == 2.0
 
 
 @pytest.mark.slow

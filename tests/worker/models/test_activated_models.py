@@ -96,6 +96,17 @@ def test_a_step_has_a_finite_loss_and_gradients_everywhere(network, settings, na
         assert grad.abs().max() > 0, name
 
 
+def test_linear_layers_of_vgg_begin_with_small_weights(narrow_head):
+    """With a narrow head the loss stays small even where these are ten times as large."""
+    torch.manual_seed(0)
+    module, _ = activated_vgg.build(1, size=32, classes=10)
+    layers = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+    assert len(layers) == 3
+    for layer in layers:
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.1)
+        assert not layer.bias.any()
+
+
 def distances(grads, judge):
     """Relative distances from gradients in float64, in ascending order."""
     return sorted(((grads[name] - judge[name]).norm() / judge[name].norm()).item() for name in judge)

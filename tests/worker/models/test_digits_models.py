@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from perfdash.worker import user_cache
+from perfdash.worker.child import ChildFailed
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -35,9 +36,9 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def one_epoch(monkeypatch):
-    """How good the weights are is not the point."""
-    monkeypatch.setattr(digits_training, "_EPOCHS", 1)
+def two_epochs(monkeypatch):
+    """How good the weights are is not the point. The second epoch has an order of the images of its own."""
+    monkeypatch.setattr(digits_training, "_EPOCHS", 2)
 
 
 def build(name, batch_size=4):
@@ -70,7 +71,7 @@ def test_f1_is_high_and_the_cache_serves_the_second(name, cache, monkeypatch):
     assert scores["samples"] == 359
 
 
-def test_training_is_seeded_and_leaves_no_trace(one_epoch, monkeypatch, tmp_path):
+def test_training_is_seeded_and_leaves_no_trace(two_epochs, monkeypatch, tmp_path):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     torch.manual_seed(5)
     first = digits_training.trained(modules.Tiny).state_dict()
@@ -90,7 +91,7 @@ def test_training_is_seeded_and_leaves_no_trace(one_epoch, monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize("content", [b"", b"broken", None])
-def test_a_broken_file_is_made_anew(one_epoch, monkeypatch, tmp_path, content):
+def test_a_broken_file_is_made_anew(two_epochs, monkeypatch, tmp_path, content):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     digits_training.trained(modules.Tiny)
     (file,) = (tmp_path / "trained").iterdir()
@@ -104,11 +105,33 @@ def test_a_broken_file_is_made_anew(one_epoch, monkeypatch, tmp_path, content):
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_cache_that_cannot_be_written(one_epoch, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written(two_epochs, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
     assert digits_training.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_is_not_whole_is_removed(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(digits_training.os, "replace", full)
+    digits_training._keep(b"weights", tmp_path / "trained" / "w.pt")
+    assert list((tmp_path / "trained").iterdir()) == []
+
+
+def test_training_in_this_process_leaves_its_random_state(monkeypatch):
+    """After a training autograd's threads cannot be forked."""
+
+    def refuse(*_):
+        raise ChildFailed({"message": "Unable to handle autograd's threading, see Autograd-and-Fork"})
+
+    monkeypatch.setattr(digits_training, "in_child", refuse)
+    monkeypatch.setattr(digits_training, "_train", lambda architecture: {"drawn": torch.rand(1)})
+    before = torch.get_rng_state()
+    assert "drawn" in digits_training._in_child_or_here(modules.Tiny)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_digest_follows_torch_and_the_sources(monkeypatch):
