@@ -164,7 +164,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     undated = [alert for alert, is_dated in zip(alerts, dated, strict=True) if not is_dated]
     nights = _nights_of_undated(connection, undated, runs)
     return [
-        _evidence_of(
+        evidence_of(
             alert,
             cases,
             runs,
@@ -176,7 +176,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     ]
 
 
-def _evidence_of(
+def evidence_of(
     alert: Alert,
     cases: Mapping[int, Case],
     runs: Mapping[int, RunLine],
