@@ -9,7 +9,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
@@ -301,20 +300,6 @@ def _with_infinities(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_infinities(entry) for key, entry in value.items()}
     return "inf" if value == math.inf else value
-
-
-def check_time(text: str, where: str) -> str:
-    """A time or the beginning of one, as given. Raises UsageError for what is none."""
-    whole = text + "2000-01-01T00:00:00Z"[len(text) :]
-    try:
-        if not re.fullmatch(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?", text):
-            raise ValueError
-        datetime.fromisoformat(whole)
-    except ValueError:
-        raise UsageError(
-            f"{where} {text!r} is no time; give e.g. 2026-11-21 or 2026-11-21T03:00:00Z"
-        ) from None
-    return text
 
 
 def refuse_password(address: str, where: str) -> None:

@@ -2,7 +2,7 @@
 
 A cell is coloured by how far it lies from the row's usual in spreads of the row: 5 % is news in a quiet
 model, and none in a noisy one. Worse is orange, better is blue; strongly worse has a line through it, a
-failure is a cross, and what was not measured is empty: nothing is shown by colour alone."""
+failure is a cross, and what has no number is a dotted line: nothing is shown by colour alone."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _legend(data: HeatMap, y: int) -> str:
         x += 26 + 6.2 * len(word)
     parts += [
         f'<path class="failed" d="M{x + 3:g} {y - 4}l8 8m0-8l-8 8"/>{svg.text(x + 16, y + 3.5, "failed")}',
-        f'<path class="missing" d="M{x + 56:g} {y}h14"/>{svg.text(x + 74, y + 3.5, "not measured")}',
+        f'<path class="missing" d="M{x + 56:g} {y}h14"/>{svg.text(x + 74, y + 3.5, "no number")}',
     ]
     return f'<g class="legend">{"".join(parts)}</g>'
 
@@ -147,7 +147,8 @@ def _summary(data: HeatMap) -> str:
         return "Nothing measured."
     last = len(data.times) - 1
     states = [_last(row, last, data.edges) for row in data.rows]
-    counts = {word: states.count(word) for word in ("better", "the same", "worse", "failed", "not measured")}
+    outcomes = ("better", "the same", "worse", "failed", "without a number")
+    counts = {word: states.count(word) for word in outcomes}
     counts_text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     return (
         f"{len(data.rows)} models by {len(data.times)} nights, {day(data.times[0])} to "
@@ -160,6 +161,6 @@ def _last(row: HeatRow, last: int, edges: tuple[float, float, float]) -> str:
         return "failed"
     ratio = finite(row.ratios[last:], positive=True)[0]
     if ratio is None:
-        return "not measured"
+        return "without a number"
     name = bucket(ratio, row.spread, edges)
     return {"w": "worse", "b": "better", "s": "the same"}[name[0]]

@@ -41,7 +41,8 @@ def bars(rows: Sequence[SpeedupBar], prefix: str) -> Markup:
     for place, row in enumerate(without, len(measured)):
         y = BARS_TOP + BARS_ROW * place + BARS_ROW // 2
         note = svg.shortened(row.note or "not measured", 60)
-        parts.append(f'{_label(row, y)}<path class="failed" d="M{BARS_LEFT + 6} {y - 4}l8 8m0-8l-8 8"/>')
+        kind, shape = ("failed", f"{y - 4}l8 8m0-8l-8 8") if row.failed else ("missing", f"{y}h8")
+        parts.append(f'{_label(row, y)}<path class="{kind}" d="M{BARS_LEFT + 6} {shape}"/>')
         parts.append(svg.text(BARS_LEFT + 22, y + 3.5, note))
     content = "".join(parts)
     return Markup(

@@ -1,6 +1,6 @@
 """The values that charts draw, also as JSON for the page's script.
 
-Times are seconds since the epoch (UTC), ascending. None, NaN and infinities are "not measured" everywhere.
+Times are seconds since the epoch (UTC), ascending. None, NaN and infinities are "no number" everywhere.
 A browser does not run the JSON block, so a strict policy that forbids inline scripts allows it."""
 
 from __future__ import annotations
@@ -123,7 +123,11 @@ class SampleStrip:
 
 @dataclass(frozen=True)
 class SpeedupBar:
-    """A model's speedup. value None: there is none, and `note` says why. verdict: as in the results."""
+    """A model's speedup. value None: there is none, and `note` says why. verdict: as in the results.
+
+    failed: without a value, the model has the cross of a failure; what was skipped, disturbed or not checked
+    has a dash.
+    """
 
     label: str
     href: str
@@ -132,6 +136,7 @@ class SpeedupBar:
     high: Number = None
     verdict: str = ""
     note: str = ""
+    failed: bool = False
 
 
 class NightLabel(NamedTuple):

@@ -132,7 +132,7 @@ def _outcome_word(outcome: str) -> str:
 
 
 def _checked(since: str | None, until: str | None) -> tuple[str | None, str | None]:
-    from perfdash.settings import check_time
+    from perfdash.history.run_selection import check_time
 
     if since is not None:
         check_time(since, "--since")
@@ -225,6 +225,7 @@ def show(
                     "remark": remark(row),
                     "clock": clock_of(row),
                     "values": row.values,
+                    "others": row.others,
                 }
                 for row in rows
             ]
@@ -285,7 +286,7 @@ def prune(
     """Remove old runs, or only their samples. Run folders are kept."""
     from perfdash.history import maintenance
     from perfdash.history.queries import list_runs
-    from perfdash.settings import check_time
+    from perfdash.history.run_selection import check_time
 
     moment = check_time(before, "--before")
     prefix = "the samples of " if samples else ""

@@ -23,12 +23,22 @@ from perfdash.history import alert_store
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import RunLine
 from perfdash.metrics import JUDGED, METRICS
+from perfdash.records import Status
 from perfdash.stats.common_dates import IMPOSSIBLE, date_range, group
 from perfdash.stats.intervals import Array
 
 Build = tuple[object, ...]
 COMPILER, LIBRARY, HOST, UNKNOWN = "compiler", "library", "host", "unknown"
 _LATENCIES = ("eager_ms", "backend_ms")
+# Statuses of models that the compiler never gets: they end while they are loaded or run in eager mode.
+_EAGER_FAILURES = {
+    str(status)
+    for status in (
+        Status.EAGER_FAIL_TO_RUN, Status.EAGER_OOM, Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT,
+        Status.MODEL_FAIL_TO_LOAD, Status.MISSING_DEPENDENCY,
+    )
+}  # fmt: skip
+_UNAVAILABLE = {str(Status.NEEDS_NETWORK), str(Status.MISSING_DATA)}  # no package explains these
 _WITHOUT_SIZE = 9.0  # log change of a failure or a count, for the order: first
 _NEW_BUILD = 0.05  # probability that a new build came with it, below which a change is its testbed's own
 _SAME = -5.0  # log likelihood above which the changes of a series on two testbeds may be one
@@ -418,11 +428,23 @@ def _attribution(cause: Cause) -> str:
     """What changed, by what the environments say and by which sides moved."""
     if cause.good is None or cause.bad is None:
         return UNKNOWN
+    if cause.main[0].alert.kind == "vanished":  # nothing of it was run
+        return UNKNOWN
     packages = build_changes(cause.good, cause.bad)
     on_other_machine = bool(machine_changes(cause.good, cause.bad))
-    if not packages or (on_other_machine and cause.eager_moved):
+    failures = _failures(cause)
+    eager_moved = cause.eager_moved or not failures.isdisjoint(_EAGER_FAILURES)
+    if not packages or (on_other_machine and eager_moved):
         return HOST if on_other_machine else UNKNOWN
+    if not failures.isdisjoint(_UNAVAILABLE):
+        return UNKNOWN
     latency = [member for member in cause.main if member.alert.metric in _LATENCIES]
-    if cause.eager_moved or (latency and latency[0].alert.metric == "eager_ms"):
+    if eager_moved or (latency and latency[0].alert.metric == "eager_ms"):
         return LIBRARY
     return COMPILER if packages[0].startswith("torch:") else LIBRARY
+
+
+def _failures(cause: Cause) -> set[str]:
+    """With which statuses its main members fail, or failed before they worked again."""
+    alerts = [member.alert for member in cause.main if member.alert.kind == "status"]
+    return {str(alert.details.get("after" if alert.direction == WORSE else "before")) for alert in alerts}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import changed_in_build, other_build
 from perfdash.detect.findings import NO_STATUS, NOTHING_CAPTURED, WORSE, Finding, is_pass
-from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
+from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, REMEASURED, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
 from perfdash.metrics import JUDGED, PARTS
@@ -190,9 +190,7 @@ def alert_after(
     ]
     if decision == STANDS:
         alert = confirmed(same[-1], at) if same else new_alert(finding, panel, at, CONFIRMED)
-        return replace(
-            alert, details={**alert.details, **_remeasured(numbers)}
-        ), "confirmed by a re-measurement"
+        return replace(alert, details={**alert.details, **_remeasured(numbers)}), f"confirmed {REMEASURED}"
     if decision == DISMISSED and same and same[-1].state in (SUSPECTED, NEW):
         alert, tonight = dismissed(same[-1], at), panel.runs[-1]
         first = {same[-1].bad_run_id, panel.runs[finding.bad].id}
@@ -200,7 +198,7 @@ def alert_after(
         details = {**alert.details, "refuted": {"since": since, "night": tonight.started}}
         if alert.state != FIXED:  # otherwise it is as it was before its change seemed to return
             details |= _remeasured(numbers)
-        return replace(alert, details=details), "dismissed by a re-measurement"
+        return replace(alert, details=details), f"dismissed {REMEASURED}"
     return None
 
 

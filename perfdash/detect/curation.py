@@ -170,7 +170,7 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
     for alert in alert_store.load(connection, testbed_id=run.testbed_id, states=_UNDONE):
         earlier = _rolled_back(connection, alert, places, since, before, until, at)
         if earlier is not None:
-            alert_store.save(connection, earlier, f"{_AGAIN} {why}")
+            alert_store.save(connection, earlier, f"{alert_store.JUDGED_AGAIN} {why}")
     return len(again)
 
 
@@ -199,7 +199,6 @@ def undo_replaced(connection: sa.Connection) -> None:
     forget_replaced(connection)
 
 
-_AGAIN = "judged again:"
 # What people decided about an alert (invalid, accepted) is not undone.
 _UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, SUPERSEDED)
 _OF_SUPERSEDING = {"superseded", "superseded_run_id"}  # the details that a night of another method adds
@@ -227,7 +226,9 @@ def _rolled_back(
     withdrawn = [
         place
         for place, (event, run_id) in enumerate(events)
-        if event.state == DISMISSED and run_id is None and (event.note or "").startswith(_AGAIN)
+        if event.state == DISMISSED
+        and run_id is None
+        and (event.note or "").startswith(alert_store.JUDGED_AGAIN)
     ]
     since_then = events[withdrawn[-1] + 1 :] if withdrawn else events
     earlier = [pair for pair in since_then if places.get(pair[1] or -1, ("", 0)) < since]

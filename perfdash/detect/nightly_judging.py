@@ -202,7 +202,7 @@ def _end_acknowledgements(store: Store) -> None:
             reopened = alert_states.unacknowledged(alert, at[:10], at)
             if reopened is not None:
                 until = alert.details["act"]["until"]
-                alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+                alert_store.save(connection, reopened, f"{alert_store.ACKNOWLEDGED_UNTIL} {until}")
 
 
 def _undo_replaced_nights(store: Store) -> None:

@@ -20,6 +20,13 @@ LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
 SHOWN = (*LIVE, SUSPECTED)  # in lists of what is open
 NOT_REAL = (DISMISSED, INVALID)
 STATES = (*LIVE, SUSPECTED, FIXED, DISMISSED, SUPERSEDED, INVALID, ACCEPTED)
+_DECIDED = (ACKNOWLEDGED, INVALID, ACCEPTED)  # by a person
+# In the notes of other events that no night showed.
+JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL = (
+    "judged again:",
+    "by a re-measurement",
+    "it was acknowledged until",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,17 @@ class AlertEvent:
     run: str | None
     note: str | None
     started: str | None = None
+
+    @property
+    def day(self) -> str:
+        """The day of the night that showed it; for any other event, the day on which it happened.
+
+        Nights are judged later than they run, above all those that are imported. A person decides, a
+        re-measurement ends and an acknowledgement is over after the night that the event names.
+        """
+        notes = (JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL)
+        is_later = self.state in _DECIDED or any(note in (self.note or "") for note in notes)
+        return (self.at if is_later else self.started or self.at)[:10]
 
 
 def load(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,14 +15,14 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import is_special, written
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import remark
-from perfdash.history.queries import OF_ITS_NIGHT, RunLine
+from perfdash.history.queries import OF_ITS_NIGHT, RunLine, other_metrics
 from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
 FORMATS = ("parquet", "csv", "json")
 _RUNS_AT_ONCE = 100  # some 200,000 results
-_OF_DETAILS = ("remark", "clock")  # the last columns of the table
+_LAST = ("remark", "clock", "others")  # columns of the table that other tables hold
 
 
 def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
@@ -42,7 +43,7 @@ def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form:
 
 
 def columns() -> list[sa.ColumnElement[Any]]:
-    """The columns of the flat table before _OF_DETAILS, in order: run, environment, case, result."""
+    """The columns of the flat table before _LAST, in order: run, environment, case, result."""
     runs, beds, env = schema.runs, schema.testbeds, schema.environments
     case = [column for column in schema.cases.c if column.name not in ("id", "digest")]
     return [
@@ -68,7 +69,7 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
     """The rows in frames of _RUNS_AT_ONCE runs; one empty frame if there are no rows."""
     table, results, more = schema.runs, schema.results, schema.result_details
     query = (
-        sa.select(*columns(), more.c.details)
+        sa.select(*columns(), more.c.details, results.c.id.label("result_id"))
         .join_from(results, table, results.c.run_id == table.c.id)
         .outerjoin(schema.result_hosts, schema.result_hosts.c.result_id == results.c.id)
         .join(
@@ -81,12 +82,14 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
         .outerjoin(more, more.c.result_id == results.c.id)
         .order_by(table.c.started, table.c.id, schema.cases.c.suite, schema.cases.c.model, results.c.id)
     )
-    kinds = {column.name: _dtype(column.type) for column in columns()} | dict.fromkeys(_OF_DETAILS, "string")
+    kinds = {column.name: _dtype(column.type) for column in columns()} | dict.fromkeys(_LAST, "string")
     ids = [run.id for run in runs]
     for start in range(0, max(1, len(ids)), _RUNS_AT_ONCE):
-        result = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE])))
+        of_runs = results.c.run_id.in_(ids[start : start + _RUNS_AT_ONCE])
+        others = other_metrics(connection, of_runs)
+        result = connection.execute(query.where(of_runs))
         # Tuples, because pandas would take the column dtype for the row's own type.
-        rows = [(*line[:-1], *_of_details(line)) for line in result]
+        rows = [(*line[:-2], *_of_details(line), _as_json(others.get(line.result_id))) for line in result]
         yield pd.DataFrame.from_records(rows, columns=list(kinds)).astype(kinds)
 
 
@@ -96,6 +99,11 @@ def _of_details(line: Any) -> tuple[str | None, str | None]:
     case = Case(line.suite, line.model, backend=line.backend)
     row = Row(case, line.status, captured, verdict=line.verdict, details=line.details or {})
     return remark(row), clock_of(row)
+
+
+def _as_json(others: Mapping[str, float] | None) -> str | None:
+    """The numbers without a column as text, by name."""
+    return json.dumps(others, ensure_ascii=False) if others else None
 
 
 def _dtype(kind: sa.types.TypeEngine[Any]) -> str:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import generated_code, nightlies, result_hosts, schema
+from perfdash.history import generated_code, nightlies, pass_rates_and_means, result_hosts, schema
 from perfdash.history.acts import given_name
 from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
@@ -62,11 +62,31 @@ def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
     first_by_key: dict[str, Imported] = {}
     for imported in runs:
         first = first_by_key.setdefault(imported.key, imported)
-        if not imported.run.uid and first.content != imported.content:
+        differ = first.content != imported.content or _beside_content(first) != _beside_content(imported)
+        if not imported.run.uid and differ:
             raise UsageError(
                 f"{first.run.source} and {imported.run.source} are of one run (same name, start, host and "
-                "settings), but their numbers differ: import the right one, or give each its own --started"
+                "settings), but they differ: import the right one, or give each its own --started"
             )
+
+
+def _beside_content(imported: Imported) -> tuple[Any, ...]:
+    """What a correction of a foreign file may change and `content` leaves out: environment and marks.
+
+    Cases are compared without batch sizes, because a failure may get one in the history.
+    """
+    marks = [(row.case, row.verdict or "", pass_rates_and_means.gave_up(row)) for row in imported.rows]
+    marked = [(case_digest(replace(case, batch_size=0)), *mark) for case, *mark in marks if any(mark)]
+    return environment_values(imported.run)["fingerprint"], sorted(marked)
+
+
+def _is_known(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> bool:
+    """Whether a run is stored already, as it is now."""
+    same_content = imported.content in (old.content, pruned_content(old.content))
+    if not same_content or imported.run.origin == "perfdash":
+        return same_content
+    (line,) = list_runs(connection, ids=[old.id])
+    return _beside_content(read_run(connection, line)) == _beside_content(imported)
 
 
 def store_run(connection: sa.Connection, imported: Imported) -> str:
@@ -79,7 +99,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     foreign = run.origin != "perfdash"
     stored = _same_runs(connection, imported)
     old, others = (stored[0] if stored else None), stored[1:]
-    if old is not None and content in (old.content, pruned_content(old.content)):
+    if old is not None and _is_known(connection, old, imported):
         # An earlier perfdash stored the shards of a merged run beside it.
         is_whole = content == old.content and others and not any(_has_more(line, imported) for line in others)
         if not is_whole:
@@ -116,7 +136,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     if foreign:
         rows = _with_known_sizes(connection, testbed_id, run.started, rows)
     same = old is not None and _same_results(connection, old, values, rows)
-    if old is not None and same and foreign:
+    if old is not None and same and foreign and old.environment_id == values["environment_id"]:
         if not imported.copied:
             # Only the name or source has changed, so the night keeps its judgement.
             renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
@@ -334,7 +354,7 @@ def _same_results(
         return {
             row.case: (
                 row.status,
-                row.verdict,
+                (row.verdict, pass_rates_and_means.gave_up(row)),
                 row.started,
                 dict(row.values),
                 dict(row.others),

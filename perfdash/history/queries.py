@@ -231,7 +231,7 @@ def rows_of(
 ) -> list[Row]:
     """The results of a run, in order of suite and model; with `case_id`, that of one case.
 
-    `details` adds their details; `whole` adds details, samples and metrics without a column; `code` adds
+    `details` adds their details and metrics without a column; `whole` adds samples, too; `code` adds
     structures and generated code.
     """
     results, cases, more = schema.results, schema.cases, schema.result_details
@@ -246,17 +246,13 @@ def rows_of(
     lines = connection.execute(query.where(*selected).order_by(*order)).all()
     artifacts = generated_code.load(connection, run_id, case_id) if code else {}
     details_by_result: dict[int, Any] = {}
-    others: dict[int, dict[str, float]] = {}
+    others: Mapping[int, Mapping[str, float]] = {}
     if whole or details:
         columns = list(more.c) if whole else [more.c.result_id, more.c.details]
         join = sa.select(*columns).join_from(more, results, results.c.id == more.c.result_id)
         detail_rows = connection.execute(join.where(*selected))
         details_by_result = {row.result_id: row for row in detail_rows}
-    if whole:
-        other = schema.other_metrics
-        join = sa.select(other).join(results, results.c.id == other.c.result_id)
-        for row in connection.execute(join.where(*selected)):
-            others.setdefault(row.result_id, {})[row.name] = row.value
+        others = other_metrics(connection, *selected)
     first, count = 5, len(NUMBERS)
     rows = []
     for line in lines:
@@ -277,6 +273,18 @@ def rows_of(
             )
         )  # fmt: skip
     return rows
+
+
+def other_metrics(
+    connection: sa.Connection, *conditions: sa.ColumnElement[bool]
+) -> dict[int, dict[str, float]]:
+    """The metrics without a column, by result and name, of the results that meet conditions."""
+    other, results = schema.other_metrics, schema.results
+    query = sa.select(other).join(results, results.c.id == other.c.result_id).where(*conditions)
+    metrics: dict[int, dict[str, float]] = {}
+    for row in connection.execute(query.order_by(other.c.result_id, other.c.name)):
+        metrics.setdefault(row.result_id, {})[row.name] = row.value
+    return metrics
 
 
 def _samples(blob: bytes | None) -> dict[str, tuple[float, ...]]:
@@ -525,5 +533,5 @@ def model_series(
 
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:
-    """A run with the numbers and details of its results, without samples."""
+    """A run with all numbers and details of its results, without samples."""
     return Imported(line, tuple(rows_of(connection, line.id, details=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -18,6 +19,20 @@ _WORDS = (
     "torch==2.14.0, or a commit of torch"
 )
 _LARGEST_ID = 2**31 - 1  # that a column of ids can hold
+
+
+def check_time(text: str, where: str) -> str:
+    """A time or the beginning of one, as given. Raises UsageError for what is none."""
+    whole = text + "2000-01-01T00:00:00Z"[len(text) :]
+    try:
+        if not re.fullmatch(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?", text):
+            raise ValueError
+        datetime.fromisoformat(whole)
+    except ValueError:
+        raise UsageError(
+            f"{where} {text!r} is no time; give e.g. 2026-11-21 or 2026-11-21T03:00:00Z"
+        ) from None
+    return text
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:

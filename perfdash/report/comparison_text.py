@@ -64,8 +64,13 @@ def comparison(sides: Comparison) -> str:
 
 def of_machines(sides: Comparison) -> str:
     """A line that names the machines of two sides that have none in common; empty otherwise."""
+    return machines_note(sides.machines) if sides.machines else ""
+
+
+def machines_note(machines: str) -> str:
+    """What `machines` (`on another machine: a | b`) means for a comparison."""
     why = "Machines of a class differ, so a change may be theirs: only statuses are judged."
-    return f"Measured {sides.machines}. {why}" if sides.machines else ""
+    return f"Measured {machines}. {why}"
 
 
 def _by_different_methods(sides: Comparison) -> list[str]:

@@ -93,7 +93,9 @@ pre, table { overflow-x: auto; font-size: 12px; line-height: 1.35; }
 table { border-collapse: collapse; display: block; }
 td, th { border: 1px solid #8886; padding: .2rem .5rem; text-align: left; vertical-align: top; }
 .right { text-align: right; }
+figure { margin: 1rem 0; overflow-x: auto; }
 figure svg { max-width: 100%; height: auto; }
+@media (max-width: 640px) { figure svg { max-width: none; min-width: 700px; } }
 summary { cursor: pointer; }
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

@@ -25,7 +25,7 @@ from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
 from perfdash.report.step_sizes import batch_in_words
 
-_NAMES = 8  # of kernels and library calls of one model
+_NAMES = 8  # of kernels and library calls of one model, and of numbers without a column
 
 
 def phase_table(results: Sequence[Result]) -> str:
@@ -249,13 +249,26 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
     excluded = [f"Excluded from judging: {plain(run.excluded)}"] if run.excluded is not None else []
-    parts = ["\n".join([title, *excluded, str(table.get_string()), *cpu_time_notes(rows)])]
+    notes = [*cpu_time_notes(rows), *_note_of_others(rows)]
+    parts = ["\n".join([title, *excluded, str(table.get_string()), *notes])]
     of_settings = settings(rows)
     for setting, group in of_settings.items():
         if own := published(run.facts, group, setting):
             where = f": {setting.title}" if len(of_settings) > 1 else ""
             parts.append(f"What the source published{where}\n{own}")
     return "\n\n".join(parts)
+
+
+def _note_of_others(rows: Sequence[Row]) -> list[str]:
+    """A line that names the numbers without a column, if there are any; `rows` have their details."""
+    names = sorted({name for row in rows for name in row.others})
+    if not names:
+        return []
+    count = sum(bool(row.others) for row in rows)
+    several = f"{count} results have" if count > 1 else "1 result has"
+    shown = ", ".join(plain(name) for name in names[:_NAMES])
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return [f"{several} numbers without a column, which --json prints: {shown}{more}"]
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:

@@ -241,4 +241,5 @@ def _row_plain(row: Row) -> Values:
     return {
         "case": vars(row.case), "status": row.status, "verdict": row.verdict, "basis": row.basis,
         "remark": remark(row), "clock": clock_of(row), "started": row.started, "values": dict(row.values),
+        "others": dict(row.others),
     }  # fmt: skip

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from annotated_types import Ge, Le
 from fastapi import Query, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import GetCoreSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from perfdash.detect.comparison import ComparedRuns, Comparison, refuse_overlap, refuse_unlike
 from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.errors import UsageError
 from perfdash.history.queries import RunLine, read_run
-from perfdash.history.run_selection import only, select
+from perfdash.history.run_selection import check_time, only, select
 
 LONGEST = 300  # characters of a value
 _TIME = r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}Z?)?)?)?)?)?$"
@@ -41,15 +41,27 @@ def whole(about: str, least: int = 0, most: int = 2**31 - 1) -> Any:
     return Query(description=about, ge=least, le=most)
 
 
+def time(about: str) -> Any:
+    return Query(description=about, pattern=_TIME)
+
+
+def _check_time(given: str | None) -> str | None:
+    """Refuse a month 13, which has the digits of a time. Raises ValueError, as pydantic expects."""
+    try:
+        return None if given is None else check_time(given, "")
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
 Suite = Annotated[str | None, text("only cases of this suite")]
 Model = Annotated[str | None, text("only cases of this model")]
 Testbed = Annotated[
     int | None, whole("a testbed's number  [default: that of the last run that is not excluded]")
 ]
 Since = Annotated[
-    str | None, Query(description="runs from this time: 2026, 2026-11, 2026-11-21", pattern=_TIME)
+    str | None, time("runs from this time: 2026, 2026-11, 2026-11-21"), AfterValidator(_check_time)
 ]
-Until = Annotated[str | None, Query(description="runs up to this time, included", pattern=_TIME)]
+Until = Annotated[str | None, time("runs up to this time, included"), AfterValidator(_check_time)]
 Offset = Annotated[int, whole("how many to leave out first")]
 Limit = Annotated[int, whole("how many at most", 1, 2000)]
 LIMIT = 200  # items of a page, unless the request has a limit

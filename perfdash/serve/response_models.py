@@ -78,6 +78,7 @@ class ResultFields(Shape):
     clock: str | None
     started: str | None
     values: Values  # type: ignore[valid-type]
+    others: dict[str, float]
 
 
 class PointFields(Shape):

@@ -245,8 +245,7 @@ def _events(connection: sa.Connection, cause: Cause) -> list[tuple[str, str]]:
     told: dict[tuple[str, str, str], list[str]] = {}
     for member in cause.members[:_MEMBERS]:
         for event in alert_store.events(connection, member.alert.id or 0):
-            day = (event.started or event.at)[:10]
-            told.setdefault((day, event.state, event.note or ""), []).append(model_of(member.case))
+            told.setdefault((event.day, event.state, event.note or ""), []).append(model_of(member.case))
     lines = []
     for (day, state, note), models in sorted(told.items(), key=lambda item: item[0][0]):
         who = models[0] if len(models) == 1 else f"{len(models)} members"

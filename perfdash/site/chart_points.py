@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.metrics import CHARTS, METRICS
-from perfdash.records import PASSING, Status
+from perfdash.records import DISTURBED, PASSING, Status
 from perfdash.site.suite_page import TrendLine
 from perfdash.site.testbed_history import BOUNDED, Flags, Singles, TestbedHistory, epoch, failed
 from perfdash.site.timeline import build_words
@@ -66,7 +66,9 @@ class ChartPoints:
             [weeks.tried > 0, (statuses != "") & (statuses != str(Status.NOT_TONIGHT))]
         )
         self._failed = np.hstack([(weeks.failed > 0) & (weeks.passed == 0), failed(statuses)])
-        self._remarked = (np.isin(statuses, _PASSING) & ~passed) | (statuses == str(Status.SKIPPED))
+        self._disturbed = history.disturbed[:, history.daily :]
+        uncaptured = np.isin(statuses, _PASSING) & ~passed
+        self._remarked = uncaptured | self._disturbed | (statuses == str(Status.SKIPPED))
         nights = history.recent[history.daily :]
         self._labels = _Labels(
             [period.middle for period in weeks.periods] + [epoch(run.started) for run in nights],
@@ -105,9 +107,12 @@ class ChartPoints:
         return self._labels_of[key]
 
     def _remark(self, row: int, night: int) -> str:
-        """The remark on a night that has no value and did not fail."""
-        if not self._remarked[row, night - self.history.daily]:
+        """The remark on a night that has no value, or no latency, and did not fail."""
+        place = night - self.history.daily
+        if not self._remarked[row, place]:
             return ""
+        if self._disturbed[row, place]:
+            return f": {DISTURBED}"
         status = str(self.history.statuses[row, night])
         return f": {NOTHING_CAPTURED if status in PASSING else status}"
 

@@ -23,9 +23,11 @@ from perfdash.history.results import case_digest, digest
 from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import RunChange, of_comparison, ordered
+from perfdash.report.comparison_text import machines_note
 from perfdash.report.site_links import compare_page, model_page
 from perfdash.site.testbed_history import FORMAT, Singles, Testbed, TestbedHistory
 from perfdash.site.timeline import build_words
+from perfdash.stats.machine_levels import are_nameless
 
 SHOWN = 250  # cases of a comparison on the page
 _DATA = 3  # the form of the data files
@@ -171,16 +173,22 @@ def _call(function: str, data: Mapping[str, Any]) -> str:
 def night_options(nights: Sequence[tuple[RunLine, str]], words: Mapping[int, str]) -> dict[str, Any]:
     """The data with which the page's script offers any two nights.
 
-    `word` is quoted for a shell, or empty.
+    `word` is quoted for a shell, or empty. `hosts`: the machines of a night, where the nights have several
+    whose names tell machines; `machines`: the note on two nights that have none in common.
     """
     labels = Counter(run.started[:16] for run, _ in nights)
+    hosts = [run.hosts for run, _ in nights]
+    several = len({host for of_night in hosts for host in of_night}) > 1 and not are_nameless(hosts)
     return {
         "command": "perfdash compare {old} {new}",
+        "machines": machines_note("on another machine: {old} | {new}"),
         "nights": [
             {
                 "name": run.name,
                 "label": f"{run.started[:10]} {run.started[11:16]}"
-                + (f", {run.name}" if labels[run.started[:16]] > 1 else ""),
+                + (f", {run.name}" if labels[run.started[:16]] > 1 else "")
+                + (f", {run.host}" if several else ""),
+                "hosts": run.hosts if several else [],
                 "torch": build_words(run),
                 "file": file,
                 "word": shlex.quote(words[run.id]) if words.get(run.id) else "",

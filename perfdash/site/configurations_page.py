@@ -57,6 +57,7 @@ class ModelCell:
     `badge`: of a cell that differs from the baseline, by another outcome or a latency ratio beyond both
     intervals: better, worse, or info where both fail. Empty for others. `day`: of a night that is not the
     newest, where the column does not name it. `machines`: both, where the baseline is of another one.
+    `is_compared`: see _is_compared.
     """
 
     row: Row
@@ -65,6 +66,7 @@ class ModelCell:
     badge: str
     day: str
     machines: str
+    is_compared: bool
 
     @property
     def word(self) -> str:
@@ -97,6 +99,11 @@ class ModelLine:
         return sum(cell is not None and bool(cell.badge) for cell in self.cells)
 
     @property
+    def is_compared(self) -> bool:
+        """Whether any configuration has a result that can be compared with the first column's."""
+        return any(cell is not None and cell.is_compared for cell in self.cells[1:])
+
+    @property
     def is_uncertain(self) -> bool:
         """Whether no cell is marked, and some have numbers of another machine than the first column."""
         return not self.differing and any(cell is not None and cell.is_uncertain for cell in self.cells)
@@ -118,8 +125,9 @@ class ModelsTable:
     """Settings of one device, scenario and number of threads; `lines`: the models on which they differ.
 
     The first column is what the others are compared with. `same`: models without difference; `uncertain`:
-    models that are not marked and that pass on several machines; `not_compared`: those that are not in the
-    first column.
+    models that are not marked and that pass on several machines; `without_numbers`: those that were measured
+    under several configurations without two results that can be compared; `not_compared`: those that are not
+    in the first column.
     """
 
     title: str
@@ -128,6 +136,7 @@ class ModelsTable:
     left_out: int
     same: int
     uncertain: int
+    without_numbers: int
     not_compared: int
 
 
@@ -227,13 +236,14 @@ def _table(
         for model in models
         if (baseline := by_model[0].get(model)) is not None
     ]
-    compared = [line for line in lines if sum(cell is not None for cell in line.cells) > 1]
-    different = [line for line in compared if line.differing]
-    uncertain = sum(line.is_uncertain for line in compared)
+    several = [line for line in lines if sum(cell is not None for cell in line.cells) > 1]
+    different = [line for line in several if line.differing]
+    uncertain = sum(line.is_uncertain for line in several)
+    same = sum(line.is_compared and not (line.differing or line.is_uncertain) for line in several)
     different.sort(key=lambda line: (-line.other_outcomes, -line.spread, line.model))
     return ModelsTable(
         title, columns, different[:MOST], max(0, len(different) - MOST),
-        len(compared) - len(different) - uncertain, uncertain, len(models) - len(lines),
+        same, uncertain, len(several) - len(different) - uncertain - same, len(models) - len(lines),
     )  # fmt: skip
 
 
@@ -253,7 +263,8 @@ def _line(
         page = model_page(bed.digest, one.row.case)
         day = "" if one.day in (newest, column.day) else one.day
         machines = other_machine(baseline.run, one.run)
-        cells.append(ModelCell(one.row, page, _ratio(one, baseline), _badge(one, baseline), day, machines))
+        ratio, badge = _ratio(one, baseline), _badge(one, baseline)
+        cells.append(ModelCell(one.row, page, ratio, badge, day, machines, _is_compared(one, baseline)))
     return ModelLine(*model, cells)
 
 
@@ -286,14 +297,23 @@ def _alike(one: MeasuredRow, baseline: MeasuredRow, column: str) -> bool:
     return alike(one.run.method, baseline.run.method, column, own_threads)
 
 
-def _badge(one: MeasuredRow, baseline: MeasuredRow) -> str:
-    """The badge of a row that differs from the baseline; empty where it does not, or one was not run."""
+def _is_compared(one: MeasuredRow, baseline: MeasuredRow) -> bool:
+    """Whether two rows can be compared: by numbers that count on both sides, or by their outcomes."""
     if {one.row.status, baseline.row.status} & {Status.SKIPPED, Status.NOT_TONIGHT}:
+        return False
+    outcome, other = _outcome(one.row), _outcome(baseline.row)
+    if outcome != other:
+        return _alike(one, baseline, "status")
+    return outcome != _PASS or _ratio(one, baseline) is not None
+
+
+def _badge(one: MeasuredRow, baseline: MeasuredRow) -> str:
+    """The badge of a row that differs from the baseline; empty where it does not, or is not compared."""
+    if not _is_compared(one, baseline):
         return ""
     outcome, other = _outcome(one.row), _outcome(baseline.row)
     if outcome != other:
-        word = {outcome: "better", other: "worse"}.get(_PASS, "info")
-        return word if _alike(one, baseline, "status") else ""
+        return {outcome: "better", other: "worse"}.get(_PASS, "info")
     if _apart(one, baseline):
         return "better" if (_ratio(one, baseline) or 1.0) < 1 else "worse"
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from perfdash.detect.environment_changes import environment_changes, package_words
@@ -21,15 +21,16 @@ _OFTEN = 0.1
 
 @dataclass(frozen=True)
 class MachinePeriod:
-    """Runs in a row on one machine with the same packages, but for those that change night after night.
+    """Runs in a row with the same environment, but for what changes night after night.
 
-    `builds`: how many environments they had; `build`: torch in the first and the last of them; `changed`:
-    what differs from the period before.
+    `hosts`: the machines that measured them; `builds`: how many different builds of torch they had; `build`:
+    torch in the first and the last of them; `changed`: what differs from the period before.
     """
 
     first: RunLine
     last: RunLine
     runs: int
+    hosts: list[str]
     builds: int
     build: str
     changed: list[str]
@@ -96,22 +97,21 @@ def _periods(runs: Sequence[RunLine]) -> tuple[list[MachinePeriod], list[str]]:
     changes = [[], *(environment_changes(old[-1], new[0]) for old, new in pairwise(groups))]
     names = Counter(_name(line) for lines in changes for line in lines)
     nightly = {name for name, count in names.items() if count > max(3, _OFTEN * len(runs))}
-    periods: list[MachinePeriod] = []
+    periods: list[tuple[list[RunLine], list[str]]] = []
     for group, lines in zip(groups, changes, strict=True):
         others = [line for line in lines if _name(line) not in nightly]
         if periods and not others:
-            periods[-1] = _joined(periods[-1], group)
+            periods[-1][0].extend(group)
         else:
-            periods.append(MachinePeriod(group[0], group[-1], len(group), 1, build_words(group[0]), others))
-    return periods[::-1], sorted(nightly)
+            periods.append((list(group), others))
+    return [_period(group, others) for group, others in reversed(periods)], sorted(nightly)
 
 
-def _joined(period: MachinePeriod, group: Sequence[RunLine]) -> MachinePeriod:
-    ends = [build_words(period.first), build_words(group[-1])]
-    build = " to ".join(dict.fromkeys(ends))
-    return replace(
-        period, last=group[-1], runs=period.runs + len(group), builds=period.builds + 1, build=build
-    )
+def _period(runs: Sequence[RunLine], changed: list[str]) -> MachinePeriod:
+    hosts = sorted({host for run in runs for host in run.hosts})
+    builds = {(run.torch_git_version, build_words(run)) for run in runs}
+    build = " to ".join(dict.fromkeys([build_words(runs[0]), build_words(runs[-1])]))
+    return MachinePeriod(runs[0], runs[-1], len(runs), hosts, len(builds), build, changed)
 
 
 def _name(line: str) -> str:

@@ -17,7 +17,7 @@ from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import TITLES_OF_SIZES, Row
 from perfdash.metrics import CHARTS, JUDGED
-from perfdash.records import PASSING, Case
+from perfdash.records import DISTURBED, PASSING, Case
 from perfdash.report.alert_text import what
 from perfdash.report.changes import RunChange, of_alert
 from perfdash.report.number_format import percent_change, with_unit
@@ -332,7 +332,8 @@ def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
         good = bool(history.passed[row, night]) and math.isfinite(value)
         word = str(history.statuses[row, night])
         uncaptured = word in PASSING and not history.passed[row, night]
-        text = with_unit("speedup", value) if good else NOTHING_CAPTURED if uncaptured else word
+        word = DISTURBED if history.disturbed[row, night] else NOTHING_CAPTURED if uncaptured else word
+        text = with_unit("speedup", value) if good else word
     return SiblingCase(SuiteSetting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 

@@ -27,7 +27,7 @@ NIGHTS = 60  # in the small charts
 class SettingNight:
     """A setting on its last night.
 
-    `old`: the night before, of the same machine if it has one. `ratio`: geometric mean over the cases that
+    `old`: the one before, of the same machine if it has one. `ratio`: geometric mean over the cases that
     pass on both nights, new / old, with its interval; `both` how many they are.
     """
 
@@ -46,7 +46,7 @@ class SettingNight:
 
     @property
     def machines(self) -> str:
-        """Both machines where the night before was measured on another one; empty otherwise."""
+        """Both machines where the one before was measured on another machine; empty otherwise."""
         return other_machine(self.old, self.trend.last[0]) if self.ratio and self.old else ""
 
     @property

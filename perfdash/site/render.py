@@ -180,7 +180,8 @@ def speedup_bars(view: SuiteView) -> Markup:
         note = "" if row.passed and value is not None else row.word
         low, high = row.number("speedup_low"), row.number("speedup_high")
         verdict = (row.row.verdict or "") if row.passed else ""
-        rows.append(charts.SpeedupBar(label, row.href, value, low, high, verdict, note))
+        failed = not row.passed and row.badge == "fail"
+        rows.append(charts.SpeedupBar(label, row.href, value, low, high, verdict, note, failed))
     return charts.bars(rows, "bars") if any(row.value is not None for row in rows) else Markup("")
 
 
@@ -399,6 +400,7 @@ def environment() -> jinja2.Environment:
         batch=batch_in_words,
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
+        quoted=shlex.quote,
     )
     return jinja
 

@@ -184,6 +184,17 @@ class TestbedHistory:
             self.statuses[np.ix_(measured, nights)],
         )
 
+    @cached_property
+    def disturbed(self) -> Flags:
+        """The passes (cases x recent) whose latencies are left out because other programs disturbed them.
+
+        They count in no mean though they were compiled and checked, and have no latency.
+        """
+        has_latency = np.isfinite([self.values[name] for name in ("eager_ms", "backend_ms", "speedup")])
+        is_left_out: Flags = self.passed & ~self.counted & ~has_latency.any(axis=0)
+        is_pass: Flags = self.statuses == str(Status.PASS)
+        return is_left_out & is_pass
+
     @property
     def _older(self) -> int:
         """The runs before the recent ones."""

@@ -96,8 +96,8 @@ def made_map(models: int = 61, nights: int = 90) -> HeatMap:
 def made_bars(models: int = 61) -> list[SpeedupBar]:
     draw = random.Random(9)
     bars = [
-        SpeedupBar(NASTY, "", None, note="timeout"),
-        SpeedupBar("vit", "vit.html", None, note="crash (SIGSEGV)"),
+        SpeedupBar(NASTY, "", None, note="timeout", failed=True),
+        SpeedupBar("vit", "vit.html", None, note="crash (SIGSEGV)", failed=True),
     ]
     for model in range(models - 2):
         value = math.exp(draw.gauss(0.15, 0.35))

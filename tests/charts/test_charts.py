@@ -392,7 +392,8 @@ def test_bars_are_sorted_and_failures_reported():
     rows = [
         SpeedupBar("slow", "", 0.8, 0.7, 0.9, "slower"),
         SpeedupBar("fast", "f.html", 2.0, 1.9, 2.1, "faster"),
-        SpeedupBar("none", "", None, note="timeout"),
+        SpeedupBar("none", "", None, note="timeout", failed=True),
+        SpeedupBar("idle", "", None, note="skipped"),
     ]
     root = parsed(charts.bars(rows, "p"))
     shown = words(root)

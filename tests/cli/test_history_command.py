@@ -70,6 +70,7 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
     assert "model03" in command("history", "show", "last").out
     shown = json.loads(command("history", "show", "last", "--json").out)["results"]
     assert {(result["remark"], result["clock"]) for result in shown} == {(None, None)}
+    assert {str(result["others"]) for result in shown} == {"{}"}
     over_time = command("history", "show", "--model", "model03", "--metric", "backend_ms")
     assert over_time.out.count("_farm") == 30
     near = command("history", "show", "--model", "modle03")

@@ -233,6 +233,47 @@ def test_a_cause_of_two_testbeds_has_for_each_the_runs_of_its_own(store):
         assert seen.attribution == LIBRARY
 
 
+WITH_ANOTHER_TORCH = [
+    ("status", 1, "pass", "fail_to_run", COMPILER),
+    ("status", 1, "pass", "fail_accuracy", COMPILER),
+    ("status", 1, "pass", "nothing captured", COMPILER),
+    ("status", -1, "fail_to_run", "pass", COMPILER),
+    ("status", 1, "pass", "eager_fail_to_run", LIBRARY),
+    ("status", 1, "pass", "eager_oom", LIBRARY),
+    ("status", -1, "eager_two_runs_differ", "pass", LIBRARY),
+    ("status", 1, "pass", "no_finite_output", LIBRARY),
+    ("status", 1, "pass", "model_fail_to_load", LIBRARY),
+    ("status", 1, "pass", "missing_dependency", LIBRARY),
+    ("status", 1, "pass", "needs_network", UNKNOWN),
+    ("status", -1, "missing_data", "pass", UNKNOWN),
+    ("vanished", 1, "", "", UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("kind", "direction", "before", "after", "attribution"), WITH_ANOTHER_TORCH)
+def test_the_compiler_is_named_only_where_it_has_run(nightlies, kind, direction, before, after, attribution):
+    """Each night has another torch."""
+    store, (good, bad) = nightlies
+    details = {"before": before, "after": after} if kind == "status" else {}
+    alert = kept.Alert(
+        kind, good.testbed_id, 1, None, kept.CONFIRMED, direction, good.id, bad.id, bad.id,
+        "2026-01-02", "2026-01-02", details=details, id=1,
+    )  # fmt: skip
+    with store.read() as connection:
+        (cause,) = causes(gather(connection, [alert]))
+    assert cause.attribution == attribution
+
+
+@pytest.fixture(scope="module")
+def nightlies(tmp_path_factory):
+    """Two nights in a store."""
+    with made_store(tmp_path_factory.mktemp("nightlies") / "history.db") as opened:
+        take_in(opened, farm(2, 1))
+        with opened.read() as connection:
+            lines = list_runs(connection)
+        yield opened, sorted(lines, key=lambda line: line.started)
+
+
 @pytest.mark.slow
 def test_failures_are_apart_and_by_their_status(store):
     def statuses(night, name):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,11 +14,12 @@ from perfdash.history import schema
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.maintenance import merge
-from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.queries import list_runs, read_run, rows_of
 from perfdash.history.results import digest
 from perfdash.report.terminal_tables import run_rows, run_table
 from tests.stores import made_store
 
+FILES = Path(__file__).parents[1] / "fixtures" / "imports"
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
 HEAD = "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio\n"
 ONE, TWO = "cpu,lcnet_050,64,1.25,8.0,12.8,0.96\n", "cpu,dpn107,64,1.5,80.0,32.8,0.9\n"
@@ -33,10 +36,10 @@ def store(tmp_path):
 def written(tmp_path):
     """written(lines, folder) is the run of a file with these lines."""
 
-    def write(lines, folder="first", options=TOLD):
+    def write(lines, folder="first", options=TOLD, head=HEAD):
         path = tmp_path / folder / NAME
         path.parent.mkdir(exist_ok=True)
-        path.write_text(HEAD + lines)
+        path.write_text(head + lines)
         return read([path], options)
 
     return write
@@ -59,6 +62,69 @@ def test_a_corrected_file_replaces_it(store, written, corrected):
         values = {row.case.model: row.values for row in rows_of(connection, line.id)}
     (wanted,) = written(corrected, "mended")
     assert values == {row.case.model: row.values for row in wanted.rows}
+
+
+MARKED = HEAD.replace("\n", ",disturbed\n")
+DISTURBED, CLEAN = MARKED + ONE.replace("\n", ",other programs\n"), MARKED + ONE.replace("\n", ",\n")
+
+
+def verdicts(store):
+    with store.read() as connection:
+        return [row.verdict for line in list_runs(connection) for row in rows_of(connection, line.id)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(DISTURBED, CLEAN), (CLEAN, DISTURBED)])
+def test_a_mark_that_is_corrected_replaces_it(store, written, first, second):
+    runs = [written(text, folder, head="") for text, folder in ((first, "first"), (second, "mended"))]
+    assert take_in(store, runs[0]) == [TAKEN_IN]
+    assert take_in(store, runs[0]) == [KNOWN]
+    assert take_in(store, runs[1]) == [REPLACED]
+    assert verdicts(store) == [runs[1][0].rows[0].verdict]
+    with pytest.raises(UsageError, match="give each its own --started"):
+        take_in(store, runs[0] + runs[1])
+
+
+def test_a_limit_of_recompiles_that_is_corrected_replaces_it(store, written):
+    for text, outcome in (("limit reached", TAKEN_IN), ("", REPLACED), ("limit reached", REPLACED)):
+        lines = MARKED.replace("disturbed", "recompile_limit") + ONE.replace("\n", f",{text}\n")
+        assert [take_in(store, written(lines, head=""))[0] for _ in range(2)] == [outcome, KNOWN]
+        with store.read() as connection:
+            (row,) = read_run(connection, *list_runs(connection)).rows
+        assert bool(row.details.get("recompile_limit")) == bool(text)
+
+
+def test_a_merge_keeps_the_corrected_mark(store, other, written):
+    take_in(store, written(DISTURBED, head=""))
+    on_day(store, 1)
+    take_in(other, written(CLEAN, "mended", head=""))
+    on_day(other, 2)
+    assert merge(other, store)[OLDER] == 1
+    assert merge(store, other)[REPLACED] == 1
+    assert verdicts(store) == verdicts(other) == [None]
+
+
+def test_an_environment_that_is_corrected_replaces_it(store, other, tmp_path):
+    path = tmp_path / "metrics-20230420004336.json"
+    document = json.loads((FILES / path.name).read_text())
+    path.write_text(json.dumps(document))
+    assert take_in(store, read([path], replace(TOLD, started=None))) == [TAKEN_IN]
+    document["environ"]["pytorch_version"] = "9.9.9"
+    path.write_text(json.dumps(document))
+    runs = read([path], replace(TOLD, started=None))
+    assert [take_in(store, runs), take_in(store, runs)] == [[REPLACED], [KNOWN]]
+    with store.read() as connection:
+        assert [line.torch for line in list_runs(connection)] == ["9.9.9"]
+    assert merge(other, store)[TAKEN_IN] == 1
+    assert merge(other, store)[KNOWN] == 1
+    assert take_in(other, runs) == [KNOWN]
+
+
+def test_a_failure_that_got_its_size_from_another_night_is_known(store, written):
+    """Its verdict, which is none, is found although the file says batch size 0."""
+    failed = written(DISTURBED + "cpu,dpn107,0,0.0,0.0,0.0,0.0,\n", head="")
+    take_in(store, failed)
+    take_in(store, written(TWO, options=replace(TOLD, started="2024-02-04")))
+    assert take_in(store, failed) == [KNOWN]
 
 
 def test_other_threads_or_another_day_are_other_runs(store, written):

@@ -60,6 +60,27 @@ def test_a_pass_that_counts_in_no_mean_is_marked_and_cpu_time_too(store, tmp_pat
 
 
 @pytest.mark.parametrize("form", exporting.FORMATS)
+def test_numbers_without_a_column_are_a_last_column(store, tmp_path, monkeypatch, form):
+    monkeypatch.setattr(exporting, "_RUNS_AT_ONCE", 1)
+    others = {"value": -0.25, 'Größe, "8"': 0.1 + 0.2}
+    rows = [replace(row("adam"), values={}, others=others), row("b")]
+    take_in(store, [run("2026-01-31", rows[1:]), run("2026-02-01", rows)])
+    path = tmp_path / f"all.{form}"
+    with store.read() as connection:
+        exporting.export(connection, list_runs(connection), path, form)
+    if form == "parquet":
+        frame = pd.read_parquet(path)
+    elif form == "csv":
+        frame = pd.read_csv(path)
+    else:
+        frame = pd.DataFrame([json.loads(line) for line in path.read_text().splitlines()])
+    assert list(frame["model"]) == ["b", "adam", "b"]
+    assert frame.columns[-1] == "others"
+    assert frame["others"].isna().tolist() == [True, False, True]
+    assert json.loads(frame["others"][1]) == others
+
+
+@pytest.mark.parametrize("form", exporting.FORMATS)
 def test_an_empty_history(store, tmp_path, form):
     with store.read() as connection:
         assert exporting.export(connection, [], tmp_path / "all", form) == 0

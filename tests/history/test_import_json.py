@@ -91,6 +91,46 @@ def test_database_columns_of_the_dynamo_runners(written):
     assert row.others == {"latency": 5.0}  # no unit: ms or s?
 
 
+def with_unit(metric, value, unit):
+    return record(metric={}) | {"metric": {"name": metric, "unit": unit, "benchmark_values": [value]}}
+
+
+def test_database_number_in_another_unit_than_its_column(written):
+    """150 % is no speedup of 150x, and may mean 1.5x or 2.5x."""
+    records = [with_unit("speedup", 150, "%"), record("abs_latency", [3.0])]
+    ((row,),) = (run.rows for run in read([written(records)], TOLD))
+    assert row.status == "pass_due_to_skip"
+    assert (row.values, row.others) == ({"backend_ms": 3.0}, {"speedup": 150.0})
+    assert "speedup in %: kept without a column, because that unit is not understood" in row.details["notes"]
+
+
+@pytest.mark.parametrize("unit", ["x", "X", "ratio"])
+def test_database_units_of_a_speedup(written, unit):
+    ((row,),) = (run.rows for run in read([written([with_unit("speedup", 1.5, unit)])], TOLD))
+    assert (row.values, row.others) == ({"speedup": 1.5}, {})
+
+
+def test_database_text_in_brackets_that_is_no_unit_belongs_to_the_name(written):
+    records = [record("ttft (p50)", [5]), record("ttft (p99)", [9]), record("latency (p50) (us)", [2000])]
+    records += [record("latency (ms)", [3]), record("throughput (tokens/s)", [7]), record("cpu (%)", [8])]
+    ((row,),) = (run.rows for run in read([written(records)], TOLD))
+    assert row.values == {"backend_ms": 3.0}
+    assert row.others == {
+        "ttft (p50)": 5.0, "ttft (p99)": 9.0, "latency (p50)": 2000.0, "throughput": 7.0, "cpu": 8.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unit", "others"),
+    [("ms", {"accuracy_run_compilation_s": 0.009}), ("%", {"compilation_latency": 9.0})],
+)
+def test_database_unit_of_the_compilation_in_an_accuracy_run(written, unit, others):
+    accuracy = {"name": "accuracy", "extra_info": {"benchmark_values": ["pass"]}}
+    records = [record() | {"metric": accuracy}, with_unit("compilation_latency", 9.0, unit)]
+    ((row,),) = (run.rows for run in read([written(records)], TOLD))
+    assert row.others == pytest.approx(others)
+
+
 def test_database_of_an_accuracy_run(written):
     accuracy = {"name": "accuracy", "extra_info": {"benchmark_values": ["pass"]}}
     records = [record(metric=accuracy), record("compilation_latency", [9.0])]
@@ -307,6 +347,15 @@ def test_regression_has_two_sides():
     assert [dict(row.values) for row in treatment.rows] == [{"eager_ms": 25.0}, {}]
     assert [row.status for row in treatment.rows] == ["pass_due_to_skip", "fail_to_run"]
     assert control.rows[0].details["origin"] == {"file": "regression-20240507000000.yaml", "line": 12}
+
+
+def test_regression_reads_numbers_without_a_point(written):
+    """PyYAML takes them for text; it writes a point, other programs do not."""
+    text = (FILES / "regression-20240507000000.yaml").read_text()
+    text = text.replace("control: 20.0", "control: 1e-05").replace("'1111111111'", "1111e11")
+    control, _ = read([written(text, "regression-20240507000000.yaml")])
+    assert control.rows[0].values == {"eager_ms": 1e-05}
+    assert control.run.torch_git_version == "1111e11", "a commit of digits is text"
 
 
 def test_regression_with_given_times():

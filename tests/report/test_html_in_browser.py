@@ -33,5 +33,8 @@ def test_a_bisection(browser, tmp_path):  # noqa: F811
     result = result_of(Bisection(read(tmp_path)))
     (tmp_path / "bisection.html").write_text(bisection_report.page(result))
     browser.open((tmp_path / "bisection.html").as_uri(), width=360)
-    assert browser.ask("document.querySelector('figure svg').getBoundingClientRect().width") <= 360
+    assert browser.sideways() == 0
+    words = "[...document.querySelectorAll('figure svg text')]"
+    heights = f"{words}.map((one) => one.getBoundingClientRect().height)"
+    assert browser.ask(f"Math.min(...{heights})") >= 9, "words of the axes are readable on a phone"
     assert browser.complaints() == []

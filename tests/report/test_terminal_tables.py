@@ -53,3 +53,20 @@ def test_stored_results_that_count_in_no_mean_are_marked(tmp_path):
         assert frames[name][["remark", "excluded"]].values.tolist() == [[name, None]]
         assert "method" in frames[name]
     assert "pass (" not in series_table(series["fine"][0][0], ["speedup"], series["fine"][0][1])
+
+
+def test_stored_numbers_without_a_column_are_named(tmp_path):
+    rows = [
+        replace(row("a"), values={}, others={"latency_ms": 335.0}),
+        replace(row("b"), others={f"size {k}": 1.0 for k in range(9)}),
+    ]
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, [run("2026-11-01", rows), run("2026-11-02", rows[:1]), run("2026-11-03", [row("c")])])
+        with store.read() as connection:
+            lines = [find_run(connection, name) for name in ("id:1", "id:2", "id:3")]
+            tables = [run_rows(line, rows_of(connection, line.id, details=True)) for line in lines]
+    names = ", ".join(["latency_ms", *(f"size {k}" for k in range(7))])
+    text = "numbers without a column, which --json prints:"
+    assert f"\n2 results have {text} {names} and 2 more" in tables[0]
+    assert tables[1].endswith(f"\n1 result has {text} latency_ms")
+    assert text not in tables[2]

@@ -105,6 +105,7 @@ def test_a_run_and_its_results(ask):
     assert last["run"]["name"].startswith("2026-10-30")
     notes = [(result["case"]["model"], result["remark"], result["clock"]) for result in last["results"]]
     assert notes == [("alone", None, None), ("limited", "recompile limit", "cpu")]
+    assert [result["others"] for result in last["results"]] == [{"throughput": 7.5}, {}]
 
 
 def test_a_case_over_the_nights(ask):
@@ -159,6 +160,8 @@ def test_the_trend_of_a_suite(ask):
         ("runs", {"limit": "9" * 30}, "limit:"),
         ("runs", {"limit": "\u0661"}, "limit:"),
         ("runs", {"since": "yesterday"}, "since: 'yesterday' is no time"),
+        ("runs", {"until": "2026-13"}, "until: '2026-13' is no time"),
+        ("series", {"case": 1, "since": "2026-02-30T01"}, "since: '2026-02-30T01' is no time"),
         ("runs", {"colour": "red"}, "there is no parameter 'colour' here; there are: since, until"),
         ("run", {"run": "x" * 400}, "run: more than 300 characters"),
         ("run", {"run": "2026-10"}, "'2026-10' means 25 runs; give the id of one of them: id:"),

@@ -52,7 +52,7 @@ def test_every_link_leads_to_a_page(pages):
     assert bad <= assets
     kinds = {path.split("/")[3] for path in pages if path.startswith("/beds/") and path.count("/") == 4}
     assert kinds == {"suites", "models"}
-    assert sum("/models/" in path for path in pages) == 14
+    assert sum("/models/" in path for path in pages) == 15
     assert {
         f"/{page}"
         for page in (site_links.OVERVIEW, site_links.COMPARE, site_links.REGRESSIONS, site_links.MACHINES)
@@ -87,6 +87,22 @@ def test_anything_compared_with_anything(server):
     assert "perfdash compare 2026-10-08..2026-10-13 2026-10-15..2026-10-20" in page
     assert 'value="2026-10-08..2026-10-13"' in page
     assert "not clipped" in page
+
+
+def test_the_machines_of_a_comparison_are_chosen_where_a_date_has_several(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        for day in ("2026-11-01", "2026-11-08"):
+            take_in(store, [run(day, [row()]), run(day, [row()], host_class="EPYC x 2", host="desk")])
+    with serving(address) as server:
+        sides = "old=2026-11-01&new=2026-11-08"
+        assert server.get(f"/compare.html?{sides}").status == 400
+        reply = server.get(f"/compare.html?{sides}&host_class=Xeon%20x%20100")
+    assert reply.status == 200
+    assert "<option selected>Xeon x 100</option>" in reply.text
+    assert "perfdash compare 2026-11-01 2026-11-08 --host-class 'Xeon x 100'</code>" in unescape(reply.text)
 
 
 def test_nothing_in_common_is_not_called_unchanged(tmp_path):

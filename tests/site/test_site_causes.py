@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.detect import curation
+from perfdash.files import now
+from perfdash.history.alert_store import AlertEvent
 from perfdash.history.ingest import take_in
 from perfdash.site import cause_page, testbed_history
 from tests.detect.simulated import add_runs_beside, farm, judge_nights, slower, with_reason
 from tests.history.made import with_worker
+from tests.site.stored import built
 from tests.stores import made_store
 
 
@@ -87,3 +91,41 @@ def test_a_failure_has_its_reason_as_why(tmp_path, models):
             (view,) = open_views(connection)
     reason = "LoweringException: no kernel (in compile)"
     assert view.cause.why == (f"model01: {reason}" if len(models) > 1 else reason)
+
+
+@pytest.mark.parametrize(
+    ("state", "note", "day"),
+    [
+        ("suspected", None, "2026-11-03"),
+        ("fixed", None, "2026-11-03"),
+        ("dismissed", "the night after does not show it", "2026-11-03"),
+        ("acknowledged", "by ann: known", "2026-11-27"),
+        ("invalid", "by ann: noise", "2026-11-27"),
+        ("accepted", "by ann: as wished", "2026-11-27"),
+        ("reopened", "it was acknowledged until 2026-11-26", "2026-11-27"),
+        ("open", "judged again: night3 was excluded: noisy", "2026-11-27"),
+        ("confirmed", "confirmed by a re-measurement", "2026-11-27"),
+    ],
+)
+def test_an_event_has_the_day_of_its_night_or_that_of_the_act(state, note, day):
+    event = AlertEvent("2026-11-27T09:00:00Z", state, "night", note, "2026-11-03T01:00:00Z")
+    assert event.day == day
+    assert AlertEvent(event.at, state, None, note).day == "2026-11-27"
+
+
+def test_what_happened_has_one_day_on_all_pages(tmp_path):
+    """One page dated an acknowledgement as its night, another the nights as their judging."""
+    runs = farm(28, 3, change=slower("model01", 26, 1.4))
+    with made_store(tmp_path / "history.db") as store:
+        judge_nights(store, runs, 26)
+        with store.read() as connection:
+            (view,) = open_views(connection)
+        curation.acknowledge(store, view.cause.main[0].alert, "known")
+        folder = built(store, tmp_path / "site")
+    night, today = runs[26].run.started[:10], now()[:10]
+    (page,) = folder.glob("causes/*.html")
+    since = page.read_text().partition("What happened since")[2]
+    listed = (folder / "regressions.html").read_text()
+    for text, begin in ((since, ">"), (listed, "<li>")):
+        assert f"{begin}{night}" in text
+        assert "acknowledged" in text.partition(f"{begin}{today}")[2][:200]

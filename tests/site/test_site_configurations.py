@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -79,6 +80,22 @@ def test_what_was_not_run_differs_from_nothing(lines):
 def test_the_badge_says_which_side_passes(lines, model, badge):
     assert badge in lines[model]
     assert lines[model].count("badge ") == 1
+
+
+def test_models_without_two_results_to_compare_are_not_said_to_be_alike(tmp_path):
+    """Of these only `same` and `fails` were compared: the others have no numbers that count."""
+
+    def both(model, status="pass", **other):
+        cases = (Case("timm", model, configuration=name, settings=text) for name, text in CONFIGURATIONS)
+        return [replace(result(case, status=status), **other) for case in cases]
+
+    rows = [
+        *both("same"), *both("fails", "crash"), *both("noisy", verdict="disturbed"), *both("skip", "skipped"),
+        *both("unchecked", "pass_due_to_skip"),
+    ]  # fmt: skip
+    page = page_of(tmp_path, run(str(FIRST), rows))
+    assert tables(page) == []
+    assert "2 models do not differ. 3 have nothing to compare" in Page(page).text
 
 
 FREEZING = {"configuration": "freezing", "settings": CONFIGURATIONS[1][1]}
@@ -197,6 +214,20 @@ def test_a_configuration_that_was_dynamic_before_keeps_its_own_suite_page(tmp_pa
     assert "<dd>2.000x" in live
     tiles = re.findall(r'<li><a class="k" href="([^"]+)">(.*?)</a>', (folder / "index.html").read_text())
     assert len({href for href, _ in tiles}) == len({words for _, words in tiles}) == 2
+
+
+def test_the_night_that_a_mean_is_compared_with_is_named(tmp_path):
+    """The last night's machine was away for three days: its change is since then."""
+    hosts = ("b", "a", "a", "b")
+    nights = [
+        run(str(FIRST + timedelta(days=night)), [measured(10.0), measured(9.0, **FREEZING)], host=host)
+        for night, host in enumerate(hosts)
+    ]
+    path = page_of(tmp_path, *nights)
+    matrix = path.read_text().partition('id="matrix"')[2].partition("</table>")[0]
+    assert matrix.count('<span class="muted">3 days before</span>') == 2
+    assert "night before" not in Page(path).text
+    assert (tmp_path / "site/index.html").read_text().count("; compared with 3 days before") == 2
 
 
 def test_numbers_of_two_machines_are_not_marked(tmp_path):

@@ -168,6 +168,30 @@ def test_nothing_keeps_people_from_using_a_page(page_of_two_machines: Browser):
             assert page_of_two_machines.barriers() == [], (width, scheme)
 
 
+def test_the_choices_of_nights_are_no_wider_than_a_phone(browser: Browser, tmp_path):  # noqa: F811
+    """They were as wide as the version of a nightly build with its commit."""
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day in range(3):
+            take_in(store, [night(day, torch=f"2.14.0.dev2026010{5 + day}+cpu")])
+        folder = built(store, tmp_path / "site")
+    browser.open((folder / path_of(folder, "compare")).as_uri(), width=390)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    assert browser.sideways() == 0
+
+
+@pytest.mark.parametrize("kind", ["overview", "suite", "regressions", "compare", "machines"])
+def test_all_columns_are_on_paper_and_dark_on_white(browser: Browser, folder, kind):  # noqa: F811
+    browser.open((folder / path_of(folder, kind)).as_uri(), width=718)  # A4 upright without its margins
+    browser.wait("document.readyState === 'complete'")
+    browser.ask("document.documentElement.dataset.theme = 'dark'")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert browser.sideways() == 0
+        assert browser.ask("getComputedStyle(document.body).color") == "rgb(26, 32, 39)"
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 @pytest.mark.parametrize("kind", ["cause", "model", "suite"])
 def test_the_newest_night_is_seen_on_a_phone(browser: Browser, folder, kind):  # noqa: F811
     """A chart that is scrolled sideways would show only the nights before the change."""
@@ -242,6 +266,22 @@ def test_nights_of_one_name_are_kept_apart(browser: Browser, tmp_path):  # noqa:
     assert "1.000x3.000x" in row
     text = str(browser.ask("document.querySelector('#any-two').textContent"))
     assert "perfdash compare 2026-01-05T01:00:00Z 2026-01-07T01:00:00Z" in text
+
+
+def test_any_two_nights_name_their_machines_where_they_have_none_in_common(browser: Browser, tmp_path):  # noqa: F811
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day, host in enumerate(("xeon7", "xeon7", "xeon8")):
+            take_in(store, [night(day, host=host)])
+        folder = built(store, tmp_path / "site")
+    address = (folder / path_of(folder, "compare")).as_uri()
+    browser.open(address)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    nights = json.loads(str(browser.ask("document.querySelector('#compare-data').textContent")))["nights"]
+    for old, new, note in ((1, 2, "Measured on another machine: xeon7 | xeon8. Machines"), (0, 1, None)):
+        browser.open(f"{address}#old={nights[old]['file']}&new={nights[new]['file']}&metric=eager_ms")
+        browser.wait("document.querySelector('#two')")
+        shown = browser.ask("document.querySelector('#any-two .warn')?.textContent ?? null")
+        assert shown.startswith(note) if note else shown is None
 
 
 def test_nights_by_different_methods_are_not_compared(browser: Browser, tmp_path):  # noqa: F811

@@ -17,6 +17,7 @@ from perfdash.report.night import of_history
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import pairs
+from perfdash.site.machines_page import machine_view
 from perfdash.site.overview_page import overview_of
 from perfdash.site.suite_heat_map import heat_lines, heat_nights
 from perfdash.site.testbed_history import beds, read_history
@@ -208,3 +209,18 @@ def test_a_night_is_compared_with_the_last_one_of_its_machine(tmp_path, hosts, b
     assert ("5.0% (10) on another machine: a" in comment(night)) == bool(machines)
     for path in (folder / "index.html", *folder.glob("beds/*/compare.html")):
         assert ("on another machine: a | b" in path.read_text()) == bool(machines)
+
+
+def test_the_environments_name_all_hosts_that_take_turns_and_count_each_build_once(tmp_path):
+    """A period had the first night's host alone, and a build for each change of the host."""
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights_of("ab" * 10))
+        with store.read() as connection:
+            (bed,) = beds(connection)
+            view = machine_view(bed, read_history(connection, bed).runs)
+        folder = built(store, tmp_path / "site")
+    (period,) = view.periods
+    assert (view.nightly, period.runs, period.hosts, period.builds) == (["host"], 20, ["a", "b"], 1)
+    html = (folder / "machines.html").read_text()
+    assert "host changes night after night" in html
+    assert '<td class="wrap">a, b</td>' in html

@@ -17,6 +17,7 @@ from perfdash.records import Case
 from perfdash.report.changes import NEW_FAILURE
 from perfdash.site import testbed_history
 from perfdash.site.cause_page import open_causes
+from perfdash.site.compare_page import compare_view, night_options
 from perfdash.site.regressions_page import unjudged
 from tests.detect.simulated import farm, judge_last, slower
 from tests.history.made import run
@@ -54,6 +55,30 @@ def test_it_is_reported_how_long_before_the_other_night_was(store, site):
         text = page(folder, path).text
         assert "60 days before" in text
         assert "against the night before" not in text.lower()
+
+
+def two_nights(store, hosts):
+    """The choices of any two nights; `hosts`: of each night."""
+    for number, host in enumerate(hosts):
+        fill(store, [number], host=host)
+    with store.read() as connection:
+        (bed,) = testbed_history.beds(connection)
+        view = compare_view(connection, testbed_history.read_history(connection, bed))
+    return night_options(view.nights, view.words)
+
+
+def test_each_of_any_two_nights_has_its_machines(store):
+    options = two_nights(store, ["xeon7", "xeon8", "xeon7+xeon8"])
+    assert [one["hosts"] for one in options["nights"]] == [["xeon7"], ["xeon8"], ["xeon7", "xeon8"]]
+    assert options["nights"][1]["label"] == "2026-01-06 01:00, xeon8"
+    assert options["machines"].startswith("Measured on another machine: {old} | {new}. Machines of a class")
+
+
+@pytest.mark.parametrize("hosts", [["xeon7"] * 4, [f"pod-{n}" for n in range(12)]])
+def test_one_machine_and_names_that_change_every_night_are_not_named(store, hosts):
+    options = two_nights(store, hosts)
+    assert {tuple(one["hosts"]) for one in options["nights"]} == {()}
+    assert options["nights"][0]["label"] == "2026-01-05 01:00"
 
 
 def test_nights_without_a_result_in_both_are_not_called_unchanged(store, site):

@@ -375,6 +375,35 @@ def test_what_was_disturbed_is_in_no_mean_and_says_so(store, site):
     assert None not in metrics["compilation_s"]["v"]
 
 
+def test_a_disturbed_night_says_so_and_only_failures_have_crosses(store, site):
+    """Such nights were "not measured", and what was disturbed, skipped or not checked had a red cross."""
+    for number in range(4):
+        spoilt = [
+            result(Case("timm", "spoilt", dtype=dtype), night=number) for dtype in ("float32", "bfloat16")
+        ]
+        if number == 3:
+            spoilt = [replace(row, verdict="disturbed") for row in spoilt]
+        others = [
+            result(Case("timm", "fine"), night=number),
+            replace(result(Case("timm", "unchecked"), night=number), status="pass_due_to_skip"),
+            replace(result(Case("timm", "idle")), status="skipped", values={}, samples={}),
+            result(Case("timm", "broken"), status="crash"),
+        ]
+        take_in(store, [run(str(FIRST + timedelta(days=number)), [*spoilt, *others])])
+    folder = site()
+    (suite,) = folder.glob("beds/*/suites/*float32*.html")
+    html = suite.read_text()
+    heat, bars = (html.partition(f'id="f-{name}"')[2].partition("</figure>")[0] for name in ("heat", "bars"))
+    assert "not measured" not in heat
+    assert "2 without a number" in heat
+    assert bars.count('class="failed"') == 1
+    assert bars.count('class="missing"') == 3
+    for path in folder.glob("beds/*/models/*spoilt*.html"):
+        text = path.read_text()
+        assert text.count("_farm: disturbed") == 1
+        assert '<span class="muted">disturbed</span>' in text, "of the other dtype"
+
+
 def test_no_graph_is_nothing_captured_too(store, site):
     """Where the calls are not known: one word, and below what counts, on every page."""
     none = result(Case("timm", "empty"), 1.0, graphs=0)

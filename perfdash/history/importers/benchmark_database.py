@@ -5,7 +5,7 @@ benchmark_values, target_value, extra_info}, "runners": [...], "dependencies": {
 an object, a list or JSON lines. Described in pytorch's wiki "How to integrate with PyTorch OSS benchmark
 database" and, as a table, in pytorch/test-infra (benchmark.oss_ci_benchmark_v3); written for the dynamo
 runners by output_json of benchmarks/dynamo/common.py. The schema has no unit: a metric gets a column only if
-it is a metric of the dynamo runners, or names its unit ("unit", or "latency(ms)").
+it is a metric of the dynamo runners, in a unit that fits, or names its unit ("unit", or "latency(ms)").
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _WITH_UNIT = re.compile(r"(?P<name>.+?)\s*\((?P<unit>[^()]{1,20})\)")
 _DYNAMO = {"speedup": "", "abs_latency": "ms", "compilation_latency": "s", "compression_ratio": "",
            "eager_peak_mem": "gb", "dynamo_peak_mem": "gb", "unique_graphs": "", "graph_breaks": "",
            "calls_captured": ""}  # fmt: skip
+_OF_RATIOS_AND_COUNTS = ("x", "ratio", "count")
 _LATENCIES = {"latency", "median_latency", "inference_latency"}
 _COMPILATIONS = {"compilation_time", "compile_time", "compilation_latency"}
 _ACCURACY_RUN_COMPILATION = "accuracy_run_compilation_s"
@@ -308,7 +309,7 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
         checked_name(metric.get("name"), where, "metric.name"),
         _text(metric, "unit", where),
     )
-    if match := _WITH_UNIT.fullmatch(name):
+    if (match := _WITH_UNIT.fullmatch(name)) and _is_unit(match["unit"]):
         name, unit = match["name"], unit or match["unit"]
     texts = _part(metric, "extra_info", where).get("benchmark_values")
     values = metric.get("benchmark_values")
@@ -317,6 +318,12 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
     if not isinstance(values, list) or not values:
         raise where.wrong("metric.benchmark_values is no list of numbers, or empty: remove the record")
     return name, Entry(where, tuple(finite_number(v, where, name) for v in values), (), unit)
+
+
+def _is_unit(text: str) -> bool:
+    """Whether text in brackets is a unit; p50 in `ttft (p50)` belongs to the name."""
+    units = (*TIME_MS, *MEMORY_BYTES, *_OF_RATIOS_AND_COUNTS, "%")
+    return text.lower() in units or "/" in text  # tokens/s
 
 
 def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
@@ -342,8 +349,13 @@ def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
             details.setdefault("units", {})[name] = entry.unit
         factor = _factor(unit, _DYNAMO[name]) if name in _DYNAMO else None
         target = _column(name, unit, side)
+        if name in _DYNAMO and factor is None:
+            notes.append(
+                f"{name} in {shown(unit, 40)}: kept without a column, because that unit is not understood"
+            )
         if name == _ACCURACY_RUN_COMPILATION:
-            others[name] = value * (_factor(unit, "s") or 1)
+            seconds = _factor(unit, "s")
+            others[name if seconds else "compilation_latency"] = value * (seconds or 1)
         elif factor:
             dynamo_numbers[name] = value * factor
         elif target:
@@ -361,7 +373,7 @@ def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
         raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
     status = dynamo_vocabulary.ended(
         accuracy,
-        measured.ran,
+        others["speedup"] != 0 if "speedup" in others else measured.ran,
         checked=is_pair or accuracy is not None,
         timed=is_pair or "speedup" in metrics,
         notes=notes,
@@ -373,8 +385,8 @@ def _row(case: Case, metrics: Metrics, is_pair: bool, notes: list[str]) -> Row:
 
 
 def _factor(unit: str, expected: str) -> float | None:
-    """The factor from `unit` to the expected unit; None if there is none."""
-    if not unit or not expected:
+    """The factor from `unit` to the expected unit ("": a ratio or count); None if there is none."""
+    if not unit or (not expected and unit in _OF_RATIOS_AND_COUNTS):
         return 1.0
     for units in (TIME_MS, MEMORY_BYTES):
         if unit in units and expected in units:

@@ -195,9 +195,14 @@ def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
             inside, position = mark == ",", position + 1
 
 
+def is_number(text: str) -> bool:
+    """Whether text is a decimal number; inf and nan are none."""
+    return len(text) <= _LONGEST and bool(_NUMBER.fullmatch(text))
+
+
 def parsed_number(text: str, where: FilePlace, what: str) -> float:
     """Parse a decimal number. Raises UsageError for anything else, also for inf and nan."""
-    if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
+    if not is_number(text):
         raise where.wrong(f"{what} is {shown(text, 60)!r}, not a number: correct or remove the line")
     return finite_number(float(text), where, what)
 

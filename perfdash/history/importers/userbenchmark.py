@@ -29,7 +29,9 @@ from perfdash.history.importers.foreign_files import (
     checked_metric,
     checked_name,
     finite_number,
+    is_number,
     json_values,
+    parsed_number,
     shown,
     whole_text,
 )
@@ -168,12 +170,20 @@ class CaseMetrics:
 
 
 def value_of(value: Any, where: FilePlace, name: str) -> Value:
-    """A metric's value: a number, a list of numbers, or text (a status, an error)."""
-    if isinstance(value, str):
+    """A metric's value: a number, a list of numbers, or text (a status, an error).
+
+    PyYAML takes 1e-05, which has no point, for text; it is a number all the same.
+    """
+    if isinstance(value, str) and not is_number(value):
         return shown(value, 2000)
     if isinstance(value, list) and value:
-        return tuple(finite_number(number, where, name) for number in value)
-    return finite_number(value, where, shown(name, 80))
+        return tuple(_one_number(number, where, name) for number in value)
+    return _one_number(value, where, name)
+
+
+def _one_number(value: Any, where: FilePlace, name: str) -> float:
+    read = parsed_number if isinstance(value, str) else finite_number
+    return read(value, where, shown(name, 80))
 
 
 def rows_of_metrics(

@@ -15,7 +15,7 @@
     const torch = data.torches[data.torch[k]];
     if (torch) lines.push(`torch ${torch}`);
     const value = chart.v[k];
-    if (value === null) lines.push(chart.failed.includes(k) ? "failed" : "not measured");
+    if (value === null) lines.push(chart.failed.includes(k) ? "failed" : "no number");
     else {
       const low = chart.low?.[k] ?? null, high = chart.high?.[k] ?? null;
       const about = k < chart.weekly ? "lowest and highest" : "95 %";
@@ -123,7 +123,7 @@
       const x = left + column * width, y = top + row * height;
       const away = Math.log(Number(text)) / spreads[row];
       const words = `${text}x, ${Math.abs(away).toFixed(1)}σ ${away < 0 ? "worse" : "better"}`;
-      const value = text === "x" ? "failed" : text === "" ? "not measured" : words;
+      const value = text === "x" ? "failed" : text === "" ? "no number" : words;
       const frame = `M${x} ${y}h${width}v${height}h-${width}z`;
       return box.show(x + width, y + height, frame, [names[row], nights[column], value]);
     });

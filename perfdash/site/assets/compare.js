@@ -5,7 +5,7 @@
 (() => {
   const { element, state } = perfdash;
   const section = document.getElementById("any-two");
-  const { nights, command } = perfdash.block("compare-data") ?? {};
+  const { nights, command, machines } = perfdash.block("compare-data") ?? {};
   if (!section || !nights || nights.length < 2) return;
 
   const METRICS = {
@@ -123,6 +123,14 @@
     return names.length ? [element("p", { textContent: `${title} (${names.length}): ${names.join(", ")}` })] : [];
   }
 
+  /** The note on two nights that have no machine in common; nothing where they have one, or none has a name. */
+  function otherMachine() {
+    const [old, now] = [oldNight, newNight].map((of) => nights.find((one) => one.file === of.value).hosts ?? []);
+    if (!old.length || !now.length || old.some((host) => now.includes(host))) return [];
+    const text = machines.replace("{old}", () => old.join("+")).replace("{new}", () => now.join("+"));
+    return [element("p", { className: "note warn", textContent: text })];
+  }
+
   let asked = 0;
   async function show() {
     const mine = ++asked;
@@ -158,6 +166,7 @@
       : [": perfdash compare does, but has no word for one of these runs alone."];
     const parted = `Measured by different methods, so not compared: ${differ.join("; ")}.`;
     out.replaceChildren(
+      ...otherMachine(),
       ...(differ.length ? [element("p", { className: "note warn", textContent: parted })] : []),
       element("p", { textContent: means(all, unit) }),
       element("p", { className: "note" },
