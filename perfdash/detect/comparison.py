@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,7 +218,7 @@ class Comparison:
         moved = statistics.median(changes_of_eager)
         return moved if abs(moved) >= _EAGER_MOVED else None
 
-    @property
+    @cached_property
     def why_missing(self) -> dict[Case, str]:
         """Why the new side lacks each case of `only_old`, to follow "as"; empty if the case vanished."""
         return why_missing(self.only_old, len(self.both), self.old.runs, self.new.runs)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.nights import other_machines
 from perfdash.history.failures import reason
 from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
-from perfdash.history.results import Imported, Row
+from perfdash.history.results import Imported
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of, short_name
@@ -56,10 +57,11 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
     `site_url`: the site's address, for links to its pages; fold False: nothing is hidden behind a click.
     """
     site = site_url.rstrip("/") + "/" if site_url else None
+    changes = _changes_of_means(night)
     text = ""
     for shown, causes, suites in _SHOWN:
         parts = [*_head(night, site), *_causes(night, site, fold, shown, causes)]
-        parts += [*_configurations(night, site, fold, suites), *_not_tonight(night, fold, shown)]
+        parts += [*_configurations(night, changes, site, fold, suites), *_not_tonight(night, fold, shown)]
         parts += _failures(night, fold, shown)
         parts.append(_more(night, site, suites))
         text = "\n\n".join(part for part in parts if part) + "\n"
@@ -237,9 +239,14 @@ def _members(members: Sequence[RunChange], night: Night, site: str | None, shown
     return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
 
 
-def _configurations(night: Night, site: str | None, fold: bool, most: int) -> list[str]:
-    """The table of suites; of several configurations a small one, and that of suites folded below it."""
-    suites = _suites(night, site, most)
+def _configurations(
+    night: Night, changes: Mapping[tuple[Any, ...], str], site: str | None, fold: bool, most: int
+) -> list[str]:
+    """The table of suites; of several configurations a small one, and that of suites folded below it.
+
+    `changes`: as of _changes_of_means.
+    """
+    suites = _suites(night, changes, site, most)
     if not suites or not dashboard_tables.several_configurations(row.case for row in night.rows):
         return suites
     groups = grouped(night.rows)
@@ -250,7 +257,7 @@ def _configurations(night: Night, site: str | None, fold: bool, most: int) -> li
         summary = summarize(rows)
         texts = [dashboard_tables.pass_rate(summary).split(",")[0]]
         if summary.speedup is not None:
-            change = _against(night, rows).partition(" ")[0]
+            change = changes.get(setting_of(rows[0]), "").partition(" ")[0]
             texts.append(f"{summary.speedup:.3f}x" + (f" ({change})" if change else ""))
         lines.setdefault(name, {})[setting[0]] = ", ".join(texts)
     lines = dict(sorted(lines.items(), key=lambda line: (DEFAULT_CONFIGURATION not in line[0], line[0])))
@@ -273,8 +280,11 @@ def _not_tonight(night: Night, fold: bool, shown: int) -> list[str]:
     return [_folded(not_tonight(night), "\n".join(lines), fold)]
 
 
-def _suites(night: Night, site: str | None, most: int) -> list[str]:
-    """One table: pass rate, mean speedup and its change, compilation latency, memory of each suite."""
+def _suites(night: Night, changes: Mapping[tuple[Any, ...], str], site: str | None, most: int) -> list[str]:
+    """One table: pass rate, mean speedup and its change, compilation latency, memory of each suite.
+
+    `changes`: as of _changes_of_means.
+    """
     groups = grouped(night.rows)
     if not groups:
         return []
@@ -289,7 +299,7 @@ def _suites(night: Night, site: str | None, most: int) -> list[str]:
                 escaped(name),
                 dashboard_tables.pass_rate(summary),
                 dashboard_tables.speedup(summary),
-                _against(night, of_suite),
+                changes.get(setting_of(of_suite[0]), ""),
                 dashboard_tables.compilation(summary),
                 "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
             ]
@@ -305,24 +315,26 @@ def _title_of_baseline(night: Night) -> str:
     return night.baseline.title if night.baseline else RUN_BEFORE
 
 
-def _against(night: Night, rows: Sequence[Row]) -> str:
-    """The change of the mean speedup over the models that pass on both sides.
+def _changes_of_means(night: Night) -> dict[tuple[Any, ...], str]:
+    """The change of the mean speedup of each setting over the models that pass on both sides.
 
-    Empty where the two sides measured speedups by different methods.
+    Without settings of which the two sides measured speedups by different methods.
     """
-    setting = setting_of(rows[0])
-    before = []
+    before: dict[tuple[Any, ...], list[Imported]] = {}
     for imported in night.baseline.runs if night.baseline else ():
-        if of_setting := tuple(row for row in imported.rows if setting_of(row) == setting):
-            before.append(replace(imported, rows=of_setting))
-    if not before:
-        return ""
-    old = ComparedRuns("", tuple(before))
-    new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
-    means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
-    words = other_machines([imported.run for imported in before], [night.run])
-    machines = f" {escaped(words)}" if words else ""
-    return f"{means.ratio[0] - 1:+.1%} ({means.cases}){machines}" if means else ""
+        for rows in grouped(imported.rows).values():
+            before.setdefault(setting_of(rows[0]), []).append(replace(imported, rows=tuple(rows)))
+    changes = {}
+    for rows in grouped(night.rows).values():
+        setting = setting_of(rows[0])
+        old = ComparedRuns("", tuple(before.get(setting, ())))
+        new = ComparedRuns("", (Imported(night.run, tuple(rows)),))
+        compared = compare(old, new).means if old.runs else ()
+        if means := next((item for item in compared if item.metric == "speedup"), None):
+            words = other_machines([imported.run for imported in old.runs], [night.run])
+            machines = f" {escaped(words)}" if words else ""
+            changes[setting] = f"{means.ratio[0] - 1:+.1%} ({means.cases}){machines}"
+    return changes
 
 
 def _failures(night: Night, fold: bool, shown: int) -> list[str]:

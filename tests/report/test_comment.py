@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from perfdash.detect.comparison import ComparedRuns
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.importers import ImportOptions, dashboard
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import of_changes
@@ -251,6 +251,20 @@ def test_the_reference_dashboard_comes_out_again():
             assert size == "0"
         else:
             assert (our_size, counted) == (size, cell)
+
+
+def test_a_comment_that_is_shortened_compares_the_mean_of_each_setting_once(monkeypatch):
+    """The baseline may be the runs of a year."""
+    compared = []
+
+    def counted(old, new):
+        compared.append(new)
+        return compare(old, new)
+
+    monkeypatch.setattr("perfdash.report.comment.compare", counted)
+    monkeypatch.setattr("perfdash.report.comment.LARGEST", 10)
+    comment(configurations())
+    assert len(compared) == 6
 
 
 @pytest.mark.parametrize(

@@ -586,6 +586,28 @@ def test_a_run_of_another_setting_on_the_old_side_says_nothing_of_what_vanished(
     assert "4 of 8 cases of the old side are missing" in night.caution
 
 
+@pytest.mark.parametrize(
+    ("later", "host", "is_gone"),
+    [("abcdh", "farm", False), ("abc", "farm", True), ("ab", "farm", False), ("efg", "farm", False),
+     ("ABCDH", "farm", False), ("abc", "farm2", False)],
+    ids=["with it", "without it", "by hand", "another shard", "another configuration", "another machine"],
+)  # fmt: skip
+def test_a_case_that_the_old_side_lost_before_its_last_run_has_not_vanished_since(later, host, is_gone):
+    """It was removed in the middle of a window. A run of few or of other cases does not tell that."""
+
+    def rows(names):
+        ways = [WAYS["freezing" if name.isupper() else "default"] for name in names]
+        return [row(of=replace(way, model=name.lower())) for way, name in zip(ways, names, strict=True)]
+
+    first = run("2026-11-01", rows("abcdhABCDH"))
+    old = ComparedRuns("week", (first, run("2026-11-02", rows(later), host=host)))
+    new = run("2026-11-03", rows("abcefghABCDH"))
+    night = against(new, compare(old, ComparedRuns("new", (new,))))
+    assert of(night, VANISHED) == ([] if is_gone else [("d", "no longer measured")])
+    words = "is missing from the new one, as later complete runs of the old side had no such case"
+    assert (words in (night.caution or "")) == is_gone
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     nights = [
         run(f"2026-11-{day:02}", [row("a")], name="nightly", uid=None, origin="dynamo-csv")
