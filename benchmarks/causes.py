@@ -125,7 +125,8 @@ def alerts_of(
             dated = alert_states.dated(alert, counted, net)
             alerts[number] = Alert(**{**vars(dated), "id": number})
     by_id = {run.id: run for run in runs}
-    return [evidence_of(alert, cases, by_id, whole) for alert in alerts.values() if alert.state in SHOWN]
+    steps = list(alerts.values())
+    return [evidence_of(alert, cases, by_id, whole, steps, NIGHTS) for alert in steps if alert.state in SHOWN]
 
 
 def judged(seed: int, kind: str) -> dict[str, int]:

@@ -29,8 +29,9 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import find_run, list_runs, panel, read_run, series, trend
+from perfdash.history.queries import list_runs, panel, read_run, series, trend
 from perfdash.history.results import Imported, Row, RunRow
+from perfdash.history.run_selection import find_run
 from perfdash.history.store import Store, open_store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case

@@ -44,7 +44,7 @@ def merge_shards(
         plain = {"run": to_json(info), "folder": str(folder), "missing": list(missing)}
         typer.echo(dumps(plain, indent=1))
     elif results:
-        typer.echo(summary(results, info, screen_width(wide)))
+        typer.echo(summary(results, info, screen_width(wide), folder))
     typer.echo(f"Saved in {folder}", err=as_json)
     unkept = record(settings, info, results, folder, warn) if results and not missing else 0
     if missing:

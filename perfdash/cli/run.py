@@ -111,7 +111,7 @@ def _measure(prepared: OpenRun, wide: bool, as_json: bool) -> int:
         }
         typer.echo(dumps(plain, indent=1))
     elif run.results:
-        typer.echo(summary(run.results, run.info, screen_width(wide)))
+        typer.echo(summary(run.results, run.info, screen_width(wide), run.folder))
     typer.echo(f"Saved in {run.folder}", err=as_json)
     if run.interrupted:
         _note(

@@ -68,4 +68,4 @@ def show(
     if not results:
         typer.echo(f"{folder.name} ({info.state}): no case has finished")
         return
-    typer.echo(phase_table(results) if phases else summary(results, info, screen_width(wide)))
+    typer.echo(phase_table(results) if phases else summary(results, info, screen_width(wide), folder))

@@ -169,7 +169,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     nights = _nights_of_undated(connection, undated, runs)
     phases = _failed_phases(connection, alerts)
     evidence = [
-        _evidence_of(
+        evidence_of(
             alert,
             cases,
             runs,
@@ -213,7 +213,7 @@ def _failed_phases(
     return phases
 
 
-def _evidence_of(
+def evidence_of(
     alert: Alert,
     cases: Mapping[int, Case],
     runs: Mapping[int, RunLine],

@@ -20,7 +20,7 @@ from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.night import Night, gpus_of, package_versions
 from perfdash.report.published_totals import published
-from perfdash.report.reproduce import command_of_run, pattern
+from perfdash.report.reproduce import OWN, command_of_run, pattern
 from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 from perfdash.report.step_tables import StepTable, generation, training
 
@@ -96,12 +96,9 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         "measurement other programs disturbed.",
     ]
     if night.run.origin == "perfdash":
-        weights = {"random": "random", "pretrained": "pretrained"}.get(
-            str(night.run.setting.get("weights", "random")), "those of a file"
-        )
         optimizer = "" if setting.scenario == "training" else "; there is no optimizer"
         caveats += [
-            f"Weights are {weights}{optimizer}.",
+            f"Weights are {_weights(rows, str(night.run.setting.get('weights', 'random')))}{optimizer}.",
             "A verdict marked (pooled) has its spread between processes from other cases of the run, or "
             "earlier nights; (within) means that this spread is not known.",
         ]
@@ -121,6 +118,17 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
         "Caveats\n\n" + "\n".join(f"{n}. {text}" for n, text in enumerate(caveats, 1)),
     ]
     return "\n\n".join(line for line in lines if line)
+
+
+def _weights(rows: Sequence[Row], setting: str) -> str:
+    """What weights the models have. Those of own models come from their functions; a file is for all."""
+    if setting not in ("random", "pretrained"):
+        return "those of a file"
+    of_functions = "those that the models' own functions give"
+    suites = {row.case.suite for row in rows}
+    if suites == {OWN}:
+        return of_functions
+    return f"{setting}, and in suite {OWN} {of_functions}" if OWN in suites else setting
 
 
 def _sizes(rows: Sequence[Row]) -> list[str]:

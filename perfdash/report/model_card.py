@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
 from perfdash.history.results import from_result, is_cpu_time
 from perfdash.records import DISTURBED, PASSING, Result, Status, variation_in_words
+from perfdash.report.reproduce import pattern
 from perfdash.report.step_sizes import size_in_words, step_in_words
 
 _LABEL = 12  # characters of the left column
@@ -17,15 +19,19 @@ _WORK = {"training": "training step", "generation": "generation"}
 _PROCESSES = 6  # to try where an interval is too wide
 
 
-def card(result: Result, place: Sequence[tuple[str, str]], width: int | None = None) -> str:
+def card(result: Result, place: Sequence[tuple[str, str]], run: str, width: int | None = None) -> str:
     """The card of a result.
 
-    `place`: (label, text) of the lines about the run. width None: lines are not wrapped.
+    `place`: (label, text) of the lines about the run, `run`: what names it in commands. width None: lines are
+    not wrapped.
     """
     lines = [("measured", _measured(result)), *place, *_numbers(result)]
     lines += [("note", note) for note in result.notes]
     lines += [("hint", hint) for hint in hints(result)]
     body = [_line(label, text, width) for label, text in lines]
+    if result.error and result.error.log:
+        show = ["perfdash", "show", run, "--model", pattern(result.case.model)]
+        body += [_line("log", "To see the end of the log of the failure:", width), _command(show)]
     return "\n".join([wrapped(headline(result), width), "", *body])
 
 
@@ -59,7 +65,7 @@ def headline(result: Result) -> str:
 def hints(result: Result) -> list[str]:
     """What to try next, as sentences; none where the numbers stand for themselves."""
     found = []
-    case, eager, verdict = result.case, result.eager_ms, result.speedup and result.speedup.verdict
+    case, eager, verdict = result.case, result.eager_ms, _verdict(result)
     if case.scenario == "inference" and eager and eager.median < _TINY_MS and case.batch_size < _LARGER_BATCH:
         found.append(
             f"The model takes {_milliseconds(eager.median)} per call, so "
@@ -87,19 +93,25 @@ def hints(result: Result) -> list[str]:
         )
     if verdict == DISTURBED:
         found.append("End the other programs, or choose other cores with --cores, and measure again")
-    if result.error and result.error.log:
-        found.append(f"`perfdash show --model {case.model}` shows the end of the log of the failure")
     return found
 
 
 def calls_to_pay_off(result: Result) -> float | None:
-    """After how many calls the time saved exceeds the time of compiling; None where no time is saved."""
+    """After how many calls the time saved exceeds the time of compiling.
+
+    None where no time is saved, or the result did not pass.
+    """
     if not (result.speedup and result.eager_ms and result.backend_ms and result.compilation_s):
         return None
     saved_ms = result.eager_ms.median - result.backend_ms.median
-    if result.speedup.verdict != "faster" or saved_ms <= 0:
+    if _verdict(result) != "faster" or saved_ms <= 0:
         return None
     return result.compilation_s * 1000 / saved_ms
+
+
+def _verdict(result: Result) -> str:
+    """The verdict of a result that passed, else nothing: wrong outputs are timed as well."""
+    return result.speedup.verdict if result.speedup and result.status in PASSING else ""
 
 
 def _compiler(result: Result) -> str:
@@ -164,9 +176,9 @@ def _pays_off(result: Result) -> str:
         return (
             f"after {calls:,.0f} {work} ({_duration(calls * result.backend_ms.median / 1000)} of computing)"
         )
-    if result.speedup and result.speedup.verdict == "slower":
+    if _verdict(result) == "slower":
         return "never: the compiled model is slower"
-    if result.speedup and result.speedup.verdict == "equivalent":
+    if _verdict(result) == "equivalent":
         return "never: the compiled model is as fast as eager"
     return ""
 
@@ -226,6 +238,11 @@ def _line(label: str, text: str, width: int | None) -> str:
     lines = text.splitlines() or [""]
     first = f"  {label:<{_LABEL - 2}}{lines[0]}"
     return "\n".join(wrapped(line, width, indent) for line in [first, *(indent + rest for rest in lines[1:])])
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command in one line whatever the width, to be copied."""
+    return " " * _LABEL + shlex.join(words)
 
 
 def wrapped(text: str, width: int | None, indent: str = "  ") -> str:

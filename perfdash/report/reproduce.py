@@ -14,7 +14,7 @@ from typing import Any
 from perfdash.history.results import RunRow
 from perfdash.records import Case
 from perfdash.runner.compatibility import measured_variables
-from perfdash.suites.suite_file import load_suite, suite_names
+from perfdash.suites.suite_file import load_suite, own_models, suite_names
 
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
@@ -108,7 +108,9 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
     if len(given) == 1 and not (suites and not suites[0].endswith(".toml")):
         return list(given[0])
     if case.suite == OWN and targets:
-        named = [target for target in targets if case.model in _names(target)]
+        named = [
+            model.target for model in own_models(targets).models if model.target and model.name == case.model
+        ]
         return [word for target in named[:1] or targets for word in ("--model", target)]
     checkout = ["--torchbench", checkouts[-1]] if checkouts else []
     if case.suite == _CHECKOUT and checkout:
@@ -152,13 +154,6 @@ def _values(ran: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str
         flag, equals, value = word.partition("=")
         if flag in flags and (equals or place + 1 < len(ran)):
             yield flag, value if equals else ran[place + 1]
-
-
-def _names(target: str) -> tuple[str, str]:
-    """The possible model names of `file.py:function`; with its folder where two are alike."""
-    file, _, function = target.rpartition(":")
-    path = PurePath(file)
-    return f"{path.stem}.{function}", f"{path.parent / path.stem}.{function}"
 
 
 _ORDER = ("allocator", "compile_mode", "optimizer", "weights")

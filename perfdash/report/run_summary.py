@@ -5,9 +5,11 @@ A width limits the table: columns that matter least are left out, and a line bel
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from perfdash.history.pass_rates_and_means import (
@@ -53,11 +55,17 @@ class Column:
         return replace(self, cells=cut)
 
 
-def summary(results: Sequence[Result], info: RunInfo, width: int | None = None) -> str:
-    """The results of a run; width None: all columns, nothing is wrapped."""
+def summary(
+    results: Sequence[Result], info: RunInfo, width: int | None = None, folder: Path | None = None
+) -> str:
+    """The results of a run; width None: all columns, nothing is wrapped.
+
+    `folder`: of the run, for commands that show more; without it they name the run's id.
+    """
+    run = str(folder or info.id)
     if len(results) == 1 and info.cases == 1:
         warnings = [wrapped(line, width) for line in _warnings(info)]
-        return "\n".join([*warnings, card(results[0], _place(results[0], info), width)])
+        return "\n".join([*warnings, card(results[0], _place(results[0], info), run, width)])
     rows = [from_result(result) for result in results]
     case = results[0].case
     head = [
@@ -77,7 +85,7 @@ def summary(results: Sequence[Result], info: RunInfo, width: int | None = None) 
         means_part,
         *_failures(results, names, width),
         *_notes(results, names, width),
-        *(["", _left_out(hidden, info, width)] if hidden and width else []),
+        *(["", _left_out(hidden, run, width)] if hidden and width else []),
     ]
     return "\n".join(parts)
 
@@ -218,18 +226,17 @@ def _megabytes(row: Row, name: str) -> str:
     return dashboard.shown(row.values.get(name), ".1f", "", 1e-6)
 
 
-def _left_out(names: Sequence[str], info: RunInfo, width: int) -> str:
+def _left_out(names: Sequence[str], run: str, width: int) -> str:
     text = wrapped(f"Not shown in {width} columns: {', '.join(names)}. To see them:", width)
-    return f"{text}\n  perfdash show {info.id} --wide"
+    return f"{text}\n  {shlex.join(['perfdash', 'show', run, '--wide'])}"
 
 
 def _failures(results: Sequence[Result], names: Sequence[str], width: int | None) -> list[str]:
     """Why models failed or were skipped, a line each."""
     lines = []
     for result, name in zip(results, names, strict=True):
-        reason = result.skip_reason or (" ".join(result.error.message.split()) if result.error else "")
-        if result.status is Status.FAIL_ACCURACY:
-            reason = str(result.accuracy.get("detail") or "")
+        error = " ".join(result.error.message.split()) if result.error else ""
+        reason = result.skip_reason or error or str(result.accuracy.get("detail") or "")
         if result.status not in PASSING and reason:
             where = f" in {result.failed_phase}" if result.failed_phase else ""
             lines.append(f"{name}: {result.marked_status}{where}: {plain(reason, 1000)}")

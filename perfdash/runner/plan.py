@@ -24,7 +24,14 @@ from perfdash.runner.run_journal import read_results
 from perfdash.settings import RunSettings
 from perfdash.suggestions import not_one_of
 from perfdash.suites.case_selection import Planned, planned_from_json, select
-from perfdash.suites.suite_file import CHECKOUT_SUITE, Suite, notebook_model, own_models, suite_names
+from perfdash.suites.suite_file import (
+    CHECKOUT_SUITE,
+    NOTEBOOK,
+    Suite,
+    notebook_model,
+    own_models,
+    suite_names,
+)
 from perfdash.suites.torchbench_checkout import find_checkout, needs_checkout, suite_named
 from perfdash.worker import own_files, registry
 
@@ -100,6 +107,7 @@ def make_plan(
     if needs_checkout(suites):
         find_checkout(path)
     planned = select(list(map(adapt, suites)) if adapt else suites, settings)
+    _refuse_pretrained_functions(planned, settings)
     dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
@@ -110,6 +118,15 @@ def make_plan(
             f"--shard {settings.shard}: there are only {len(planned)} cases; give at most so many shards"
         )
     return cut(planned, costs, shard), dynamo_names
+
+
+def _refuse_pretrained_functions(cases: Sequence[Planned], settings: RunSettings) -> None:
+    """Raise UsageError for --weights pretrained where functions of the user make all models."""
+    if settings.weights == "pretrained" and all(of.loader in ("python", NOTEBOOK) for of in cases):
+        raise UsageError(
+            f"--weights pretrained: {cases[0].case.model} comes from a function that makes its weights, "
+            "and perfdash downloads none for it: leave --weights out, or give a file of weights"
+        )
 
 
 def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:

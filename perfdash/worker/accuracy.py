@@ -247,9 +247,8 @@ def _by_effects(
 @contextlib.contextmanager
 def _compiling_uncounted(comparison: BothSides) -> Iterator[None]:
     """What is compiled within is compiled on the cores for that, and is no part of the case's counts."""
-    uncounted = comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext()
     compilers = comparison.job.inductor_config.get("compile_threads")
-    with compilation.on_cores(comparison.job.compile_cores, compilers), uncounted:
+    with compilation.on_cores(comparison.job.compile_cores, compilers), comparison.uncounted():
         yield
 
 
@@ -340,7 +339,8 @@ def _tried(comparison: BothSides, work: Callable[[], Any], states: Dict[str, str
     """
     try:
         comparison.seed()  # the parameters, where steps change them
-        outputs = work()
+        with comparison.uncounted():
+            outputs = work()
     except Exception as error:
         is_shortage = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"

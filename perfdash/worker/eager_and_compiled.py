@@ -179,8 +179,12 @@ class BothSides:
 
         The compiled side never runs under them: dynamo would compile it again.
         """
-        with self.device.deterministic() if self.atomics else contextlib.nullcontext():
+        with self.device.deterministic() if self.atomics else contextlib.nullcontext(), self.uncounted():
             return observed(self.eager_step)
+
+    def uncounted(self) -> ContextManager[None]:
+        """What dynamo compiles within is none of the compiled side's: a model may compile parts of itself."""
+        return self.frames.uncounted() if self.frames else contextlib.nullcontext()
 
 
 def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> ModelSide:

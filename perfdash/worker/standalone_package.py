@@ -62,7 +62,11 @@ def _libraries(job: Job) -> list[str]:
 
     packages = {"perfdash", *registry.preload(job.loader)} - {"torch"}
     if job.loader == "python":
-        packages.add(os.path.splitext(os.path.basename(job.target.rpartition(":")[0]))[0])
+        from pathlib import Path
+
+        from perfdash.worker.loaders import python
+
+        packages.add(python.module_name(Path(job.target.rpartition(":")[0])))
     return sorted(name.partition(".")[0] for name in packages)
 
 

@@ -356,7 +356,7 @@ class Frames:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Leave out the recompiles of the block."""
+        """Leave out the recompiles of the block, which may be within another such block."""
         before, guards = self.recompiles() or 0, self._guards()
         try:
             yield
@@ -372,12 +372,13 @@ class Frames:
         """How often each guard failed, so that code was compiled again; None in a torch without reasons."""
         if self.records() is None or not self.knows_reasons():
             return None
-        return dict((self._guards() - self._uncounted_guards).most_common(_MOST_REASONS))
+        return dict(self._guards().most_common(_MOST_REASONS))
 
     def _guards(self) -> Counter[str]:
+        """How often each guard failed, without what is not counted."""
         records = filter(_is_recompile, self.records() or ())
         reasons = (getattr(record, "recompile_reason", None) for record in records)
-        return Counter(failed_guard(str(reason)) for reason in reasons if reason)
+        return Counter(failed_guard(str(reason)) for reason in reasons if reason) - self._uncounted_guards
 
     def failures(self) -> dict[str, Any]:
         """The frames that dynamo gave up, and the guards that failed."""

@@ -375,6 +375,14 @@ def test_a_pass_at_the_recompile_limit_counts_in_no_mean_after_it_came_back(tmp_
     assert summarize(imported.rows).measured == 1
 
 
+def test_the_recompile_limit_as_a_number_of_another_tool_takes_no_row_out_of_the_means(csv):
+    path = csv("dev,name,batch_size,speedup,recompile_limit", "cpu,a,1,1.5,8")
+    csv("dev,name,batch_size,accuracy", "cpu,a,1,pass", kind="accuracy")
+    (imported,) = read([path])
+    assert is_counted(imported.rows[0])
+    assert imported.rows[0].others["recompile_limit"] == 8
+
+
 def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
     copy = tmp_path / "secret project"
     copy.mkdir()

@@ -14,7 +14,7 @@ from perfdash.report.reproduce import command, command_of_run, pattern
 from perfdash.runner.plan import cut
 from perfdash.runner.run import new_info
 from perfdash.settings import RunSettings
-from perfdash.suites.suite_file import load_suite, suite_names
+from perfdash.suites.suite_file import load_suite, own_models, suite_names
 from tests.history.made import run
 from tests.report.nights import row
 from tests.runner.planned import case as planned
@@ -31,6 +31,22 @@ def test_a_case_and_the_setting_it_was_measured_in():
         "--amp-dtype bfloat16 --dynamic --allocator jemalloc --env 'A=b c' --inductor-config freezing=true "
         "--jobs 3"
     )
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ("a_b.py:make", "a-b.py:make"),
+        ("one/net.py:make", "two/net.py:make", "net.py:make"),
+        ("/one/net.py:make", "/two/net.py:make"),
+    ],
+)
+def test_an_own_model_is_repeated_alone_whatever_its_name_became(targets):
+    for model in own_models(targets).models:
+        words = command(Case("own", model.name), ran=["--model", ",".join(targets)]).split()
+        assert words[2:4] == ["--model", model.target]
+        assert words.count("--model") == 1
+        assert "--models" not in words
 
 
 def test_variables_of_the_shell_of_a_run_are_set():

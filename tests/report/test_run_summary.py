@@ -1,6 +1,8 @@
 """The summary of a run: golden files of the card and the table, at several widths of the terminal."""
 
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,20 @@ def test_summary(name, results, state, width):
     text = summary(results, info(len(results), state), width)
     golden(f"summary_{name}_{width or 'wide'}.txt", text + "\n")
     if width:
-        assert max(map(len, text.splitlines())) <= width
+        assert max(len(line) for line in text.splitlines() if "  perfdash show" not in line) <= width
+
+
+def test_commands_that_show_more_name_the_run_and_are_quoted():
+    """A run of another folder than `runs`, of a file that is named in any way; copied from one line."""
+    crash = failed("my [old] net.make", Status.CRASH, "compile", "ended by SIGSEGV")
+    card = summary([crash], info(1), 40, Path("my runs/2026_host"))
+    assert any(
+        shlex.split(line) == ["perfdash", "show", "my runs/2026_host", "--model", "my [[]old[]] net.make"]
+        for line in card.splitlines()
+        if "perfdash show" in line
+    )
+    table = summary(a_night(), info(7), 60, Path("my runs/2026_host"))
+    assert shlex.split(table.splitlines()[-1]) == ["perfdash", "show", "my runs/2026_host", "--wide"]
 
 
 def test_long_names_are_cut_where_nothing_else_is_left_to_leave_out():
@@ -131,6 +146,14 @@ def test_notes_and_failures_name_the_result_where_a_model_has_several():
     ]
 
 
+@pytest.mark.parametrize("status", [Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT])
+def test_why_names_what_differs_of_a_result_that_no_error_ended(status):
+    result = good("net", 1.2, "faster")
+    result.status, result.accuracy = status, {"status": status.value, "detail": "out differs by 0.5"}
+    lines = summary([result, good("other", 1.1, "faster")], info(2)).splitlines()
+    assert lines[lines.index("Why") + 1] == f"  net: {status.value}: out differs by 0.5"
+
+
 def test_the_means_name_configurations_as_the_results_do():
     results = [good("net", 1.2, "faster", configuration=name, dynamic=name == "dynamic")
                for name in ("default", "dynamic")]  # fmt: skip
@@ -181,6 +204,20 @@ def test_pays_off():
     assert calls_to_pay_off(result) == pytest.approx(2_000_000)
     assert calls_to_pay_off(one_model(1.25, "inconclusive")) is None
     assert calls_to_pay_off(one_model()) is None
+
+
+@pytest.mark.parametrize("verdict", ["faster", "slower", "equivalent", "inconclusive", "disturbed"])
+@pytest.mark.parametrize(
+    "status", [Status.FAIL_ACCURACY, Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT]
+)
+def test_a_result_that_did_not_pass_never_pays_off(status, verdict):
+    """It is timed all the same, but nobody is to run it, whatever it saves."""
+    result = one_model(1.25, verdict, batch_size=64)
+    result.status = status
+    assert calls_to_pay_off(result) is None
+    text = summary([result], info(1))
+    assert "pays off" not in text
+    assert "hint" not in text
 
 
 @pytest.mark.parametrize(

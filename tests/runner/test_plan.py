@@ -222,3 +222,16 @@ def test_suites_of_one_file_name_are_refused(tmp_path, name, words):
         file.write_text(f'name = "{suite}"\nloader = "timm"\n[[models]]\nname = "resnet18"\n')
     with pytest.raises(UsageError, match=rf"a\.toml and {files[1]} are {words}; change the key 'name'"):
         make_plan(RunSettings(suite=tuple(map(str, files))), uncut=True)
+
+
+def test_pretrained_weights_of_own_models_alone_are_refused(tmp_path):
+    """Nobody downloads any: the function's weights would be measured, and recorded as pretrained."""
+    (tmp_path / "net.py").touch()
+    own = {"model": (f"{tmp_path}/net.py:make",)}
+    for settings, notebook in ((own, None), ({}, "net")):
+        with pytest.raises(UsageError, match=r"--weights pretrained: .* a function that makes its weights"):
+            make_plan(RunSettings(**settings, weights="pretrained"), notebook=notebook)
+    weights = tmp_path / "weights.pt"
+    weights.touch()
+    assert make_plan(RunSettings(**own, weights=str(weights)))[0].cases
+    assert make_plan(RunSettings(**own, suite=("timm",), quick=True, weights="pretrained"))[0].cases

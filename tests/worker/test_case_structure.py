@@ -295,6 +295,51 @@ def test_recompiles_are_counted_and_a_second_artefact_is_not():
     torch._dynamo.reset()
 
 
+def test_recompiles_that_are_uncounted_twice_are_left_out_once(monkeypatch):
+    again = SimpleNamespace(cache_size=1, recompile_reason="0/0: n == 2  # x * n  # net.py:3 in forward")
+    records = [again]
+    dynamo = SimpleNamespace(get_compilation_metrics=lambda: records)
+    monkeypatch.setattr(structure, "_dynamo_utils", lambda: dynamo)
+    frames = structure.Frames()
+    with frames.uncounted(), frames.uncounted():
+        records.append(again)
+    records.append(again)
+    assert frames.recompiles() == 2
+    assert frames.failed_guards() == {"n == 2 (net.py:3 in forward)": 2}
+
+
+COMPILES_ITSELF = """
+import json, sys
+from perfdash.records import Case, Job
+from perfdash.worker.case import run_case
+backend, target, scratch = sys.argv[1:]
+job = Job(Case("own", "net", backend=backend), "python", target, scratch=scratch, role="untimed")
+events = {}
+run_case(job, lambda event, **facts: events.update({event: facts}))
+assert events["accuracy"]["status"] == "pass", events
+print(json.dumps(events["recompiled"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot-eager"])
+def test_what_eager_compiles_itself_is_no_recompile_of_the_back_end(tmp_path, command_server, backend):
+    """Nor is what the float64 judge compiles, which calls a copy of the same module."""
+    (tmp_path / "scratch").mkdir()
+    model = tmp_path / "net_that_compiles_itself.py"
+    model.write_text(
+        "import torch\n\n\ndef make(batch_size):\n"
+        "    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
+        "    return torch.compile(net, backend='aot_eager'), (torch.ones(batch_size, 4),)\n"
+    )
+    out = command_server.workers.run_script(
+        COMPILES_ITSELF, backend, f"{model}:make", str(tmp_path / "scratch")
+    )
+    recompiled = json.loads(out.splitlines()[-1])
+    assert recompiled["by_phase"] == {"compile": 0, "accuracy": 0, "timing": 0}
+    assert recompiled["guards"] == {}
+
+
 def test_a_frame_that_dynamo_gives_up_is_counted():
     torch._dynamo.reset()
     frames = structure.Frames()

@@ -6,6 +6,7 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -129,10 +130,12 @@ def cache(tmp_path, monkeypatch):
 
 
 def shared_folder(path, names=("a.h", "a.h.gch")):
-    made = path / "vector_tests" / "ab"
-    made.mkdir(parents=True)
+    tests, stubs = path / "vector_tests" / "ab", path / "triton_driver" / "KEY"
+    for folder in (tests, stubs):
+        folder.mkdir(parents=True)
     for name in ("good.main.so", "good.main.so.load_ok"):
-        (made / name).write_text(name)
+        (tests / name).write_text(name)
+    (stubs / "cuda_utils.so").write_text("stub")
     for name in names:
         (path / name).write_text(name)
     return str(path)
@@ -161,19 +164,31 @@ def test_nothing_is_taken_before_anything_is_kept(tmp_path, cache):
 def test_only_the_last_used_compilers_are_kept(tmp_path, cache):
     shared = shared_folder(tmp_path / "shared")
     cache.mkdir(parents=True)
-    for age, name in enumerate(("newest", "second", "third", "fourth")):
+    for age, name in enumerate(("newest", "second", "third")):
         compiler_caches.keep(shared, str(cache / name))
         os.utime(cache / name, (1e9 - age, 1e9 - age))
+    compiler_caches.keep(shared, str(cache / "third"))  # adds nothing, but a run has used it
     compiler_caches.keep(shared, str(cache / "fourth"))
-    assert sorted(os.listdir(cache)) == ["fourth", "newest", "second"]
+    assert sorted(os.listdir(cache)) == ["fourth", "newest", "third"]
 
 
-@pytest.mark.parametrize("fault", ["others may write", "a link", "a file"])
-def test_a_folder_that_cannot_be_trusted_is_not_used(tmp_path, cache, fault):
+FAULTS = ("others may write", "the group may", "others may write above", "another owner", "a link", "a file")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_folder_that_cannot_be_trusted_is_not_used(tmp_path, cache, fault, monkeypatch):
     folder = Path(compiler_caches.kept_folder())
     if fault == "others may write":
         folder.mkdir()
-        folder.chmod(0o777)
+        folder.chmod(0o702)
+    elif fault == "the group may":
+        folder.mkdir()
+        folder.chmod(0o720)
+    elif fault == "others may write above":
+        cache.chmod(0o702)
+    elif fault == "another owner":
+        own = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     elif fault == "a link":
         (tmp_path / "elsewhere").mkdir()
         folder.symlink_to(tmp_path / "elsewhere")
@@ -182,6 +197,14 @@ def test_a_folder_that_cannot_be_trusted_is_not_used(tmp_path, cache, fault):
         cache.write_text("")
     assert compiler_caches.kept_folder() is None
     compiler_caches.keep(shared_folder(tmp_path / "shared"), None)
+
+
+def test_the_last_room_on_a_disk_is_left_free(tmp_path, cache, monkeypatch):
+    folder = compiler_caches.kept_folder()
+    room = SimpleNamespace(free=2 * 2**30 - 1)
+    monkeypatch.setattr(compiler_caches.shutil, "disk_usage", lambda path: room)
+    compiler_caches.keep(shared_folder(tmp_path / "shared"), folder)
+    assert all_files(cache) == []
 
 
 def test_a_full_disk_keeps_nothing_and_fails_nothing(tmp_path, cache, monkeypatch, capsys):

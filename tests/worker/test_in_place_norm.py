@@ -91,15 +91,17 @@ def lambda_norm(norm, after):
 
 def test_writes_over_its_input_only_where_that_is_allowed():
     norm = norm_activation.InPlaceNorm(5)
-    x = torch.randn(2, 5, 3, 3)
+    x = 0.01 * torch.randn(2, 5, 3, 3)  # a variance that eps adds to
     y = x.clone()
     assert norm(y) is y
     assert not torch.equal(x, y)
     leaf = x.clone().requires_grad_()
-    norm(leaf).sum().backward()
+    out = norm(leaf)
+    out.sum().backward()
     assert torch.equal(leaf, x)
+    torch.testing.assert_close(out, y)
     view = x.clone()[:, :]
-    norm(view)
+    torch.testing.assert_close(norm(view), y)
     assert torch.equal(view, x)
 
 
@@ -116,6 +118,11 @@ def test_keeps_its_output_alone():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
         norm_activation.InPlaceNorm(5)(x + 0)
     assert sorted(saved) == [5, 5, 5, x.numel()]
+
+
+def test_a_small_weight_is_raised_with_its_sign():
+    raised = norm_activation.away_from_zero(torch.tensor([-1.0, -1e-9, 0.0, 1e-9, 1e-4]), 1e-5)
+    torch.testing.assert_close(raised, torch.tensor([-1.0, -1e-5, 1e-5, 1e-5, 1e-4]), rtol=0, atol=0)
 
 
 def test_a_weight_of_zero_counts_as_eps():

@@ -38,7 +38,7 @@ def played(monkeypatch, *, has_graph_breaks=False, **raising):
     case.scenario = SimpleNamespace(context=lambda job: contextlib.nullcontext(), further=sizes.further)
     case.backend, case.frames, case.eager_lost = SimpleNamespace(CAPTURES=True), None, False
     case.comparison = lambda: SimpleNamespace(
-        compiled_step=step, job=case.job, backend=case.backend, frames=None
+        compiled_step=step, job=case.job, backend=case.backend, uncounted=contextlib.nullcontext
     )
     events = []
     case.emit = lambda event, **more: events.append({"event": event, **more})
@@ -147,7 +147,7 @@ def test_every_artefact_is_compiled_on_the_cores_for_compiling_and_timed_on_the_
         return step
 
     comparison = SimpleNamespace(
-        job=side.job, device=host, backend=backend, compiled_side=side, frames=None,
+        job=side.job, device=host, backend=backend, compiled_side=side, uncounted=contextlib.nullcontext,
         compiled_step=first_calls(),
     )  # fmt: skip
     *_, facts = sizes.further(comparison)
@@ -172,7 +172,7 @@ def test_what_is_no_part_of_converting_is_no_part_of_the_first_call_of_a_static_
     step()
     comparison = SimpleNamespace(
         job=side.job, device=host, backend=SimpleNamespace(prepare=prepare, CAPTURES=False),
-        compiled_side=side, frames=None, compiled_step=step,
+        compiled_side=side, uncounted=contextlib.nullcontext, compiled_step=step,
     )  # fmt: skip
     *_, facts = sizes.further(comparison)
     assert facts["failed"] == {}

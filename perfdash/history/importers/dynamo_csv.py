@@ -241,7 +241,6 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     if timed:
         performance = dynamo_vocabulary.measured(_numbers(timed), timed.where, common.device)
     disturbed = timed.cells.get(DISTURBED) if timed else None
-    limit = timed.cells.get(_RECOMPILE_LIMIT) if timed else None
     if disturbed:
         notes.append(f"disturbed {shown(disturbed, 200)}")
     if checked:
@@ -259,7 +258,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
         "origin": line.where.origin,
         "accuracy_origin": checked.where.origin if checked and timed else None,
         "accuracy": {"status": checked.cells["accuracy"]} if checked else None,
-        _RECOMPILE_LIMIT: shown(limit, 200) if limit else None,
+        _RECOMPILE_LIMIT: shown(_limit_message(timed), 200) if timed else None,
         "notes": notes + performance.notes,
         "derived": performance.derived,
     }
@@ -275,12 +274,20 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
 
 
 def _numbers(line: CsvLine) -> dict[str, float | None]:
-    skipped = {*_FIRST, "accuracy", "tag", DISTURBED, _RECOMPILE_LIMIT, _RUN_OPTIONS, ""}
+    skipped = {*_FIRST, "accuracy", "tag", DISTURBED, _RUN_OPTIONS, ""}
+    if _limit_message(line):
+        skipped.add(_RECOMPILE_LIMIT)
     return {
         name: dynamo_vocabulary.number_or_nothing(cell, line.where, name)
         for name, cell in line.cells.items()
         if name not in skipped
     }
+
+
+def _limit_message(line: CsvLine) -> str:
+    """Dynamo's message that the recompile limit was reached; empty for a number of another tool."""
+    cell = line.cells.get(_RECOMPILE_LIMIT, "")
+    return cell if "limit" in cell else ""  # each message has the word: worker/compilation.py
 
 
 def _add_counts(performance: dynamo_vocabulary.DynamoNumbers, line: CsvLine, accuracy: Status | None) -> None:

@@ -5,13 +5,14 @@ The call is function(batch_size) -> (module, inputs).
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Iterator, Sequence
 
 from perfdash.records import Job
 from perfdash.worker import own_files
@@ -51,15 +52,32 @@ def _executed(path: Path) -> Any:
     kept = _modules.get(path.absolute())
     if kept is not None:
         return kept
-    add_folder(str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = module_name(path)
+    if name == path.stem:
+        add_folder(str(path.parent))
+    else:  # last, or processes that compile would import the file in place of the module of its name
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise LookupError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    own_files.execute(module, path)
+    sys.modules[name] = module
+    with _folder_named():
+        own_files.execute(module, path)
     _modules[path.absolute()] = module
     return module
+
+
+def module_name(path: Path) -> str:
+    """The name under which the module of a model's file is loaded: the file's own, unless it is taken.
+
+    A file `random.py` must not replace Python's random, which torch imports, nor any module that is loaded.
+    """
+    loaded = sys.modules.get(path.stem)
+    file = getattr(loaded, "__file__", None)
+    is_taken = loaded is not None and not (file and os.path.abspath(file) == os.path.abspath(path))
+    is_standard = path.stem in getattr(sys, "stdlib_module_names", ())  # of Python 3.10 and later
+    return f"perfdash_model_{path.stem}" if is_taken or is_standard else path.stem
 
 
 def files(job: Job) -> dict[str, str]:
@@ -122,9 +140,25 @@ def _installed(name: str, path: Sequence[str], folder: Path, is_package: bool) -
     return None
 
 
+@contextlib.contextmanager
+def _folder_named() -> Iterator[None]:
+    """Say why a file of a relative path is missing: a case runs in a folder of its own."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        name = error.filename
+        if isinstance(name, (str, bytes, os.PathLike)) and not os.path.isabs(name):
+            error.strerror = (
+                f"{error.strerror} (perfdash runs the code in another folder: give an absolute path, such as "
+                "one made from __file__)"
+            )
+        raise
+
+
 def call(function: Callable[[int], Any], batch_size: int, name: str) -> tuple[Any, Any]:
     """Call a user's function and check its result. Raises TypeError that names the function."""
-    result = function(batch_size)
+    with _folder_named():
+        result = function(batch_size)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise TypeError(
             f"{name} must return (module, inputs), with the inputs as a "

@@ -198,7 +198,7 @@ def further(comparison: BothSides) -> Iterator[Dict[str, Any]]:
     for place, name in enumerate(work):
         yield {**facts, "left": list(work)[place:]}
         try:
-            with comparison.frames.uncounted() if comparison.frames else contextlib.nullcontext():
+            with comparison.uncounted():
                 facts[name] = work[name]()
         except Exception as error:
             if failures.classify("sizes", error) is Status.INFRA_ERROR:

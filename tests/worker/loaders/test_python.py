@@ -1,6 +1,8 @@
 """A model of the user's own, and what is found beside its file."""
 
+import importlib
 import importlib.util
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +214,41 @@ def test_a_file_that_failed_is_executed_again(tmp_path):
             python.load(job(model))
 
 
+@pytest.mark.parametrize("name", ["random", "numpy", "torch", "timeit", "__main__"])
+def test_a_file_that_is_named_as_a_module_of_python_or_torch_replaces_none(tmp_path, monkeypatch, name):
+    """Or compiling fails, for which compiler and model would be blamed. `timeit` is not loaded before."""
+    torch.ones(1)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for module in ("beside_it", f"perfdash_model_{name}", "timeit"):  # not there now, and as now afterwards
+        monkeypatch.setitem(sys.modules, module, sys.modules.get(module))
+        del sys.modules[module]
+    before = sys.modules.get(name)
+    (tmp_path / "beside_it.py").write_text("size = 3\n")
+    model = tmp_path / f"{name}.py"
+    model.write_text(
+        "from beside_it import size\n\n\nclass Net:\n    size = size\n\n\n"
+        "def make(batch_size):\n    return Net(), ()\n"
+    )
+    net = python.load(job(model))[0]
+    assert type(pickle.loads(pickle.dumps(net))) is type(net)
+    assert sys.modules.get(name) is before
+    assert getattr(importlib.import_module(name), "__file__", None) != str(model), "torch may import it later"
+    assert python.load(job(model))[0].size == 3
+    assert set(python.files(job(model))) == {model.name, "beside_it.py"}
+    assert python.module_name(model) == type(net).__module__
+    assert sys.path[0] != str(tmp_path), "processes that compile get this path"
+
+
+@pytest.mark.usefixtures("imports")
+def test_a_file_that_is_named_as_no_loaded_module_is_imported_by_its_name(tmp_path):
+    """Its siblings may import it."""
+    model = tmp_path / "net_of_siblings.py"
+    model.write_text("size = 3\n\n\ndef make(batch_size):\n    import sibling\n    return sibling.size, ()\n")
+    (tmp_path / "sibling.py").write_text("from net_of_siblings import size\n")
+    assert python.load(job(model)) == (3, ())
+    assert python.module_name(model) == "net_of_siblings"
+
+
 @pytest.mark.parametrize("kind", ["tuple", "list", "tensor", "dict", "outer list"])
 def test_what_a_function_may_return(kind):
     """The inputs as a tuple, a list, one tensor or a dict; the pair as a tuple or a list."""
@@ -227,6 +264,26 @@ def test_what_a_function_may_return(kind):
     assert module == "net"
     assert isinstance(inputs, dict if kind == "dict" else tuple)
     assert (inputs["x"] if kind == "dict" else inputs[0]) is x
+
+
+@pytest.mark.parametrize("when", ["executed", "called"])
+def test_a_relative_path_that_is_missing_is_said_to_be_looked_for_in_another_folder(
+    tmp_path, monkeypatch, when
+):
+    """A case runs in its scratch folder, not where the user has typed the command."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model, (at_once, later) = tmp_path / f"model_that_opens_when_{when}.py", ("pass", "open('there.pt')")
+    if when == "executed":
+        at_once, later = later, at_once
+    model.write_text(f"{at_once}\n\n\ndef make(batch_size):\n    {later}\n")
+    with pytest.raises(FileNotFoundError, match=r"in another folder: .* from __file__.*: 'there.pt'"):
+        python.load(job(model))
+
+
+def test_a_missing_absolute_path_is_what_python_says():
+    with pytest.raises(FileNotFoundError) as caught:
+        python.call(lambda size: Path("/there.pt").read_bytes(), 1, "net.py:make")
+    assert str(caught.value) == "[Errno 2] No such file or directory: '/there.pt'"
 
 
 @pytest.mark.parametrize(

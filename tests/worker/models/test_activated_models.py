@@ -107,6 +107,36 @@ def test_linear_layers_of_vgg_begin_with_small_weights(narrow_head):
         assert not layer.bias.any()
 
 
+def test_the_head_of_vgg_is_that_of_the_paper():
+    """With dropout, which no gradient shows, and ReLUs that keep nothing more than their output."""
+    with torch.device("meta"):
+        module, _ = activated_vgg.build(1)
+    assert [str(layer) for layer in module[2:]] == [
+        "Linear(in_features=25088, out_features=4096, bias=True)",
+        "ReLU(inplace=True)",
+        "Dropout(p=0.5, inplace=False)",
+        "Linear(in_features=4096, out_features=4096, bias=True)",
+        "ReLU(inplace=True)",
+        "Dropout(p=0.5, inplace=False)",
+        "Linear(in_features=4096, out_features=1000, bias=True)",
+    ]
+
+
+def test_efficientnet_has_neither_dropout_nor_stochastic_depth():
+    module, (images,) = activated_efficientnet.build(2, size=32, classes=10)
+    with torch.no_grad():
+        assert torch.equal(module(images), module(images))
+
+
+def test_autocast_computes_in_bfloat16_and_returns_the_dtype_of_the_input():
+    module, (images,) = activated_resnet.build(2, depth=34, autocast=True, size=32, classes=10)
+    dtypes = []
+    module[-1].register_forward_hook(lambda layer, inputs, output: dtypes.append(output.dtype))
+    with torch.no_grad():
+        assert module(images).dtype == torch.float32
+    assert dtypes == [torch.bfloat16]
+
+
 def distances(grads, judge):
     """Relative distances from gradients in float64, in ascending order."""
     return sorted(((grads[name] - judge[name]).norm() / judge[name].norm()).item() for name in judge)

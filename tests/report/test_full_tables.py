@@ -1,0 +1,38 @@
+"""What the report with all tables says above them."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.history.results import from_result
+from perfdash.report.full_tables import full_tables
+from tests.report.results import good
+from tests.report.technique_runs import night
+
+
+@pytest.mark.parametrize(
+    ("suites", "weights", "words"),
+    [
+        (("timm",), "random", "Weights are random; there"),
+        (("own",), "random", "Weights are those that the models' own functions give; there"),
+        (
+            ("own", "timm"),
+            "random",
+            "Weights are random, and in suite own those that the models' own functions",
+        ),
+        (
+            ("own", "timm"),
+            "pretrained",
+            "Weights are pretrained, and in suite own those that the models' own",
+        ),
+        (("own", "timm"), "/a/file.safetensors", "Weights are those of a file; there"),
+    ],
+)
+def test_the_weights_of_own_models_are_what_their_functions_return(suites, weights, words):
+    result = from_result(good("net", 1.2, "faster"))
+    rows = [replace(result, case=replace(result.case, suite=suite)) for suite in suites]
+    shown = night(rows)
+    setting = {**shown.run.setting, "weights": weights}
+    ran = replace(shown.run, origin="perfdash", setting=setting)
+    shown = replace(shown, imported=replace(shown.imported, run=ran))
+    assert words in full_tables(shown)
