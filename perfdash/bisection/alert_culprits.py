@@ -163,7 +163,7 @@ def _note(
         return
     only_others = "found another change, which does not explain this alert: " if others and not own else ""
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
-    alert_store.save(connection, changed, note=f"bisected: {only_others}{headline}"[:400])
+    alert_store.save(connection, changed, note=f"{alert_store.BISECTED} {only_others}{headline}"[:400])
 
 
 def _certainty(culprits: Sequence[Mapping[str, Any]]) -> int:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
 
@@ -15,14 +15,14 @@ import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.detect.findings import has_several_machines, metric_logs, on_one_machine
+from perfdash.detect.findings import WORSE, has_several_machines, metric_logs, on_one_machine
 from perfdash.detect.nights import first_latest_day
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
-from perfdash.records import NOT_MEASURED, Case
+from perfdash.records import NOT_MEASURED, Case, Status
 from perfdash.stats.common_dates import IMPOSSIBLE, NIGHTS_BEFORE, date_logs, date_range
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.nightly_test import FLOOR
@@ -34,6 +34,8 @@ _OTHERS = 100  # cases that show the levels of several machines, at most
 REAL = [state for state in STATES if state not in NOT_REAL]
 _AT_ONCE = 50  # runs read in one query
 _NOT_MEASURED = [str(status) for status in NOT_MEASURED]
+# Statuses that do not say in which phase a case failed.
+_OF_ANY_PHASE = (str(Status.CRASH), str(Status.TIMEOUT))
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
 
@@ -54,7 +56,8 @@ class AlertEvidence:
     runs are None. `speedup`: medians before and after the change. `before`: the number of runs of the case
     before the change that date it; `nights`: the days since then that measured it. `dates`: the runs with
     which it may have come, oldest first, each with its log likelihood, after one run with which it cannot
-    have come. `range`: the runs around its cause, where that is known.
+    have come. `range`: the runs around its cause, where that is known. `failed_phase`: of a crash or timeout,
+    the phase that failed.
     """
 
     alert: Alert
@@ -67,6 +70,7 @@ class AlertEvidence:
     nights: int = 1
     dates: tuple[tuple[RunLine, float], ...] = ()
     range: tuple[RunLine | None, RunLine | None] | None = None
+    failed_phase: str | None = None
 
     @property
     def remeasured(self) -> RemeasuredChange | None:
@@ -163,7 +167,8 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     }
     undated = [alert for alert, is_dated in zip(alerts, dated, strict=True) if not is_dated]
     nights = _nights_of_undated(connection, undated, runs)
-    return [
+    phases = _failed_phases(connection, alerts)
+    evidence = [
         evidence_of(
             alert,
             cases,
@@ -174,6 +179,38 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         )
         for alert, is_dated in zip(alerts, dated, strict=True)
     ]
+    return [replace(item, failed_phase=phases.get(_failing_result(item.alert))) for item in evidence]
+
+
+def failing_status(alert: Alert) -> str | None:
+    """The status of a model that fails, or failed before it works again; None for other alerts."""
+    if alert.kind != "status":
+        return None
+    return str(alert.details.get("after" if alert.direction == WORSE else "before"))
+
+
+def _failing_result(alert: Alert) -> tuple[int | None, int | None]:
+    """The run and the case of the failure that an alert is of."""
+    return alert.bad_run_id if alert.direction == WORSE else alert.good_run_id, alert.case_id
+
+
+def _failed_phases(
+    connection: sa.Connection, alerts: Sequence[Alert]
+) -> dict[tuple[int | None, int | None], str | None]:
+    """The phases of crashes and of cases that ran out of time, by run and case."""
+    cases_of_runs: dict[int, set[int]] = {}
+    for run_id, case_id in (_failing_result(a) for a in alerts if failing_status(a) in _OF_ANY_PHASE):
+        if run_id is not None and case_id is not None:
+            cases_of_runs.setdefault(run_id, set()).add(case_id)
+    results, more = schema.results, schema.result_details
+    query = sa.select(results.c.case_id, more.c.details).join(more, more.c.result_id == results.c.id)
+    phases: dict[tuple[int | None, int | None], str | None] = {}
+    for run_id, case_ids in cases_of_runs.items():
+        for chunk in in_chunks(sorted(case_ids)):
+            of_run = query.where(results.c.run_id == run_id, results.c.case_id.in_(chunk))
+            for case_id, details in connection.execute(of_run):
+                phases[run_id, case_id] = details.get("failed_phase")
+    return phases
 
 
 def evidence_of(

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import AlertEvidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence, failing_status, gather
 from perfdash.detect.environment_changes import NOT_OF_A_BUILD, build_changes, machine_changes
 from perfdash.detect.findings import WORSE
 from perfdash.history import alert_store
@@ -38,6 +38,8 @@ _EAGER_FAILURES = {
         Status.MODEL_FAIL_TO_LOAD, Status.MISSING_DEPENDENCY,
     )
 }  # fmt: skip
+# Not `start`: a batch size that was not tried, because a smaller one ran out of time, has that phase, too.
+_EAGER_PHASES = ("load", "eager")
 _UNAVAILABLE = {str(Status.NEEDS_NETWORK), str(Status.MISSING_DATA)}  # no package explains these
 _WITHOUT_SIZE = 9.0  # log change of a failure or a count, for the order: first
 _NEW_BUILD = 0.05  # probability that a new build came with it, below which a change is its testbed's own
@@ -432,8 +434,12 @@ def _attribution(cause: Cause) -> str:
         return UNKNOWN
     packages = build_changes(cause.good, cause.bad)
     on_other_machine = bool(machine_changes(cause.good, cause.bad))
-    failures = _failures(cause)
-    eager_moved = cause.eager_moved or not failures.isdisjoint(_EAGER_FAILURES)
+    failures = {failing_status(member.alert) for member in cause.main}
+    eager_moved = (
+        cause.eager_moved
+        or not failures.isdisjoint(_EAGER_FAILURES)
+        or any(member.failed_phase in _EAGER_PHASES for member in cause.main)
+    )
     if not packages or (on_other_machine and eager_moved):
         return HOST if on_other_machine else UNKNOWN
     if not failures.isdisjoint(_UNAVAILABLE):
@@ -442,9 +448,3 @@ def _attribution(cause: Cause) -> str:
     if eager_moved or (latency and latency[0].alert.metric == "eager_ms"):
         return LIBRARY
     return COMPILER if packages[0].startswith("torch:") else LIBRARY
-
-
-def _failures(cause: Cause) -> set[str]:
-    """With which statuses its main members fail, or failed before they worked again."""
-    alerts = [member.alert for member in cause.main if member.alert.kind == "status"]
-    return {str(alert.details.get("after" if alert.direction == WORSE else "before")) for alert in alerts}

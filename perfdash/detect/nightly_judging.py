@@ -372,7 +372,7 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str, later: Se
         if not judged.selection.is_judged(alert.case_id, alert.metric):
             alerts.remove(alert)
             ended = replace(alert, state=DISMISSED, changed=at)
-            alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
+            alert_store.save(connection, ended, alert_store.NOT_JUDGED)
     withdrawn = withdrawn_alerts(connection, judged.run)
     night, machines = judged.panel, judged.machines
     if not machines:

@@ -22,10 +22,12 @@ NOT_REAL = (DISMISSED, INVALID)
 STATES = (*LIVE, SUSPECTED, FIXED, DISMISSED, SUPERSEDED, INVALID, ACCEPTED)
 _DECIDED = (ACKNOWLEDGED, INVALID, ACCEPTED)  # by a person
 # In the notes of other events that no night showed.
-JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL = (
+JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL, BISECTED, NOT_JUDGED = (
     "judged again:",
     "by a re-measurement",
     "it was acknowledged until",
+    "bisected:",
+    "a rule in [[thresholds]] of perfdash.toml: not judged",
 )
 
 
@@ -71,9 +73,10 @@ class AlertEvent:
         """The day of the night that showed it; for any other event, the day on which it happened.
 
         Nights are judged later than they run, above all those that are imported. A person decides, a
-        re-measurement ends and an acknowledgement is over after the night that the event names.
+        re-measurement or bisection ends, an acknowledgement is over and a rule ends an alert after the night
+        that the event names.
         """
-        notes = (JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL)
+        notes = (JUDGED_AGAIN, REMEASURED, ACKNOWLEDGED_UNTIL, BISECTED, NOT_JUDGED)
         is_later = self.state in _DECIDED or any(note in (self.note or "") for note in notes)
         return (self.at if is_later else self.started or self.at)[:10]
 

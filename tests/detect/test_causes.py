@@ -264,6 +264,32 @@ def test_the_compiler_is_named_only_where_it_has_run(nightlies, kind, direction,
     assert cause.attribution == attribution
 
 
+@pytest.mark.parametrize("failure", ["crash", "timeout"])
+@pytest.mark.parametrize(
+    ("phase", "attribution"),
+    [("load", LIBRARY), ("eager", LIBRARY), ("compile", COMPILER), ("start", COMPILER), (None, COMPILER)],
+)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_crash_or_timeout_before_the_compiler_runs_does_not_point_to_it(
+    store, failure, phase, attribution, direction
+):
+    """Each night has another torch. The statuses are the same in each phase."""
+    failing = 1 if direction == 1 else 0
+    nights = farm(2, 1, statuses=lambda night, name: failure if night == failing else "pass")
+    rows = [replace(row, details={"failed_phase": phase}) for row in nights[failing].rows]
+    nights[failing] = replace(nights[failing], rows=tuple(rows))
+    take_in(store, nights)
+    before, after = ("pass", failure) if direction == 1 else (failure, "pass")
+    with store.read() as connection:
+        good, bad = sorted(list_runs(connection), key=lambda line: line.started)
+        alert = kept.Alert(
+            "status", good.testbed_id, 1, None, kept.CONFIRMED, direction, good.id, bad.id, bad.id,
+            "2026-01-02", "2026-01-02", details={"before": before, "after": after}, id=1,
+        )  # fmt: skip
+        (cause,) = causes(gather(connection, [alert]))
+    assert cause.attribution == attribution
+
+
 @pytest.fixture(scope="module")
 def nightlies(tmp_path_factory):
     """Two nights in a store."""

@@ -105,6 +105,8 @@ def test_a_failure_has_its_reason_as_why(tmp_path, models):
         ("reopened", "it was acknowledged until 2026-11-26", "2026-11-27"),
         ("open", "judged again: night3 was excluded: noisy", "2026-11-27"),
         ("confirmed", "confirmed by a re-measurement", "2026-11-27"),
+        ("open", "bisected: 1a2b3c4 is the first slow commit", "2026-11-27"),
+        ("dismissed", "a rule in [[thresholds]] of perfdash.toml: not judged", "2026-11-27"),
     ],
 )
 def test_an_event_has_the_day_of_its_night_or_that_of_the_act(state, note, day):

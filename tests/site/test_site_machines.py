@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -224,3 +225,13 @@ def test_the_environments_name_all_hosts_that_take_turns_and_count_each_build_on
     html = (folder / "machines.html").read_text()
     assert "host changes night after night" in html
     assert '<td class="wrap">a, b</td>' in html
+
+
+def test_an_environment_of_containers_names_only_some_of_its_hosts(tmp_path):
+    """A container has a new name every night: years of them made one cell of thousands of names."""
+    with made_store(tmp_path / "history.db") as store:
+        take_in(store, nights_of([f"pod-{night:02}" for night in range(30)]))
+        folder = built(store, tmp_path / "site")
+    (cell,) = re.findall(r"<td class=\"wrap\">(pod-.*?)</td>", (folder / "machines.html").read_text())
+    first = ", ".join(f"pod-{night:02}" for night in range(8))
+    assert cell == f'{first} <span class="muted">and 22 more</span>'
