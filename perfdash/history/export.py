@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,7 +11,7 @@ import pandas as pd
 import sqlalchemy as sa
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import is_special, written
+from perfdash.files import dumps, is_special, written
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import remark
 from perfdash.history.queries import OF_ITS_NIGHT, RunLine, other_metrics
@@ -103,7 +102,7 @@ def _of_details(line: Any) -> tuple[str | None, str | None]:
 
 def _as_json(others: Mapping[str, float] | None) -> str | None:
     """The numbers without a column as text, by name."""
-    return json.dumps(others, ensure_ascii=False) if others else None
+    return dumps(others, ensure_ascii=False) if others else None
 
 
 def _dtype(kind: sa.types.TypeEngine[Any]) -> str:
