@@ -71,6 +71,7 @@ def test_a_batch_of_one_is_exported_as_two(tmp_path):
         assert_like_eager(model, module, (sequence_first(batch), torch.randn(1, 1, 16).expand(batch, 6, 16)))
 
 
+@pytest.mark.slow
 def test_packages_are_compiled_with_the_options_of_the_case(tmp_path, monkeypatch):
     """The timed one, that of the accuracy check and that which makes the headers: a file each."""
     compiled = {}
