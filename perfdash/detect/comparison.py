@@ -220,12 +220,12 @@ class Comparison:
 
     @cached_property
     def why_missing(self) -> dict[Case, str]:
-        """Why the new side lacks each case of `only_old`, to follow "as"; empty if the case vanished."""
+        """Why each case of `only_old` is missing on the new side, to follow "as"; empty if it vanished."""
         return why_missing(self.only_old, len(self.both), self.old.runs, self.new.runs)
 
     @property
     def vanished(self) -> list[Case]:
-        """The cases that complete runs of their configuration lack."""
+        """The cases that complete runs of their configuration do not have."""
         return [case for case, why in self.why_missing.items() if not why]
 
     @property

@@ -21,11 +21,11 @@ _GONE_BEFORE = "later complete runs of the old side had no such case"
 def why_missing(
     only_old: Sequence[Case], both: int, old: Sequence[Imported], new: Sequence[Imported]
 ) -> dict[Case, str]:
-    """Why the new side lacks each case of `only_old`, to follow "as"; empty if the case vanished.
+    """Why each case of `only_old` is missing on the new side, to follow "as"; empty if the case vanished.
 
-    A case vanished where complete runs of its configuration lack it, and no complete run of the old side did
-    before. `both`: the number of common cases. Of the old side count runs that measured a setting of the new
-    side: a night may have a run per setting. The runs of each side are oldest first.
+    A case vanished where complete runs of its configuration do not have it, and no complete run of the old
+    side was without it before. `both`: the number of common cases. Of the old side count runs that measured
+    a setting of the new side: a night may have a run per setting. The runs of each side are oldest first.
     """
     configurations = {configuration_of(row.case) for imported in new for row in imported.rows}
     settings = {setting_of(row) for imported in new for row in imported.rows}
