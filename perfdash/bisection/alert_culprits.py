@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.bisection.metrics import WRONG
 from perfdash.bisection.replay import Bisection
-from perfdash.bisection.result import NOT_FINISHED, BisectionResult, Culprit
+from perfdash.bisection.result import NOT_FINISHED, BisectionResult, Culprit, MetricChange
 from perfdash.detect.alert_evidence import remeasured_change
 from perfdash.files import now
 from perfdash.history import alert_store
@@ -47,10 +47,13 @@ def explaining(alert: Alert, result: BisectionResult) -> list[Culprit]:
 
 
 def _has_status(alert: Alert, result: BisectionResult, culprit: Culprit) -> bool:
-    """Whether a culprit ends with the alert's status."""
+    """Whether a culprit ends with the alert's status; where the nights went back, begins with it."""
     after = alert.details.get("after")
     if result.metric == "accuracy" and after == Status.FAIL_ACCURACY:
         after = WRONG
+    if result.went_back:
+        tested = result.ranges[culprit.stage].tested
+        return any(after in build.said for build in tested if build.side == "good")
     return after in culprit.said
 
 
@@ -64,8 +67,20 @@ def _change(alert: Alert) -> float:
 
 def _step(result: BisectionResult, culprit: Culprit) -> float:
     """The change at a culprit, in the form of _change."""
-    change = culprit.change.ratio or 0.0
+    change = shown_change(result, culprit).ratio or 0.0
     return math.log(change) if result.kind == "ratio" and change > 0 else change
+
+
+def shown_change(result: BisectionResult, culprit: Culprit) -> MetricChange:
+    """The change that a culprit brought to the later night of an alert; where it went back, by its loss."""
+    change = culprit.change
+    if not result.went_back:
+        return change
+    lost = (
+        None if value is None else 1 / value if result.kind == "ratio" else -value
+        for value in (change.ratio, change.high, change.low)
+    )
+    return MetricChange(change.after, change.before, *lost)
 
 
 def save_to_history(
@@ -173,15 +188,20 @@ def _certainty(culprits: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _noted(alert: Alert, result: BisectionResult, culprit: Culprit) -> dict[str, Any]:
-    """A culprit as its alert keeps it. `of_metric`: what was measured, if it is not the alert's metric."""
+    """A culprit as its alert keeps it: its change, or that of its loss, if `lost`.
+
+    of_metric: what was measured, if it is not the alert's metric.
+    """
+    change = shown_change(result, culprit)
     return {
         "commits": [dataclasses.asdict(revision) for revision in culprit.revisions[:_NOTED]],
         "of": len(culprit.revisions),
         "probability": culprit.probability,
         "kind": result.kind,
         "of_metric": None if result.column == alert.metric else result.title,
-        "change": culprit.change.ratio,
-        "low": culprit.change.low,
-        "high": culprit.change.high,
+        "change": change.ratio,
+        "low": change.low,
+        "high": change.high,
+        **({"lost": True} if result.went_back else {}),
         "confirmed": culprit.confirmed,
     }

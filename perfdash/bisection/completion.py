@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import perfdash
+from perfdash.bisection.alert_range import recipe_of_alert
 from perfdash.bisection.metrics import METRICS, OF_COMMAND, metric_named
 from perfdash.bisection.open_alerts import AlertGroup, alert_groups, lying_between
 from perfdash.bisection.recipe_choice import NAME, TORCH, End, choose_recipe
 from perfdash.bisection.recipes import Recipe, load_recipes, recipe_names
-from perfdash.bisection.request import CaseOptions, complete_from_alert, recipe_of_alert
+from perfdash.bisection.request import CaseOptions, complete_from_alert
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     enclosing,

@@ -9,8 +9,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from packaging.version import InvalidVersion, Version
 
+from perfdash.bisection.alert_range import alert_range
 from perfdash.bisection.recipes import load_recipes
-from perfdash.bisection.request import alert_range
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     end_commit,
@@ -67,10 +67,11 @@ def lying_between(
     chosen = []
     for group in groups:
         try:
-            first, last = alert_range(group.chosen, recipe, repo)
+            measured = alert_range(group.chosen, recipe, repo)
         except UsageError:
             continue  # it is of another package, or its runs were pruned
-        inside = overlap(first, last) if overlap else _overlap_of_versions(good, bad, first, last)
+        ends = measured.good, measured.bad
+        inside = overlap(*ends) if overlap else _overlap_of_versions(good, bad, *ends)
         if inside and can_be_bisected(group.chosen):
             chosen.append(group)
     return chosen

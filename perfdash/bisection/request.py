@@ -13,19 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from packaging.utils import canonicalize_name
 
-from perfdash.bisection.recipe_choice import NIGHTLY, End
+from perfdash.bisection.alert_range import AlertRange, alert_range
 from perfdash.bisection.recipes import Recipe, load_recipes
 from perfdash.bisection.sources import BuildContext
-from perfdash.bisection.sources.finer_range import main_commit
-from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
+from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import gather_in_causes
-from perfdash.detect.environment_changes import NOT_OF_A_BUILD
 from perfdash.errors import UsageError
 from perfdash.history import alert_store, generated_code
-from perfdash.history.queries import RunLine
 from perfdash.history.store import open_store
 from perfdash.metrics import METRICS
 from perfdash.records import Case
@@ -43,11 +39,11 @@ HIDDEN = "***"
 _OWN_FLAGS = {"jobs", "model"}
 # With --alert: what a case is measured by and no flag of `perfdash bisect` says, but perfdash.toml may.
 _OF_CASE = ("configuration", "instances", "model", "models", "suite")
-# Packages whose wheels come with a nightly of torch, under versions of their own.
-_OF_TORCH = {"pytorch-triton", "triton"}
 OF_NIGHT = "of_night"
 OF_SHELL = "of_shell"  # with --alert: the night's run, and what it recorded of its host
 OF_HOST = "of_host"  # with --alert: the kind of its host
+WENT_BACK = "went_back"  # with --alert: its later night measured the older revision
+NOTES = "notes"  # with --alert: notes on its range
 MODEL_FILES = "model_files"  # with --alert: the digests that files named by a relative path must have
 _BOUNDS = {
     "confidence": (0.6, 0.9999),
@@ -62,7 +58,8 @@ class BisectionRequest:
     """What a user asks of `perfdash bisect`, as the journal keeps it.
 
     repo, pin_repos: absolute paths. priors: weights by patterns of touched files; other files have 1.
-    settings: keys of the recipe that are set anew.
+    settings: keys of the recipe that are set anew. went_back: the later night of the alert measured the older
+    revision.
     """
 
     good: str
@@ -80,6 +77,7 @@ class BisectionRequest:
     confirm: bool = True
     revert: bool = False
     until_sure: bool = False
+    went_back: bool = False
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any], command: Sequence[str] | None) -> BisectionRequest:
@@ -109,6 +107,7 @@ class BisectionRequest:
             confirm=flags["confirm"],
             revert=flags["revert"],
             until_sure=flags["until_sure"],
+            went_back=bool(flags.get(WENT_BACK)),
         )
 
     @classmethod
@@ -385,63 +384,22 @@ def complete_from_alert(
         if filled["metric"] == "eager" and _runs_eager_alone(evidence.case.scenario):
             del filled["backend"]
         flags = {**flags, "env": _env(filled["env"], flags["env"], number)}
-    if not flags["good"] or not flags["bad"]:
-        filled["good"], filled["bad"] = alert_range(evidence, flags["recipe"], flags.get("repo"))
+    revisions = _range(evidence, flags)
+    if revisions:
+        filled |= {"good": revisions.good, "bad": revisions.bad, NOTES: revisions.notes(number)}
+        filled[WENT_BACK] = revisions.went_back
     # Also what the command has no flag of, as bind_memory.
     return {**filled, **{name: value or filled.get(name, value) for name, value in flags.items()}}
 
 
-def alert_range(evidence: AlertEvidence, recipe: str, repo: Path | None) -> tuple[str, str]:
-    """The good and bad revision of an alert, as a recipe names them. Raises UsageError if unknown."""
-    number = evidence.alert.id or 0
-    good, bad = evidence.between
-    if good is None or bad is None:
-        raise UsageError(f"--alert {number}: the runs around it were pruned; give --good and --bad")
-    rung = load_recipes(recipe)[0]
-    package = rung.versions.package if rung.versions else None
-    commits = _commits(good, bad, repo, number) if package is None and repo else None
-    first, last = commits or (_version(run, package, number) for run in (good, bad))
-    if package is None and repo:
-        first, last = main_commit(repo, first), main_commit(repo, last)
-    if first == last:
-        raise UsageError(
-            f"--alert {number}: both nights measured {package or 'commit'} {first}: it was "
-            "something else that changed; `perfdash regressions` shows what"
-            + ("" if package or repo else "; where it is a package, give its --repo PATH")
-        )
-    return first, last
-
-
-def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) -> str:
-    """The recipe for what changed at an alert, where the user names none. Raises UsageError.
-
-    repo: the repository that is meant, if any; wheels: --wheels was given.
-    """
-    number = evidence.alert.id or 0
-    good, bad = evidence.between
-    if good is None or bad is None:
-        raise UsageError(f"--alert {number}: the runs around it were pruned; give --recipe, --good and --bad")
-    if repo is not None:
-        try:
-            return "git" if _commits(good, bad, repo, number) else "pytorch-source"
-        except UsageError:
-            pass  # it is the repository of something else
-    before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
-    both = (before.keys() & after.keys()) - NOT_OF_A_BUILD
-    changed = sorted(name for name in both if before[name] != after[name])
-    kinds = {name: {End(run[name]).kind for run in (before, after)} for name in changed}
-    nightlies = [name for name in changed if kinds[name] == {NIGHTLY}]
-    recipes = ["nightly"] if "torch" in nightlies else []
-    # PyPI has no nightlies.
-    recipes += [f"{'wheels' if wheels or NIGHTLY in kinds[name] else 'pypi'}:{name}" for name in changed]
-    if len(changed) == 1 or ("torch" in nightlies and {*changed} <= {*nightlies, *_OF_TORCH}):
-        return recipes[0]
-    packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
-    raise UsageError(
-        f"--alert {number}: say how a version becomes a build, by --recipe: "
-        + (f"between its nights {packages} changed" if changed else "no package changed between its nights")
-        + (f", e.g. --recipe {recipes[0]}" if changed else "; --recipe git takes commits of --repo")
-    )
+def _range(evidence: AlertEvidence, flags: Mapping[str, Any]) -> AlertRange | None:
+    """The revisions of an alert; None if they are unknown, and both ends are typed. Raises UsageError."""
+    try:
+        return alert_range(evidence, flags["recipe"], flags.get("repo"))
+    except UsageError:
+        if flags["good"] and flags["bad"]:
+            return None
+        raise
 
 
 def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[str]:
@@ -545,56 +503,3 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: C
     for name in ("env", "inductor_config"):
         flags[name] = options.as_pairs(setting, name)
     return flags
-
-
-def _commits(good: RunLine, bad: RunLine, repo: Path, number: int) -> tuple[str, str] | None:
-    """The ends of the changed package whose commits the repository has; None: torch's.
-
-    Raises UsageError if there are several, or none.
-    """
-    folder = find(repo)
-    changed = {
-        name: (good.commits[name], commit)
-        for name, commit in bad.commits.items()
-        if good.commits.get(name, commit) != commit
-    }
-    mine = {name: ends for name, ends in changed.items() if all(_has(folder, path) for path in ends)}
-    if len(set(mine.values())) > 1:
-        raise UsageError(
-            f"--alert {number}: {', '.join(mine)} are all of --repo {repo}, and changed to other commits: "
-            "give --good and --bad"
-        )
-    if mine:
-        return next(iter(mine.values()))
-    ends = [run.torch_git_version or "" for run in (good, bad)]
-    if ends[0] != ends[1] and all(path and _has(folder, path) for path in ends):
-        return None
-    elsewhere = [*changed, *(["torch"] if ends[0] != ends[1] else [])]
-    raise UsageError(
-        f"--alert {number}: between the two nights no package came to another commit of --repo {repo}; "
-        + (f"other commits: {', '.join(elsewhere)} (git fetch?)" if elsewhere else "no commit changed at all")
-        + "; `perfdash regressions` shows what did, or give --good and --bad"
-    )
-
-
-def _has(repo: Path, commit: str) -> bool:
-    try:
-        return commit_of(repo, commit) == commit
-    except UsageError:
-        return False
-
-
-def _version(run: RunLine, package: str | None, number: int) -> str:
-    """The version of the package that a run measured, or torch's commit."""
-    if package is None:
-        measured = run.torch_git_version
-    else:
-        packages = {canonicalize_name(name): version for name, version in run.packages.items()}
-        measured = packages.get(canonicalize_name(package))
-        measured = run.torch if measured is None and package == "torch" else measured
-    if not measured:
-        raise UsageError(
-            f"--alert {number}: {run.name} does not say which {package or 'commit of torch'} it measured; "
-            "give --good and --bad"
-        )
-    return measured

@@ -155,7 +155,7 @@ class BisectionResult:
     """The result so far; its fields are the keys of report.json.
 
     word: found, "found, not confirmed", not reproduced, undecided, cannot tell, end not measured or not
-    finished.
+    finished. went_back: the nights of the alert went from the bad end back to the good one.
     """
 
     name: str
@@ -180,6 +180,7 @@ class BisectionResult:
     alert: int | None = None
     unexplained: tuple[str, ...] = field(default=())
     refuted: tuple[RefutedRevision, ...] = ()
+    went_back: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; NaN is null."""
@@ -232,6 +233,7 @@ def result_of(bisection: Bisection) -> BisectionResult:
         alert=begun.get("alert"),
         unexplained=tuple(_unexplained(bisection)),
         refuted=tuple(_refuted(bisection)),
+        went_back=bool(begun.get("asked", {}).get("went_back")),
     )
 
 

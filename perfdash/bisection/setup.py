@@ -30,6 +30,7 @@ from perfdash.bisection.metrics import metric_named, refuse_unmeasured_part
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import (
     HIDDEN,
+    NOTES,
     OF_HOST,
     BisectionRequest,
     absolute_wheels,
@@ -142,7 +143,7 @@ def started(
     context = request.context(settings.python, partial(unmeasured_cores, available_cores()))
     setup = Setup(request, recipes, metric, settings, planned, command, cores, context)
     source = open_source(recipes[0], context)
-    notes += [*_of_other_host(flags), *source.notes]
+    notes += [*_of_other_host(flags), *flags.get(NOTES, ()), *source.notes]
     revisions = source.revisions(request.good, request.bad)
     notes += [note for note in source.notes if note not in notes]
     for note in notes:

@@ -24,7 +24,7 @@ from perfdash.bisection.engine import INTERRUPTED, Engine
 from perfdash.bisection.journal import FILE, FOLDER, read
 from perfdash.bisection.open_alerts import AlertGroup, alert_groups, lying_between
 from perfdash.bisection.replay import Bisection
-from perfdash.bisection.request import absolute_recipe
+from perfdash.bisection.request import WENT_BACK, absolute_recipe
 from perfdash.bisection.result import BisectionResult, result_of
 from perfdash.bisection.setup import BisectionPlan, resumed, started
 from perfdash.cli.bisect_output import notify, typist
@@ -226,7 +226,8 @@ def _is_of(begun: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:
     asked = begun.get("asked", {})
     same_ends = (asked.get("good"), asked.get("bad")) == (flags["good"], flags["bad"])
     same_recipe = asked.get("recipe") == absolute_recipe(flags["recipe"])
-    return begun.get("alert") == flags["alert"] and same_ends and same_recipe
+    same_direction = asked.get("went_back", False) == flags.get(WENT_BACK, False)
+    return begun.get("alert") == flags["alert"] and same_ends and same_recipe and same_direction
 
 
 def _begun(folder: Path) -> Mapping[str, Any]:

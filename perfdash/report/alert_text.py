@@ -155,7 +155,8 @@ def culprits(alert: Alert) -> list[str]:
 def _culprit(culprit: Mapping[str, Any], alert: Alert) -> str:
     """A culprit by its commit, its signed change, and whether it was confirmed."""
     first = (culprit.get("commits") or [{}])[0]
-    words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
+    words = ["no longer has"] if culprit.get("lost") else []
+    words += [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
     by = f" by {first['author']}" if first.get("author") else ""
     others = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
     change, size = culprit.get("change"), ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from perfdash.bisection.alert_culprits import shown_change
 from perfdash.bisection.all_alerts import BISECTED, FAILED, IN_PASSING, KNOWN, GroupOutcome
 from perfdash.bisection.result import (
     FOUND,
@@ -98,6 +99,12 @@ def _culprit(result: BisectionResult, culprit: Culprit) -> str:
         lines = [title, "", *(f"- {_commit(revision)}" for revision in culprit.revisions[:_SKIPPED])]
     effect = _effect(result, culprit.change)
     lines += ["", f"- {escaped(result.title)}: {effect}" if effect else f"- {_words(result, culprit)}"]
+    if result.went_back:
+        without = _effect(result, shown_change(result, culprit))
+        lines.append(
+            f"- the nights of alert {result.alert} went back to a revision without it"
+            + (f": {escaped(result.title)} {without}" if without else "")
+        )
     lines.append(
         f"- how sure: {_percent(culprit.probability)} that it is "
         + ("this" if len(culprit.revisions) == 1 else "one of these")

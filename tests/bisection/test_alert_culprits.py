@@ -27,12 +27,13 @@ def db(tmp_path):
     return history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
 
 
-def saved(db, folder, script, on="Xeon x 100", **confirmation):
+def saved(db, folder, script, on="Xeon x 100", went_back=False, **confirmation):
     """The alert after the bisection of this folder was saved, and the note on it.
 
-    on: the kind of host that measured it. confirmation: what replaces that of the culprit.
+    on: the kind of host that measured it. went_back: the later night has the older revision. confirmation:
+    what replaces that of the culprit.
     """
-    asked = {"good": "0", "bad": "8", "recipe": "git"}
+    asked = {"good": "0", "bad": "8", "recipe": "git", "went_back": went_back}
     bisection = bisected(script, folder, name=folder.name, alert=1, asked=asked, confirm=True, host_class=on)
     result = replace(result_of(bisection), state="done")
     result = replace(result, culprits=tuple(replace(one, **confirmation) for one in result.culprits))
@@ -67,6 +68,19 @@ def test_the_culprit_has_its_signed_size_and_stays_when_another_change_is_found(
     assert line.startswith("culprit: 4 change 4 by Ann Author: +")
     alert, _ = saved(db, tmp_path / "c", Script.step(9, 6, by=0.95, metric="backend", sd=0.004))
     assert culprits(alert) == [line]
+
+
+@pytest.mark.parametrize(("by", "is_own"), [(1 / 1.1, True), (1.1, False)])
+def test_where_the_nights_went_back_the_loss_of_a_change_is_the_culprit(db, tmp_path, by, is_own):
+    """Commit 4 made it faster, and the later night has an older commit: the alert is +10 %."""
+    script = Script.step(9, 4, by=by, metric="backend", sd=0.002)
+    alert, _ = saved(db, tmp_path / "b", script, went_back=True)
+    (line,) = culprits(alert)
+    size = "+10." if is_own else "-9."
+    beginning = "culprit: " if is_own else OTHER
+    assert line.startswith(f"{beginning}no longer has 4 change 4 by Ann Author: {size}")
+    (noted,) = alert.details["bisected"]["culprits" if is_own else "others"]
+    assert noted["low"] < noted["change"] < noted["high"]
 
 
 @pytest.mark.parametrize("word", ["not reproduced", "end not measured"])
@@ -159,6 +173,17 @@ def test_a_culprit_that_was_not_timed_has_the_status_of_the_build_with_its_code(
     assert explaining(STATUS_ALERT, result) == [culprit]
     other = replace(STATUS_ALERT, details={"before": "pass", "after": "crash"})
     assert explaining(other, result) == []
+
+
+@pytest.mark.parametrize(("broken", "is_own"), [("fail_accuracy", True), ("crash", False)])
+def test_where_the_nights_went_back_the_loss_of_a_repair_is_the_culprit(tmp_path, broken, is_own):
+    script = of_status()
+    script.says = {str(number): "pass" if number >= 5 else broken for number in range(12)}
+    asked = {"good": "0", "bad": "11", "recipe": "git", "went_back": True}
+    result = result_of(bisected(script, tmp_path, asked=asked))
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["5"]
+    assert explaining(STATUS_ALERT, result) == [culprit] * is_own
 
 
 def test_a_culprit_that_was_marked_has_the_status_of_the_next_measured_build(tmp_path):

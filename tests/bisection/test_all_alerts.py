@@ -51,7 +51,9 @@ def test_the_largest_step_in_units_of_its_noise_is_bisected():
 def result(word="found", ratio=1.1, kind="ratio", status="pass", column="backend_ms"):
     culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), said=(status,))
     culprits = (culprit,) if word == "found" else ()
-    return SimpleNamespace(word=word, kind=kind, column=column, metric="", command=None, culprits=culprits)
+    return SimpleNamespace(
+        word=word, kind=kind, column=column, metric="", command=None, culprits=culprits, went_back=False
+    )
 
 
 class Scripted:

@@ -9,12 +9,14 @@ import sqlalchemy as sa
 
 import perfdash
 from perfdash import topology
+from perfdash.bisection.alert_range import recipe_of_alert
 from perfdash.bisection.completion import Typist, completed
 from perfdash.bisection.request import (
+    NOTES,
+    WENT_BACK,
     complete_from_alert,
     in_shell_of_night,
     planned_case,
-    recipe_of_alert,
     refuse_other_files,
     run_settings,
 )
@@ -489,6 +491,37 @@ def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
     db = history(tmp_path / "h.db", [environment_said(first), environment_said(two)])
     told_commits(db, {"lib": "c" * 40}, {"lib": "d" * 40})
     assert ends(db, repository.folder) == (first, two)
+
+
+@pytest.mark.parametrize(("back", "asked"), [(True, {}), (True, {"good": "x", "bad": "y"}), (False, {})])
+def test_between_nights_that_went_back_to_an_older_commit_the_older_one_is_good(
+    tmp_path, library, back, asked
+):
+    """The alert is then the loss of a change, whoever typed the ends."""
+    repository, (first, _, three) = library
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
+    told_commits(db, *({"lib": commit} for commit in ((three, first) if back else (first, three))))
+    given = {**FLAGS, "alert": 1, "recipe": "git", "db": db, "repo": repository.folder, **asked}
+    options = filled(given, None)
+    assert (options["good"], options["bad"]) == (("x", "y") if asked else (first, three))
+    assert options[WENT_BACK] is back
+    assert [f"from {three[:10]} back to {first[:10]}" in note for note in options[NOTES]] == [True] * back
+
+
+@pytest.mark.parametrize(
+    ("recipe", "before", "after"),
+    [
+        ("wheels:torch", "2.14.0", "2.13.0"),
+        ("nightly", "2.15.0.dev20261102+cpu", "2.15.0.dev20261101+cpu"),
+        ("pypi:torch", "2.14.0", "2.14.0rc1"),
+    ],
+)
+def test_between_nights_that_went_back_to_an_older_version_the_older_one_is_good(
+    tmp_path, recipe, before, after
+):
+    db = history(tmp_path / "h.db", [environment_said("a" * 40, before), environment_said("b" * 40, after)])
+    options = filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
+    assert (options["good"], options["bad"], options[WENT_BACK]) == (after, before, True)
 
 
 @pytest.mark.parametrize("package", [None, "torchvision"])

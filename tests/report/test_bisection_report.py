@@ -131,6 +131,17 @@ def test_what_eager_beside_it_says_of_the_change(tmp_path, metric, eager, factor
     assert line.partition("%)")[2] == end
 
 
+def test_where_the_nights_went_back_the_loss_of_the_change_has_its_own_size(tmp_path):
+    result = dataclasses.replace(
+        result_of(bisected(Script.step(9, 4, by=0.8), tmp_path)), went_back=True, alert=7
+    )
+    own, loss = main_text(result).splitlines()[2:4]
+    assert own.startswith("- eager latency: **-20.3")
+    assert own.endswith("better; 1.004 ms → 0.7996 ms")
+    assert loss.startswith("- the nights of alert 7 went back to a revision without it: eager latency **+25.")
+    assert loss.endswith("worse; 0.7996 ms → 1.004 ms")
+
+
 def test_a_bisection_on_its_way_says_where_it_is(tmp_path):
     script = Script.step(60, at=20)
     begin(script, tmp_path)
