@@ -23,13 +23,17 @@ NOT_OF_ONE = "it is not of one model and of a metric that can be bisected"
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A culprit of the outermost range of a bisection, and the revision before it."""
+    """A culprit of the outermost range of a bisection, and the revision before it.
+
+    found: the full names of what the bisection found in the end, such as a commit of a merged branch.
+    """
 
     recipe: str
     before: str
     culprit: str
     label: str
     alert: int
+    found: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def bisect_all(
     """Bisect one member of each group, in their order. After an interruption the rest is left out.
 
     Where a culprit of an earlier group lies in a group's range, its member is first measured on the two
-    builds around that culprit, which are there already. If it differs there, this is its culprit, too.
+    builds around that culprit, which are there already. If it differs there, this is its culprit, too. A
+    merge may hold a culprit of each group: then the later group is bisected by itself.
     """
     steps: list[FoundStep] = []
     for group in groups:
@@ -112,7 +117,9 @@ def _outcome(
                     continue
                 if attempt.interrupted:
                     return replace(outcome, how=INTERRUPTED, attempt=attempt)
-                if attempt.result.word == NOT_FINISHED or explains(group, attempt.result):
+                if attempt.result.word == NOT_FINISHED:
+                    return replace(outcome, how=BISECTED, attempt=attempt)
+                if has_same_culprit(group, step, attempt.result):
                     return replace(outcome, how=IN_PASSING, attempt=attempt, beside=step.alert)
         attempt = bisect(group, None)
         how = INTERRUPTED if attempt.interrupted else BISECTED
@@ -130,11 +137,24 @@ def explains(group: AlertGroup, result: BisectionResult) -> bool:
     return result.word == FOUND and bool(explaining(group.chosen.alert, result))
 
 
+def has_same_culprit(group: AlertGroup, step: FoundStep, result: BisectionResult) -> bool:
+    """Whether another group's culprit explains the alert of a group, by a bisection of that step."""
+    if not explains(group, result):
+        return False
+    own = explaining(group.chosen.alert, result)
+    return all(any(revision.id in step.found for revision in culprit.revisions) for culprit in own)
+
+
 def found_steps(bisection: Bisection, alert: int) -> tuple[FoundStep, ...]:
     """The single culprits of a bisection's outermost range; none if one was refuted."""
     if not bisection.stages or result_of(bisection).word != FOUND:
         return ()
     stage = bisection.stages[0]
+    found = frozenset(
+        finest.revisions[place].id
+        for finest, outcome in bisection.culprits()
+        for place in range(outcome.first, outcome.last + 1)
+    )
     return tuple(
         FoundStep(
             str(bisection.begun["asked"]["recipe"]),
@@ -142,6 +162,7 @@ def found_steps(bisection: Bisection, alert: int) -> tuple[FoundStep, ...]:
             stage.revisions[outcome.first].id,
             stage.revisions[outcome.first].label,
             alert,
+            found,
         )
         for outcome in stage.culprits
         if outcome.first and outcome.first == outcome.last

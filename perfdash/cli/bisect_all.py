@@ -16,8 +16,8 @@ from perfdash.bisection.all_alerts import (
     FoundStep,
     GroupOutcome,
     bisect_all,
-    explains,
     found_steps,
+    has_same_culprit,
 )
 from perfdash.bisection.completion import Flags, Typist, completed
 from perfdash.bisection.engine import INTERRUPTED, Engine
@@ -217,8 +217,8 @@ class _OneOfMany:
 
 
 def _is_of_alert(group: AlertGroup, step: FoundStep | None, result: BisectionResult) -> bool:
-    """Whether a result is stored with the alert of a group: a change in passing only if it is its own."""
-    return step is None or explains(group, result)
+    """Whether a result is stored with the alert of a group: in passing only the other group's culprit."""
+    return step is None or has_same_culprit(group, step, result)
 
 
 def _is_of(begun: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:

@@ -359,8 +359,8 @@ def _text_of_cause(outcome: GroupOutcome) -> str:
     parts = [main_text(attempt.result)]
     if outcome.how == IN_PASSING:
         parts.append(
-            f"Only the two builds around the culprit of alert {outcome.beside} were measured: they differ "
-            "for this alert, too."
+            f"Only builds around the culprit of alert {outcome.beside} were measured: it explains this "
+            "alert, too."
         )
     elif outcome.how != BISECTED:
         parts.append("It was interrupted. The same command continues.")

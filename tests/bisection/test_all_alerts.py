@@ -48,8 +48,9 @@ def test_the_largest_step_in_units_of_its_noise_is_bisected():
     assert steps_of_noise(member(1, 0.1, None)) == 0
 
 
-def result(word="found", ratio=1.1, kind="ratio", status="pass", column="backend_ms"):
-    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), said=(status,))
+def result(word="found", ratio=1.1, kind="ratio", status="pass", column="backend_ms", culprit="c1"):
+    revision = SimpleNamespace(id=culprit)
+    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio), said=(status,), revisions=(revision,))
     culprits = (culprit,) if word == "found" else ()
     return SimpleNamespace(
         word=word, kind=kind, column=column, metric="", command=None, culprits=culprits, went_back=False
@@ -77,7 +78,8 @@ class Scripted:
 
 
 def found(label, **more):
-    return Attempt(result(**more), "folder", (FoundStep("git", "before", label, label, 1),))
+    step = FoundStep("git", "before", label, label, 1, frozenset({label}))
+    return Attempt(result(**more), "folder", (step,))
 
 
 def outcomes(bisect, *numbers):
@@ -100,6 +102,20 @@ def test_a_cause_that_does_not_change_there_is_bisected_by_itself():
     )
     assert outcomes(bisect, 1, 2) == [(1, BISECTED, ""), (2, BISECTED, "")]
     assert bisect.calls[1:] == [(2, "c1"), (2, None)]
+
+
+def test_a_cause_of_another_commit_of_the_same_merge_is_bisected_by_itself():
+    """What was measured in passing was not confirmed, since the other bisection confirmed another commit."""
+    in_merge = Attempt(result(culprit="c2"), "")
+    bisect = Scripted({(1, False): found("c1"), (2, True): in_merge, (2, False): found("c2")}, [(2, "c1")])
+    assert outcomes(bisect, 1, 2) == [(1, BISECTED, ""), (2, BISECTED, "")]
+    assert bisect.calls[1:] == [(2, "c1"), (2, None)]
+
+
+def test_what_was_not_finished_in_passing_says_nothing_of_the_other_cause():
+    unfinished = Attempt(result("not finished"), "")
+    bisect = Scripted({(1, False): found("c1"), (2, True): unfinished}, [(2, "c1")])
+    assert outcomes(bisect, 1, 2) == [(1, BISECTED, ""), (2, BISECTED, "")]
 
 
 def test_a_cause_that_cannot_be_measured_there_is_bisected_by_itself():
