@@ -392,7 +392,11 @@ def test_the_recipe_is_not_by_a_package_that_no_build_is_made_of(tmp_path, befor
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
     with open_store(db, create=False) as store, store.read() as connection:
         (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
-    ends = with_worker(evidence.good, packages=before), with_worker(evidence.bad, packages=after)
+    own = ({"perfdash": letter * 40} for letter in "ef")
+    ends = [
+        with_worker(run, packages=packages, commits=commits)
+        for run, packages, commits in zip((evidence.good, evidence.bad), (before, after), own, strict=True)
+    ]
     evidence = replace(evidence, range=ends)
     if not recipe:
         assert recipe_of_alert(evidence, None, wheels=False) == "pypi:timm"
@@ -458,6 +462,38 @@ def test_the_recipes_index_of_builds_for_the_cpu_is_not_taken_for_a_model_on_a_g
     assert completed({**flags, "recipe": "own.toml"}, None, typist)[0]["wheels"] == index
 
 
+LIB = {"commits": {"lib": "c" * 40}}, {"commits": {"lib": "d" * 40}}
+OF_LIB = "lib cccccccccc -> dddddddddd"
+
+
+@pytest.mark.parametrize(
+    ("versions", "torch", "why"),
+    [
+        (
+            "11",
+            "aa",
+            f"--alert 1: between its nights {OF_LIB} changed: give a clone of the package to search, --repo",
+        ),
+        (
+            "12",
+            "aa",
+            f"timm 1 -> 2, {OF_LIB} changed, e.g. --recipe pypi:timm, or give a clone of the package to",
+        ),
+        ("11", "ab", f"{OF_LIB}, torch aaaaaaaaaa -> bbbbbbbbbb changed: give a clone"),
+    ],
+)
+def test_a_package_at_another_commit_has_changed(tmp_path, versions, torch, why):
+    """Its version is the same: only the commit tells."""
+    db = history(tmp_path / "h.db", [environment_said(letter * 40) for letter in torch])
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    runs = zip((evidence.good, evidence.bad), LIB, versions, strict=True)
+    ends = [with_worker(run, packages={"lib": "1", "timm": timm}, **lib) for run, lib, timm in runs]
+    with pytest.raises(UsageError) as raised:
+        recipe_of_alert(replace(evidence, range=ends), None, wheels=False)
+    assert why in str(raised.value)
+
+
 @pytest.fixture
 def library(tmp_path):
     """A repository of a library under test, and three of its commits."""
@@ -477,6 +513,32 @@ def test_the_commits_of_the_package_that_is_in_the_repository(tmp_path, library)
         db, {"lib": first, "still": two, "other": "c" * 40}, {"lib": three, "still": two, "other": "d" * 40}
     )
     assert ends(db, repository.folder) == (first, three)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "others"),
+    [
+        ("git", "torch: 2.14.0 aaaaaaaaaa | 2.15.0 aaaaaaaaaa; other: 1.0 cccccccccc | 1.0 dddddddddd"),
+        ("pypi:torch", "lib: 1.0 {} | 1.0 {}; other: 1.0 cccccccccc | 1.0 dddddddddd"),
+    ],
+)
+def test_a_note_names_what_changed_too_and_is_not_searched(tmp_path, library, recipe, others):
+    repository, (first, _, three) = library
+    db = history(tmp_path / "h.db", [environment_said("a" * 40, f"2.1{minor}.0") for minor in (4, 5)])
+    told_commits(db, {"lib": first, "other": "c" * 40}, {"lib": three, "other": "d" * 40})
+    options = filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db, "repo": repository.folder}, None)
+    others = others.format(first[:10], three[:10])
+    assert options[NOTES] == [f"alert 1: between its nights this changed, too, and is not searched: {others}"]
+
+
+def test_a_repository_of_two_packages_that_changed_differently_is_meant_by_neither(tmp_path, library):
+    repository, (first, two, three) = library
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
+    told_commits(db, {"lib": first, "fork": first}, {"lib": two, "fork": three})
+    with open_store(db, create=False) as store, store.read() as connection:
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, 1)])
+    with pytest.raises(UsageError, match=r"lib, fork are all of --repo .*give --good and --bad"):
+        recipe_of_alert(evidence, repository.folder, wheels=False)
 
 
 def test_two_packages_of_one_repository_at_one_commit(tmp_path, library):
