@@ -64,7 +64,7 @@ def import_(
     options = dict(locals())
     from perfdash.errors import PerfdashError, UsageError
     from perfdash.history.importers import ImportOptions, read
-    from perfdash.history.ingest import take_in
+    from perfdash.history.ingest import ForeignShards, take_in
     from perfdash.report.run_lookup import read_folder
     from perfdash.runner.run_journal import read_info
     from perfdash.runner.run_recording import exclusion, refusal
@@ -92,7 +92,7 @@ def import_(
             typer.echo(dumps(plain, indent=1))
 
     with opened(db, out, create=True) as store:
-        for run, outcome in zip(imported, take_in(store, imported), strict=True):
+        for run, outcome in zip(imported, take_in(store, imported, warn), strict=True):
             show(run, outcome)
         for path, folder in folders:
             try:
@@ -108,7 +108,13 @@ def import_(
                 unreadable.append(str(error))
                 continue
             try:
-                show(run, take_in(store, [run])[0])
+                show(run, take_in(store, [run], warn)[0])
+            except ForeignShards as error:
+                if path == folder:
+                    unreadable.append(str(error))
+                else:
+                    left_out.append({"folder": str(folder), "reason": str(error)})
+                    warn(f"{folder.name}: left out: {error}")
             except UsageError as error:
                 unreadable.append(str(error))
             except PerfdashError:  # the history fails, so it would fail for the others
@@ -323,7 +329,7 @@ def merge(
 
     refuse_password(other, "history merge")
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
-        counts = maintenance.merge(target, source)
+        counts = maintenance.merge(target, source, warn)
     plain = {_outcome_word(outcome): count for outcome, count in counts.items()}
     text = ", ".join(
         f"{count} {outcome}" for outcome, count in counts.items() if outcome != maintenance.NOT_COPIED

@@ -28,7 +28,7 @@ def merge_shards(
     from perfdash.records import to_json
     from perfdash.report.run_summary import summary
     from perfdash.runner.merge_shards import merge as merge_runs
-    from perfdash.runner.merge_shards import read_shard
+    from perfdash.runner.merge_shards import other_times, read_shard
     from perfdash.runner.run import kept_address
     from perfdash.runner.run_journal import find_run
     from perfdash.runner.run_recording import record
@@ -40,6 +40,8 @@ def merge_shards(
     folder, info, results, missing = merge_runs(
         shards, below, no_history=settings.no_history, db=kept_address(settings)
     )
+    for line in other_times(shards):
+        warn(line)
     if as_json:
         plain = {"run": to_json(info), "folder": str(folder), "missing": list(missing)}
         typer.echo(dumps(plain, indent=1))

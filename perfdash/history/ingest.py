@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from perfdash.history.compression import pack
 from perfdash.history.pass_rates_and_means import NAMED_SETTING, SETTING, grouped, setting_of, summarize
 from perfdash.history.queries import CASE_COLUMNS, in_chunks, list_runs, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest, pruned_content
+from perfdash.history.shards import Shards, names_of, runs_with_common_shards
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Case
@@ -30,17 +32,28 @@ _JUDGED_AS = "judged_as"
 _PASSING = [str(status) for status in PASSING]
 
 
-def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
+class ForeignShards(UsageError):
+    """A run was merged from shards of several runs, one of which is in the history."""
+
+
+def take_in(
+    store: Store, runs: Sequence[Imported], warn: Callable[[str], None] = lambda _: None
+) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
     A stored run is replaced, under its id, if it was resumed since then, its file was corrected or some of
     its shards were merged, with others or again; an older copy of it, a shard of it, or one without its
-    samples, is left out. Raises UsageError for values that no history can hold, MachineError if the database
-    fails.
+    samples, is left out. `warn` gets a line that names each other run that a merged run replaces. Raises
+    ForeignShards for a run with a shard of another run, UsageError for values that no history can hold,
+    MachineError if the database fails.
     """
     _refuse_conflicting_files(runs)
+    replacements: list[str] = []
     with store.write() as connection:
-        return [store_run(connection, imported) for imported in runs]
+        outcomes = [store_run(connection, imported, replacements.append) for imported in runs]
+    for line in replacements:
+        warn(line)
+    return outcomes
 
 
 def _check(imported: Imported) -> None:
@@ -89,7 +102,7 @@ def _is_known(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -
     return _beside_content(read_run(connection, line)) == _beside_content(imported)
 
 
-def store_run(connection: sa.Connection, imported: Imported) -> str:
+def store_run(connection: sa.Connection, imported: Imported, warn: Callable[[str], None]) -> str:
     """Store a run in a transaction, as `take_in` does; return the outcome."""
     _check(imported)
     run, rows = imported.run, imported.rows
@@ -97,7 +110,7 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     content = imported.content
     key = imported.key
     foreign = run.origin != "perfdash"
-    stored = _same_runs(connection, imported)
+    stored = _without_other_runs(imported, _same_runs(connection, imported))
     old, others = (stored[0] if stored else None), stored[1:]
     if old is not None and _is_known(connection, old, imported):
         # An earlier perfdash stored the shards of a merged run beside it.
@@ -149,6 +162,9 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
+        for line in stored:
+            if line.key != key and not foreign:
+                warn(_replacement(imported, line))
         # No night is judged by samples, which return where a pruned run is imported again.
         same = same or _same_results(connection, old, values, rows, samples=False)
         if same and not others and all(getattr(old, name) == values[name] for name in _JUDGED_BY):
@@ -177,13 +193,44 @@ def store_run(connection: sa.Connection, imported: Imported) -> str:
     return TAKEN_IN if old is None else REPLACED
 
 
+def _without_other_runs(imported: Imported, stored: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
+    """Stored runs that are the same run. Raises ForeignShards if a new run has shards of another run."""
+    run, shards = imported.run, Shards.of(imported.key, imported.run)
+    same = []
+    for line in stored:
+        its_shards = Shards.of(line.key, line)
+        if run.origin != "perfdash" or line.key == imported.key or shards.are_of_one_run(its_shards):
+            same.append(line)
+            continue
+        if stored[0].key == imported.key:  # both are stored already
+            continue
+        common = names_of(imported, shards.common(its_shards))
+        raise ForeignShards(
+            f"{run.name} has {len(common)} of the {len(its_shards.names)} shards of {line.name}, which is in "
+            f"the history (started {line.started}): {', '.join(common)}. The other shards differ, so the two "
+            "are not one run. If shards of two nights were merged by mistake, merge those of one night. If "
+            f"{run.name} is {line.name} measured again, first remove the old run: "
+            f"perfdash history remove {shlex.quote(line.name)} --yes"
+        )
+    return same
+
+
+def _replacement(imported: Imported, line: sa.Row[Any]) -> str:
+    """One line on another stored run that a merged run replaces."""
+    its_shards = Shards.of(line.key, line)
+    common = len(Shards.of(imported.key, imported.run).common(its_shards))
+    return (
+        f"{imported.run.name} replaces {line.name} in the history (started {line.started}, {line.results} "
+        f"results): {common} of its {len(its_shards.names)} shards are in both"
+    )
+
+
 def _has_more(stored: sa.Row[Any], imported: Imported) -> bool:
     """Whether a stored run has more results than the same run, a later end, or all its shards and others."""
     run = imported.run
     if (len(imported.rows), run.ended or "") < (stored.results, stored.ended or ""):
         return True
-    shards = _Shards.of(imported.key, run.name, run.imported)
-    return shards.are_part_of(_Shards.of(stored.key, stored.name, stored.imported))
+    return Shards.of(imported.key, run).are_part_of(Shards.of(stored.key, stored))
 
 
 def _names(connection: sa.Connection, old: sa.Row[Any], imported: Imported) -> tuple[str, dict[str, str]]:
@@ -255,7 +302,7 @@ def _same_runs(connection: sa.Connection, imported: Imported) -> list[sa.Row[Any
     query = sa.select(*runs.c[read])
     same = list(connection.execute(query.where(runs.c.key == imported.key)))
     if run.origin == "perfdash":
-        return same + _with_common_shards(connection, query, imported)
+        return same + runs_with_common_shards(connection, imported, query)
     if same:
         return same
     # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
@@ -271,56 +318,6 @@ def _same_runs(connection: sa.Connection, imported: Imported) -> list[sa.Row[Any
         and read_run(connection, line).key == own.key
     ]
     return list(connection.execute(query.where(runs.c.id == alike[0]))) if len(alike) == 1 else []
-
-
-def _with_common_shards(
-    connection: sa.Connection, query: sa.Select[Any], imported: Imported
-) -> list[sa.Row[Any]]:
-    """The other stored runs that have measurements of a run; first the one with most results.
-
-    They were merged from some of the same shards, are a shard of it, or have it as a shard. Else these
-    measurements would count as several nights.
-    """
-    runs, run = schema.runs, imported.run
-    query = query.where(runs.c.origin == "perfdash", runs.c.key != imported.key)
-    # Runs with a common shard were measured at the same time.
-    query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
-    if run.ended:
-        query = query.where(runs.c.started <= run.ended)
-    shards = _Shards.of(imported.key, run.name, run.imported)
-    stored = connection.execute(query.order_by(runs.c.results.desc(), runs.c.id))
-    return [line for line in stored if shards.has_common(_Shards.of(line.key, line.name, line.imported))]
-
-
-@dataclass(frozen=True)
-class _Shards:
-    """What a run was measured in: the keys and names of its shards, or its own.
-
-    The keys are unknown of a run that was merged by an earlier perfdash.
-    """
-
-    keys: frozenset[str]
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, key: str, name: str, imported: Mapping[str, Any]) -> _Shards:
-        names = imported.get("merged_from")
-        if not names:
-            return cls(frozenset([key]), frozenset([name]))
-        return cls(frozenset(imported.get("merged_keys") or ()), frozenset(names))
-
-    def has_common(self, other: _Shards) -> bool:
-        own, others = self._named_alike(other)
-        return not own.isdisjoint(others)
-
-    def are_part_of(self, other: _Shards) -> bool:
-        """Whether another run has all of them, and more."""
-        own, others = self._named_alike(other)
-        return own < others
-
-    def _named_alike(self, other: _Shards) -> tuple[frozenset[str], frozenset[str]]:
-        has_keys = self.keys and other.keys
-        return (self.keys, other.keys) if has_keys else (self.names, other.names)
 
 
 def _put_in_place_of(connection: sa.Connection, run_id: int, name: str, other: sa.Row[Any]) -> None:

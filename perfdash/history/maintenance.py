@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from perfdash.errors import MachineError
 from perfdash.history import acts, generated_code, nightlies, schema
 from perfdash.history.alert_copies import copy_alerts, open_series
-from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, store_run
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, ForeignShards, store_run
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, pruned_content
 from perfdash.history.store import Store, brief
@@ -88,30 +88,34 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
     return connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
 
 
-def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+def merge(target: Store, source: Store, warn: Callable[[str], None] = lambda _: None) -> dict[str, int]:
     """Store every run and nightly of another history; count the runs by outcome, and the alerts.
 
     Into a history without alerts and judged runs the alerts are copied, too. Otherwise they are judged anew
     from its latest runs, and those that are open there only are counted. Of a run that is new here, what
     people did with it (excluded, renamed) is copied; of a run that is here already only with the alerts, and
-    without its name: it keeps the one here, also in the nightlies.
+    without its name: it keeps the one here, also in the nightlies. `warn` gets a line for each run that a
+    merge of its shards replaces, and for each that is left out because it has shards of another run here.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     names: dict[str, str] = {}
     older: set[int] = set()
     with source.read() as connection:
         runs = list_runs(connection)
-        for number, run in enumerate(runs, start=1):
+        for run in runs:
             copy = read_stored_run(connection, run)
             with target.write() as here:
-                outcome = store_run(here, copy)
+                try:
+                    outcome = store_run(here, copy, warn)
+                except ForeignShards as error:
+                    outcome = OLDER
+                    warn(f"{run.name} is left out: {error}")
                 if outcome == TAKEN_IN:
                     _copy_acts(connection, here, run)
                 query = sa.select(schema.runs.c.name).where(schema.runs.c.key == copy.key)
                 names[run.name] = here.execute(query).scalar() or run.name
             counts[outcome] += 1
             older |= {run.id} if outcome == OLDER else set()
-            say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
         with target.write() as here:
             for nightly in heartbeat:

@@ -12,6 +12,7 @@ from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.queries import RunLine, list_runs
 from perfdash.history.results import Imported
+from perfdash.history.shards import COLUMNS, Shards
 
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
@@ -69,12 +70,13 @@ def only(word: str, runs: Sequence[RunLine]) -> RunLine:
 
 
 def why_excluded(connection: sa.Connection, run: Imported) -> str | None:
-    """Why a person excluded this run, or the run that it is a shard of, from judging; None if nobody did."""
-    runs = schema.runs
-    query = sa.select(*runs.c["key", "imported", "excluded"]).where(runs.c.excluded.is_not(None))
-    for key, imported, reason in connection.execute(query):
-        if run.key in (key, *imported.get("merged_keys", ())):
-            return str(reason)
+    """Why a person excluded this run, or the run that has its shards, from judging; None if nobody did."""
+    runs, shards = schema.runs, Shards.of(run.key, run.run)
+    query = sa.select(*runs.c[COLUMNS], runs.c.excluded).where(runs.c.excluded.is_not(None))
+    for line in connection.execute(query):
+        excluded = Shards.of(line.key, line)
+        if line.key == run.key or (shards.common(excluded) and shards.are_of_one_run(excluded)):
+            return str(line.excluded)
     return None
 
 

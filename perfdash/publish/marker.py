@@ -37,11 +37,13 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
 
 
 def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a marker has these fields, or a common shard: then it is of the same merged run.
+    """Whether a marker has these fields, or at least half of the shards: then it is of the same merged run.
 
-    Old markers without `started` or `shards` match any.
+    A merge with fewer may be of the next night, with a shard of this one. Half of the smaller run's shards
+    are enough. Old markers without `started` or `shards` match any.
     """
-    if _shards_of(fields) & _shards_of(wanted):
+    theirs, own = _shards_of(fields), _shards_of(wanted)
+    if theirs and own and 2 * len(theirs & own) >= min(len(theirs), len(own)):
         return True
     return all(
         fields.get(name, value if name in ("started", "shards") else None) == value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,16 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
 from perfdash.detect.comparison_in_history import compare_in_history
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.detect.nights import other_machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.history import acts
+from perfdash.history import acts, schema
 from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, run_before, testbed_of, trend
 from perfdash.history.results import Imported, RunRow, from_run
 from perfdash.history.run_selection import one_run, select
+from perfdash.history.shards import COLUMNS, Shards, runs_with_common_shards
 from perfdash.history.store import NoHistory, open_store
 from perfdash.records import NOT_MEASURED, Case
 from perfdash.report.digest import Digest
@@ -164,6 +168,25 @@ class RunLookup:
             # The error may name the database and its host, which is not for a public comment.
             self._warn(f"No changes are reported: the history cannot be read: {error}")
             return Night(imported, untold="the history cannot be read")
+
+    def refuse_part(self, imported: Imported) -> None:
+        """Raise UsageError if the history has a run with all shards of a merged run, and others."""
+        run, shards = imported.run, Shards.of(imported.key, imported.run)
+        if not run.merged_from:
+            return
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                stored = runs_with_common_shards(connection, imported, sa.select(*schema.runs.c[COLUMNS]))
+        except (MachineError, UsageError):  # whoever reads the night says so
+            return
+        for line in stored:
+            whole = Shards.of(line.key, line)
+            if shards.are_part_of(whole):
+                raise UsageError(
+                    f"{run.name} has {len(run.merged_from)} of the {len(whole.names)} shards of {line.name}, "
+                    "which is in the history, so its comment would replace that of the whole run. Post the "
+                    f"whole run: perfdash post {shlex.quote(line.name)}"
+                )
 
     def comparison(
         self, old: str, new: str, host_class: str | None = None, *, like: RunRow | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from perfdash.stats.speedup import margin_of, set_speedups
 # Settings in which shards may differ: the part, the place, the limits, and paths, because the plan compares
 # the content. A resume may also give a variable that run.json hides again; shards agree in all variables.
 _MAY_DIFFER = (CHANGED_BY_RESUME - {"env"}) | {"backend", "costs", "data", "shard"}
+
+_ONE_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,56 @@ def _settings(shard: Shard) -> dict[str, Any]:
     return {key: value for key, value in shard.info.configuration.items() if key not in _MAY_DIFFER}
 
 
+def other_times(shards: Sequence[Shard]) -> list[str]:
+    """One line for each shard that began over a day before or after those that date the merged run."""
+    of_night, *others = _by_start([shard.info for shard in shards])
+    hosts = ", ".join(dict.fromkeys(info.host for info in of_night))
+    first, last = min(info.started for info in of_night), max(info.started for info in of_night)
+    when = f"at {first}" if first == last else f"between {first} and {last}"
+    which = "most shards" if len(of_night) > max(map(len, others), default=0) else "the earliest shards"
+    return [
+        f"{info.host}: {info.id} started {info.started}, but {which} started {when} ({hosts}). The clock of "
+        f"a host is wrong, or this shard was measured on another day. The merged run is dated by {which}; if "
+        "these are wrong, correct `started` and `ended` in their run.json, and merge again"
+        for group in others
+        for info in group
+    ]
+
+
+def _by_start(infos: Sequence[RunInfo]) -> list[list[RunInfo]]:
+    """Groups of shards, each of which began within a day of another; the largest first, else the earliest.
+
+    A host that measures several shards, one after another, may need days for each. Where a time cannot be
+    read, all are one group.
+    """
+    try:
+        times = [(_moment(info.started), _moment(info.ended or info.started), info) for info in infos]
+    except ValueError:
+        return [list(infos)]
+    groups: list[list[tuple[datetime, datetime, RunInfo]]] = []
+    for start, end, info in sorted(times, key=lambda time: time[0]):
+        near = [
+            group
+            for group in groups
+            if any(
+                start - earlier <= _ONE_DAY or (info.host == other.host and abs(start - before) <= _ONE_DAY)
+                for earlier, before, other in group
+            )
+        ]
+        joined = [time for group in near for time in group]
+        groups = [*(group for group in groups if group not in near), [*joined, (start, end, info)]]
+    groups.sort(key=lambda group: (-len(group), group[0][0]))
+    return [[info for _, _, info in group] for group in groups]
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> RunInfo:
     infos = [shard.info for shard in shards]
+    of_night = _by_start(infos)[0]  # a host whose clock is wrong does not move the night
     nulls = [info.noise["null"] for info in infos if "null" in info.noise]
     # Where a shard was ended before its last null, the whole has none: --strict judges by it.
     whens = ("start", "end") if all("end" in null for null in nulls) else ("start",)
@@ -149,8 +200,8 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
     return replace(
         infos[0],
         id=run_id,
-        started=min(info.started for info in infos),
-        ended=max((info.ended for info in infos if info.ended), default=None),
+        started=min(info.started for info in of_night),
+        ended=max((info.ended for info in of_night if info.ended), default=None),
         host="+".join(dict.fromkeys(info.host for info in infos)),
         configuration={**infos[0].configuration, "shard": None},
         cases=len(plan.cases),

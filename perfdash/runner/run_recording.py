@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.history.ingest import OLDER, take_in
+from perfdash.history.ingest import OLDER, ForeignShards, take_in
 from perfdash.history.results import from_run
 from perfdash.history.store import BrokenHistory, open_store
 from perfdash.records import NOT_MEASURED, Result, RunInfo, Status
@@ -71,12 +71,13 @@ def record(
     try:
         with open_store(settings.history) as store:
             source = str(folder).encode(errors="replace").decode()  # a name need not be text
-            (outcome,) = take_in(store, [with_code(from_run(info, results, source), folder)])
+            (outcome,) = take_in(store, [with_code(from_run(info, results, source), folder)], warn)
     except (
         Exception,
         KeyboardInterrupt,
     ) as error:  # the run is saved, and its user must know how to import it
-        where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
+        is_unusable = isinstance(error, (BrokenHistory, UsageError)) and not isinstance(error, ForeignShards)
+        where = " --db FILE" if is_unusable else ""
         what = "interrupted" if isinstance(error, KeyboardInterrupt) else error
         warn(
             f"The run is saved, but not in the history: {what}\n"

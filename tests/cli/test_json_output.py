@@ -104,7 +104,7 @@ def test_an_import_that_fails_halfway(called, tmp_path, monkeypatch, error, code
         record = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(record | {"id": name}))
 
-    def failing(store, runs, take_in=ingest.take_in):
+    def failing(store, runs, warn, take_in=ingest.take_in):
         if [imported.run.name for imported in runs] == ["b"]:
             raise error
         return take_in(store, runs)
@@ -120,7 +120,7 @@ def test_an_import_that_fails_halfway(called, tmp_path, monkeypatch, error, code
 def test_an_import_that_fails_before_it_stores_anything(called, tmp_path, monkeypatch):
     write_run(tmp_path / "runs" / "a", a_night())
 
-    def failing(store, runs):
+    def failing(store, runs, warn):
         raise MachineError("the disk is full")
 
     monkeypatch.setattr(ingest, "take_in", failing)

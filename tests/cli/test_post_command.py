@@ -340,6 +340,22 @@ def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
     assert hub.requests == []
 
 
+def test_a_merge_without_all_shards_does_not_edit_the_comment_of_the_whole_run(post, perfdash, hub, tmp_path):
+    for name, shards in (("part", ["a", "b"]), ("whole", ["a", "b", "c"])):
+        file = write_run(tmp_path / "runs" / name, a_night()) / "run.json"
+        merged = {"id": name, "merged_from": shards, "merged_uids": shards}
+        file.write_text(json.dumps(json.loads(file.read_text()) | merged))
+        assert post(name)[0] == 0  # neither is in the history
+    assert perfdash("history", "import", "runs/whole")[0] == 0
+    assert post("whole")[0] == 0
+    before = hub.of()
+    code, _, err = post("part")
+    assert code == 2
+    assert "part has 2 of the 3 shards of whole" in err
+    assert "Post the whole run: perfdash post whole" in err
+    assert hub.of() == before
+
+
 def test_another_tools_run_is_known_by_its_time_too(post, hub, tmp_path):
     (night,) = farm(1, models=2)
     night = replace(night, run=replace(night.run, name="inference", origin="dynamo-csv"))

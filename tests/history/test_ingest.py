@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from perfdash.detect import curation
 from perfdash.errors import MachineError, UsageError
-from perfdash.history import acts, schema
-from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
+from perfdash.history import acts, maintenance, schema
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, ForeignShards, take_in
 from perfdash.history.queries import list_runs, rows_of, trend
 from perfdash.history.results import from_run
 from perfdash.history.store import open_store
@@ -238,6 +238,56 @@ def test_shards_that_are_merged_again_with_another_run_are_one_night(store):
     assert count(store, schema.results) == 10
 
 
+NIGHT = ("1", "2", "3", "4")
+
+
+@in_sqlite
+@pytest.mark.parametrize(("first", "second", "hours", "is_one_run"), [
+    (NIGHT[:3], NIGHT, 72, True),  # the last shard came late
+    (NIGHT, ("1", "2", "3b", "4"), 72, True),
+    (NIGHT, ("1b", "2b", "3", "4"), 3, True),
+    (NIGHT[:2], ("1", "2b"), 3, True),
+    (NIGHT[:2], ("1b", "2"), 24, False),  # or the next night with a shard of this one
+    (NIGHT, ("1b", "2b", "3b", "4"), 24, False),
+    (NIGHT, ("1b", "2b", "3b", "4"), 3, False),
+])  # fmt: skip
+@pytest.mark.parametrize("order", [1, -1], ids=["in time", "the later first"])
+def test_which_merges_with_common_shards_are_one_run(store, first, second, hours, is_one_run, order):
+    ended = f"2026-11-2{hours // 24}T{5 + hours % 24:02}:00:00Z"
+    of_first = merged("2026-11-20", *first, name="first")
+    of_second = merged("2026-11-20", *second, name="second", ended=ended)
+    stored, imported = [of_first, of_second][::order]
+    warnings: list[str] = []
+    assert take_in(store, [stored], warnings.append) == [TAKEN_IN]
+    common = set(first) & set(second)
+    if not is_one_run:
+        with pytest.raises(ForeignShards) as refused:
+            take_in(store, [imported], warnings.append)
+        for name in (*common, stored.run.name, imported.run.name, f"history remove {stored.run.name} --yes"):
+            assert name in str(refused.value)
+    elif order == 1:
+        assert take_in(store, [imported], warnings.append) == [REPLACED]
+        assert warnings.pop() == (
+            f"second replaces first in the history (started 2026-11-20T01:00:00Z, {2 * len(first)} results): "
+            f"{len(common)} of its {len(first)} shards are in both"
+        )
+    else:
+        assert take_in(store, [imported], warnings.append) == [OLDER]
+    assert warnings == []
+    kept = of_second if is_one_run else stored
+    assert names_and_results(store) == [(kept.run.name, len(kept.rows))]
+
+
+@in_sqlite
+def test_two_nights_stay_where_a_run_was_merged_from_shards_of_both(store):
+    nights = [merged(f"2026-11-2{day}", *(f"{n}{day}" for n in NIGHT), name=f"night{day}") for day in (0, 1)]
+    both = merged("2026-11-20", "11", "21", "31", "40", ended="2026-11-21T05:00:00Z", name="mixed")
+    take_in(store, nights)
+    with pytest.raises(ForeignShards, match="mixed has 1 of the 4 shards of night0"):
+        take_in(store, [both])
+    assert names_and_results(store) == [("night0", 8), ("night1", 8)]
+
+
 def test_a_run_whose_shards_are_merged_again_is_known_by_its_first_name(store):
     """Issues name the run on which an alert was born."""
 
@@ -376,3 +426,17 @@ def test_a_night_with_a_shard_that_was_excluded_is_excluded(store):
     with store.read() as connection:
         (line,) = list_runs(connection)
     assert (line.name, line.excluded) == ("whole", "the fan was broken")
+
+
+@in_sqlite
+def test_a_run_of_another_history_with_shards_of_a_stored_run_is_left_out(store, tmp_path):
+    take_in(store, [merged("2026-11-20", *NIGHT, name="night")])
+    warnings: list[str] = []
+    with open_store(str(tmp_path / "other.db")) as other:
+        take_in(
+            other, [merged("2026-11-20", "1b", "2b", "3b", "4", name="mixed"), run("2026-11-22", [row()])]
+        )
+        counts = maintenance.merge(store, other, warnings.append)
+    assert (counts[TAKEN_IN], counts[OLDER]) == (1, 1)
+    (warning,) = warnings
+    assert warning.startswith("mixed is left out: mixed has 1 of the 4 shards of night")

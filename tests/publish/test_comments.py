@@ -156,7 +156,7 @@ def test_shards_that_are_merged_again_have_one_set_of_comments(hub, talk):
     merged("incomplete", "b", "a")
     again = merged("whole", "a", "b", "c")
     assert hub.of() == [again]
-    other = merged("next night", "d", "e")
+    other = merged("next night", "d", "e", "i")
     assert hub.of() == [again, other]
     assert hub.of() == [merged("whole", "a", "b", "c"), other]
     first_shard_again = merged("third", "b", "f")
@@ -165,6 +165,8 @@ def test_shards_that_are_merged_again_have_one_set_of_comments(hub, talk):
     merged("many", *many)
     last = merged("many again", *many[50:], *(f"{name} again" for name in many[:50]))
     assert hub.of() == [first_shard_again, other, last]
+    with_a_shard_of_the_night_before = merged("two nights", "d", "g", "h")
+    assert hub.of() == [first_shard_again, other, last, with_a_shard_of_the_night_before]
 
 
 def test_merged_runs_with_shards_of_equal_names_have_comments_of_their_own(hub, talk):

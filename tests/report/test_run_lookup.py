@@ -97,8 +97,52 @@ def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
         assert RunLookup(tmp_path, address, pytest.fail).folder("last") == merged
         exclude(store, "night4", "the fan")
     assert RunLookup(tmp_path, address, lines.append).folder("last") == night
-    excluded = ", ".join(f"night{day} (the fan)" for day in (4, 3, 2))
-    assert lines == [f"perfdash: `last` is night1; excluded from judging: {excluded}"]
+    assert lines == ["perfdash: `last` is night1; excluded from judging: night4 (the fan)"]
+
+
+def of_shards(folder, *shards, day=None):
+    """Turn a run into a merge of shards, which started on this day."""
+    file = folder / "run.json"
+    changes = {"merged_from": shards, "merged_uids": shards}
+    if day:
+        changes["started"] = f"2026-11-{day:02}T01:00:00Z"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(("merges", "last"), [
+    ([(13, "abc"), (14, "def"), (13, "abc")], 2),  # a night is merged once more
+    ([(13, "abc"), (14, "def"), (13, "abg")], 2),  # with a shard that was measured again
+    ([(13, "ab"), (12, "abc")], 2),  # the shard that came late had begun first
+    ([(12, "abc"), (13, "ab")], 1),  # merged once more without it
+    ([(13, "abc"), (13, "abg")], 2),
+])  # fmt: skip
+def test_last_is_the_night_that_began_last(tmp_path, merges, last):
+    for number, (day, shards) in enumerate(merges, start=1):
+        of_shards(folder(tmp_path, number, Status.PASS), *shards, day=day)
+    lookup = RunLookup(tmp_path, str(tmp_path / "none.db"), pytest.fail)
+    assert lookup.folder("last").name == f"night{last}"
+
+
+def test_last_is_no_shard_that_began_after_its_merged_run(tmp_path):
+    """A merged run begins with its first shard."""
+    shards = [folder(tmp_path, day, Status.PASS) for day in (2, 3)]
+    merged = folder(tmp_path, 4, Status.PASS)
+    of_shards(merged, *(read_folder(shard, pytest.fail).run.uid for shard in shards), day=2)
+    assert RunLookup(tmp_path, str(tmp_path / "none.db"), pytest.fail).folder("last") == merged
+
+
+def test_last_is_no_earlier_merge_of_a_run_that_was_excluded(tmp_path):
+    address, lines = str(tmp_path / "history.db"), []
+    folders = [folder(tmp_path, day, Status.PASS) for day in (1, 2, 3)]
+    for each, shards in zip(folders, ("abc", "def", "deg"), strict=True):
+        of_shards(each, *shards)
+    with open_store(address) as store:
+        take_in(store, [read_folder(each, pytest.fail) for each in folders])
+        exclude(store, "night3", "node3 was throttled")
+    assert RunLookup(tmp_path, address, lines.append).folder("last") == folders[0]
+    with open_store(address) as store:
+        exclude(store, "night1", "the fan")
+    assert RunLookup(tmp_path, address, lines.append).folder("last") is None
 
 
 def test_without_its_history_last_may_be_an_excluded_run_and_a_line_says_so(tmp_path):

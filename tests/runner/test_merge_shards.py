@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,7 +9,7 @@ from perfdash.files import dumps
 from perfdash.history.results import from_run
 from perfdash.records import RunInfo, Status, to_json
 from perfdash.run_options import CHANGED_BY_RESUME
-from perfdash.runner.merge_shards import merge, read_shard
+from perfdash.runner.merge_shards import merge, other_times, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
 from perfdash.runner.result_record import assemble
@@ -81,6 +82,33 @@ def test_one_run_of_all_shards(shard, tmp_path):
     assert (folder / "csv").is_dir()
     plan = read_plan(folder)
     assert (plan["shard"], plan["mine"]) == (None, list(range(9)))
+
+
+@pytest.mark.parametrize(("starts", "hosts", "night", "off"), [
+    ([(14, 1, 4), (14, 2, 4), (14, 3, 30)], "ABC", (0, 2), []),
+    ([(14, 1, 4), (9, 2, 4), (14, 3, 4)], "ABC", (0, 2), [1]),  # a clock that is behind
+    ([(14, 1, 4), (9, 2, 122), (14, 3, 4)], "ABC", (0, 2), [1]),  # and is set right meanwhile
+    ([(14, 1, 4), (17, 2, 4), (14, 3, 4)], "ABC", (0, 2), [1]),
+    ([(14, 1, 4), (14, 2, 4), (15, 0, 4)], "ABC", (0, 2), []),  # the queue was long
+    ([(14, 1, 30), (15, 7, 30), (16, 13, 30)], "AAA", (0, 2), []),  # one host, one after another
+    ([(14, 1, 30), (15, 5, 4), (15, 7, 30)], "ABA", (0, 2), []),
+    ([(14, 1, 4), (17, 2, 4)], "AB", (0, 0), [1]),  # either clock may be wrong
+])  # fmt: skip
+def test_a_host_with_another_time_does_not_move_the_night(shard, tmp_path, starts, hosts, night, off):
+    """`starts`: day, hour and duration in hours; `night`: the shards with its start and its end."""
+    shards = []
+    for number, ((day, hour, hours), host) in enumerate(zip(starts, hosts, strict=True), start=1):
+        began = datetime(2026, 1, day, hour, tzinfo=UTC)
+        started, ended = (f"{began + timedelta(hours=past):%Y-%m-%dT%H:%M:%SZ}" for past in (0, hours))
+        one = read_shard(shard(number, len(starts)))
+        times = {"started": started, "ended": ended, "host": host, "id": f"shard{number}"}
+        shards.append(replace(one, info=replace(one.info, **times)))
+    _, info, *_ = merge(shards, tmp_path / "runs")
+    assert (info.started, info.ended) == (shards[night[0]].info.started, shards[night[1]].info.ended)
+    lines = other_times(shards)
+    assert len(lines) == len(off)
+    for line, place in zip(lines, off, strict=True):
+        assert line.startswith(f"{hosts[place]}: shard{place + 1} started {shards[place].info.started}")
 
 
 def test_the_merged_run_names_its_shards_by_their_keys(shard, tmp_path):

@@ -27,6 +27,25 @@ def test_a_run_of_which_the_history_has_a_newer_version_is_no_success(tmp_path):
     assert f"perfdash history remove {run.id} --yes && perfdash history import '{folder}'" in warning
 
 
+def test_a_merge_that_replaces_another_or_has_a_shard_of_another_night_is_named(tmp_path):
+    settings = RunSettings(db=str(tmp_path / "history.db"))
+    warnings: list[str] = []
+
+    def merged(name, shards, speedup=2.0):
+        run = replace(info(1), id=name, merged_from=list(shards), merged_uids=list(shards))
+        results = [good("a", speedup, "faster")]
+        return record(settings, run, results, tmp_path / name, warnings.append)
+
+    assert (merged("night", "abc"), warnings) == (0, [])
+    assert merged("again", "abd", 2.5) == 0
+    assert warnings.pop().startswith("again replaces night in the history (started ")
+    assert merged("next", "efa") == 3
+    (warning,) = warnings
+    assert "next has 1 of the 3 shards of again, which is in the history" in warning
+    assert "perfdash history remove again --yes" in warning
+    assert warning.endswith(f"\nTo import it: perfdash history import {tmp_path / 'next'}")
+
+
 def test_a_run_is_lost_where_the_machine_failed_in_every_case_that_is_not_skipped():
     passes = good("a", 2.0, "faster")
     lost, skipped = replace(passes, status=Status.INFRA_ERROR), replace(passes, status=Status.SKIPPED)
@@ -39,7 +58,7 @@ def test_a_run_is_lost_where_the_machine_failed_in_every_case_that_is_not_skippe
 def test_ctrl_c_while_the_history_is_busy_says_how_to_import_the_run(tmp_path, monkeypatch):
     """Another writer has it, for minutes; all cases are measured by then."""
 
-    def busy(store, runs):
+    def busy(store, runs, warn):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_recording, "take_in", busy)
