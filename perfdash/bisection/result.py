@@ -224,7 +224,7 @@ def result_of(bisection: Bisection) -> BisectionResult:
         began=str(begun.get("at", "")),
         ended=str(bisection.ended["at"]) if bisection.ended else max(last, default=""),
         state=str(bisection.ended["state"]) if bisection.ended else "running",
-        line=tuple(begun.get("line", ())),
+        line=bisection.line,
         culprits=culprits,
         ranges=tuple(_stage_result(bisection, stage) for stage in bisection.stages),
         counts=bisection.counts(),
