@@ -107,6 +107,8 @@ def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ET.fromstring(svg)
     assert text.count("<svg") == len(markup.ranges)
+    sided = [stage for stage in markup.ranges if any(tested.side for tested in stage.tested)]
+    assert text.count("● good, ■ bad, ◆ cannot tell; ") == len(sided)
     json.dumps(markup.to_json(), allow_nan=False)
 
 
