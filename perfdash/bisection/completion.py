@@ -367,7 +367,7 @@ class _Draft:
             return
         if not model:
             self.faults.append(
-                f"--model is missing: which model of {suite}? `perfdash list {suite}` shows them"
+                f"--model is missing: which model of {suite}? `perfdash list {shlex.quote(suite)}` shows them"
             )
             self.additions += ["--model", names[0]]
         elif model not in names:
@@ -378,7 +378,9 @@ class _Draft:
                 self.faults.append(message)
                 self.corrections["--suite"] = owners[0]
             else:
-                self._wrong("--model", f"{message}; `perfdash list {suite}` shows them all", model, names)
+                self._wrong(
+                    "--model", f"{message}; `perfdash list {shlex.quote(suite)}` shows them all", model, names
+                )
 
     def _without_suite(self, model: str) -> None:
         if owners := _suites_with(model):
