@@ -464,7 +464,7 @@ done
 
 stop_machine
 if [ "$interrupted" = yes ]; then
-  say "Interrupted. To continue: ci/nightly.sh --resume $night" >&2
+  say "Interrupted. To continue: ci/nightly.sh --resume $(printf %q "$night")" >&2
   exit 130
 fi
 if [ -z "$only" ]; then
@@ -478,5 +478,5 @@ say ""
 show_failures
 while IFS= read -r run; do say "Measured: $run"; done < <(told_runs)
 if [ -e "$(told_runs | head -1)/run.json" ]; then say "Report: $night"; fi
-if [ "$worst" = 3 ]; then say "To try what failed again: ci/nightly.sh --resume $night"; fi
+if [ "$worst" = 3 ]; then say "To try what failed again: ci/nightly.sh --resume $(printf %q "$night")"; fi
 exit "$worst"

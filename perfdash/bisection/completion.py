@@ -323,7 +323,7 @@ class _Draft:
             title = "Several open alerts have their range there"
             lines = [f"alert {group.number}: {typist.describe(group.chosen)}" for group in groups]
             if typist.ask is None:
-                commands = [_copied(typist.words, ["--alert", str(group.number)]) for group in groups]
+                commands = [_copied(typist.words, ["--alert", str(group.number)], {}) for group in groups]
                 listed = "\n".join(f"  {text}\n    {cmd}" for text, cmd in zip(lines, commands, strict=True))
                 raise UsageError(f"{title}; say which is bisected:\n{listed}")
             groups = [groups[typist.ask(title, lines)]]
@@ -368,7 +368,7 @@ class _Draft:
             return
         if not model:
             self.faults.append(
-                f"--model is missing: which model of {suite}? `perfdash list {suite}` shows them"
+                f"--model is missing: which model of {suite}? `perfdash list {shlex.quote(suite)}` shows them"
             )
             self.additions += ["--model", names[0]]
         elif model not in names:
@@ -379,7 +379,9 @@ class _Draft:
                 self.faults.append(message)
                 self.corrections["--suite"] = owners[0]
             else:
-                self._wrong("--model", f"{message}; `perfdash list {suite}` shows them all", model, names)
+                self._wrong(
+                    "--model", f"{message}; `perfdash list {shlex.quote(suite)}` shows them all", model, names
+                )
 
     def _without_suite(self, model: str) -> None:
         if owners := _suites_with(model):
@@ -428,23 +430,27 @@ class _Draft:
         return f"{text}\nFor example:\n  {_copied(words, self.additions, self.corrections)}"
 
 
-def _copied(
-    words: Sequence[str], additions: Sequence[str], corrections: Mapping[str, str] | None = None
-) -> str:
-    """The command line as typed, without secrets, and with more options before a command of the user's.
+def with_options(words: Sequence[str], values: Mapping[str, str], additions: Sequence[str] = ()) -> list[str]:
+    """The words of a command line without secrets, with other values of its options, and more options.
 
-    corrections: other values of options that were given.
+    values: of options that were given, as `--good v1` or `--good=v1`. The words from `--` on are a command of
+    the user's and stay as they are.
     """
     at = words.index("--") if "--" in words else len(words)
     own = list(words[:at])
-    for option, value in (corrections or {}).items():
-        for place, word in enumerate(own):
-            if word.startswith(f"{option}="):
-                own[place] = f"{option}={value}"
-            elif place and own[place - 1] == option:
-                own[place] = value
+    for place, word in enumerate(own):
+        option, equals, _ = word.partition("=")
+        if equals and option in values:
+            own[place] = f"{option}={values[option]}"
+        elif place and own[place - 1] in values:
+            own[place] = values[own[place - 1]]
     more = [*own, *additions, *words[at:]]
-    return shlex.join(["perfdash", *(without_credentials(word) for word in mask_secrets(more))])
+    return [without_credentials(word) for word in mask_secrets(more)]
+
+
+def _copied(words: Sequence[str], additions: Sequence[str], values: Mapping[str, str]) -> str:
+    """The command line that a message proposes, for a shell."""
+    return shlex.join(["perfdash", *with_options(words, values, additions)])
 
 
 def _suites_with(model: str) -> list[str]:

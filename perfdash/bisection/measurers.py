@@ -144,7 +144,7 @@ class CommandMeasurer:
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
             raise MachineError(
                 f"{self._shown} ended {how}, which ends the bisection (125 skips a revision); "
-                f"its log is {log}. `perfdash bisect --resume` continues"
+                f"its log is {log}"
             )
         if code == CODE_SKIP:
             return Reading(SKIP, message="the command skips it (exit code 125)")

@@ -72,11 +72,15 @@ Step = SearchStep | Descend | BuildFresh | Confirm | Reopen
 
 
 class Bisection:
-    """The state of a bisection. `begun` is the first event of its journal: the request and the harness."""
+    """The state of a bisection.
+
+    begun: the first event of its journal, the request and the harness. line: the command that repeats it.
+    """
 
     def __init__(self, recorded: Iterable[Event]) -> None:
         """Raises UsageError, with the line, for events that do not fit together."""
         self.begun: Event = {}
+        self.line: tuple[str, ...] = ()
         self.stages: list[Stage] = []
         self.ended: Event | None = None
         self._until_sure = False
@@ -107,8 +111,10 @@ class Bisection:
             self._at = event.get("at")
         if kind == events.BEGUN:
             self.begun = event
+            self.line = tuple(event.get("line", ()))
             self._until_sure = bool(event.get("until_sure"))
         elif kind == events.SESSION:
+            self.line = tuple(event.get("line", self.line))
             other_host = _seconds(before, event.get("at")) > LONG_PAUSE_S
             self._until_sure = self._until_sure or bool(event.get("until_sure"))
             for stage in self.stages:

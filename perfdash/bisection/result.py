@@ -225,7 +225,7 @@ def result_of(bisection: Bisection) -> BisectionResult:
         began=str(begun.get("at", "")),
         ended=str(bisection.ended["at"]) if bisection.ended else max(last, default=""),
         state=str(bisection.ended["state"]) if bisection.ended else "running",
-        line=tuple(begun.get("line", ())),
+        line=bisection.line,
         culprits=culprits,
         ranges=tuple(_stage_result(bisection, stage) for stage in bisection.stages),
         counts=bisection.counts(),
@@ -404,8 +404,9 @@ def _eager(stage: Stage, outcome: RangeOutcome) -> MetricChange | None:
 
 def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
     outcome = stage.done.outcomes[0] if stage.done else None
-    # Only with a change does a build have a side.
-    judged = stage.done and outcome and outcome.verdict in ("found", "cannot tell")
+    # Only with a change does a build have a side. With a culprit taken back, the first is the bad end.
+    is_reverted = stage.origin is not None and stage.origin["way"] == REVERT
+    judged = stage.done and outcome and outcome.verdict in ("found", "cannot tell") and not is_reverted
     builds = {build.place: build for build in stage.done.builds} if stage.done and judged else {}
     marks = stage.search.state.marks
     measured = sorted({measurement.place for measurement in stage.measurements})

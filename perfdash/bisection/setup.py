@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from perfdash import __version__
 from perfdash.bisection import events
+from perfdash.bisection.completion import with_options
 from perfdash.bisection.engine import Engine, Notify
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.environments.commits_builder import TOOL_VARIABLES
@@ -157,7 +158,7 @@ def started(
         with Journal.create(settings.out) as journal:
             bisection = Bisection([])
             own = list(sys.argv[1:] if words is None else words)
-            line = ["perfdash", *_line(request, revisions, flags["alert"], own)]
+            line = ["perfdash", *line_to_repeat(request, revisions, flags["alert"], own)]
             begun = _begun(setup, journal.folder.name, line, notes, flags["alert"])
             for event in (begun, stage):
                 bisection.apply(journal.append(event))
@@ -204,7 +205,10 @@ def resumed(
             check_machine(settings, [planned])
         if not bisection.stages:
             raise UsageError(f"{folder.name} ended before its revisions were listed: start a new bisection")
-        session = {"event": events.SESSION, "began": now(), "until_sure": bool(flags["until_sure"])}
+        until_sure = bool(flags["until_sure"])
+        begun_request = BisectionRequest.from_json(begun["asked"])
+        line = resumed_line(bisection.line, begun_request, request, until_sure) if bisection.line else []
+        session = {"event": events.SESSION, "began": now(), "until_sure": until_sure, "line": line}
         bisection.apply(journal.append(session))
         measured = sum(len(stage.measurements) for stage in bisection.stages)
         notify(f"{folder}: {measured} measurements so far")
@@ -302,27 +306,47 @@ def _masked(env: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in env.items()]))
 
 
-def _line(
-    request: BisectionRequest, revisions: Sequence[Revision], alert: int | None, words: list[str]
+def line_to_repeat(
+    request: BisectionRequest, revisions: Sequence[Revision], alert: int | None, words: Sequence[str]
 ) -> list[str]:
     """The command line without secrets; its ends by names that do not move.
 
     One of --all-alerts is repeated by itself.
     """
-    ends = {request.good: revisions[0], request.bad: revisions[-1]}
-    if "--all-alerts" in words:
-        at = words.index("--all-alerts")
-        own = {
+    at = words.index("--") if "--" in words else len(words)
+    own = list(words[:at])
+    if "--all-alerts" in own:
+        chosen = {
             "--alert": str(alert),
             "--recipe": request.recipe,
             "--good": request.good,
             "--bad": request.bad,
         }
-        words[at : at + 1] = [word for pair in own.items() for word in pair if pair[0] not in words]
-    for at, word in enumerate(words[1:], start=1):
-        if words[at - 1] in ("--good", "--bad") and word in ends:
-            words[at] = ends[word].label
-    return [without_credentials(word) for word in mask_secrets(words)]
+        given = {word.partition("=")[0] for word in own}
+        place = own.index("--all-alerts")
+        own[place : place + 1] = [word for pair in chosen.items() for word in pair if pair[0] not in given]
+    ends = {"--good": revisions[0].label, "--bad": revisions[-1].label}
+    return with_options([*own, *words[at:]], ends)
+
+
+def resumed_line(
+    line: Sequence[str], begun: BisectionRequest, request: BisectionRequest, until_sure: bool
+) -> list[str]:
+    """The command line that repeats a bisection, with what --resume was given beside it.
+
+    begun: the request as the bisection began; request: as it is resumed.
+    """
+    own = line[: line.index("--")] if "--" in line else line
+    given = {word.partition("=")[0] for word in own}
+    pins = [f"{name}={path}" for name, path in request.pin_repos.items() if begun.pin_repos.get(name) != path]
+    additions = [word for pin in pins if pin not in own for word in ("--pin-repo", pin)]
+    places = (("--repo", begun.repo, request.repo), ("--wheels", begun.wheels, request.wheels))
+    values = {
+        option: place for option, before, place in places if place and without_credentials(place) != before
+    }
+    additions += [word for option in values if option not in given for word in (option, values[option])]
+    additions += ["--until-sure"] if until_sure and "--until-sure" not in given else []
+    return with_options(line, values, additions)
 
 
 def _plan(setup: Setup, revisions: Sequence[Revision], builder: Builder) -> BisectionPlan:
@@ -428,7 +452,7 @@ def resumed_request(begun: events.Event, flags: Mapping[str, Any]) -> BisectionR
         if hidden and key not in secrets:
             raise UsageError(f"--resume: the value of {key} was not kept; give --set {key}=... again")
     if flags["repo"]:
-        repo = str(flags["repo"].expanduser().absolute())
+        repo = os.path.abspath(flags["repo"].expanduser())
     return dataclasses.replace(
         request,
         wheels=wheels,

@@ -45,6 +45,7 @@ def compare_builds(
     from perfdash.report.comparison_text import comparison as text_of
     from perfdash.report.comparison_text import to_plain
     from perfdash.runner import build_comparison
+    from perfdash.runner.run_journal import resume_command
     from perfdash.settings import resolve
 
     whole = {**dict.fromkeys(run_options()), **flags}
@@ -59,9 +60,10 @@ def compare_builds(
         comparison = build_comparison.new_comparison(settings, base_python, pairs)
     build_comparison.measure(comparison, minutes, _note)
     folder = comparison.folder
+    again = resume_command(folder, "compare-builds")
     if not comparison.pairs:
         if folder.exists():  # of an earlier session, whose pairs failed because of the machine
-            _note(f"No pair was measured. To continue: perfdash compare-builds --resume {folder}")
+            _note(f"No pair was measured. To continue: {again}")
         else:
             _note(
                 "Interrupted before the first pair: nothing is kept" if comparison.interrupted else "No pair"
@@ -72,7 +74,7 @@ def compare_builds(
     print_result({"folder": str(folder), "state": state, **to_plain(sides)}, text_of(sides), as_json)
     typer.echo(f"Saved in {folder}", err=as_json)
     if comparison.interrupted or comparison.incomplete:
-        _note(f"To continue: perfdash compare-builds --resume {folder}")
+        _note(f"To continue: {again}")
     raise typer.Exit(130 if comparison.interrupted else 0)
 
 

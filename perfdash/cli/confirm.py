@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,7 +99,7 @@ def confirm(
             if line.excluded is not None:
                 raise UsageError(
                     f"{line.name} is excluded from judging ({line.excluded}), so nothing of it is confirmed; "
-                    f"`perfdash history exclude {line.name} --undo` brings it back"
+                    f"`perfdash history exclude {shlex.quote(line.name)} --undo` brings it back"
                 )
             judged = judge_run(connection, line, rules)
             findings = of_this_method(judged.findings, judged.run)

@@ -30,7 +30,7 @@ def merge_shards(
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import other_times, read_shard
     from perfdash.runner.run import kept_address
-    from perfdash.runner.run_journal import find_run
+    from perfdash.runner.run_journal import find_run, resume_command
     from perfdash.runner.run_recording import record
     from perfdash.settings import resolve
 
@@ -53,7 +53,7 @@ def merge_shards(
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
         typer.echo(
             f"{len(missing)} of {info.cases} cases are missing: {names}\n"
-            f"To measure them here: perfdash run --resume {folder}, which takes the whole into the history",
+            f"To measure them here: {resume_command(folder)}, which takes the whole into the history",
             err=True,
         )
     if unkept:

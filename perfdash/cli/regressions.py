@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,7 +136,7 @@ def regressions(
                 if judged.days_late > 1:
                     hint = (
                         f", as was a run of {judged.days_late} days later; if the clock of {name} was wrong, "
-                        f'exclude it: `perfdash history exclude {name} --because "wrong clock"`'
+                        f'exclude it: `perfdash history exclude {shlex.quote(name)} --because "wrong clock"`'
                     )
                 typer.echo(
                     f"{name} changes no {alerts_of}: {judged.later} was judged before it{hint}", err=True

@@ -114,10 +114,7 @@ def _measure(prepared: OpenRun, wide: bool, as_json: bool) -> int:
         typer.echo(summary(run.results, run.info, screen_width(wide), run.folder))
     typer.echo(f"Saved in {run.folder}", err=as_json)
     if run.interrupted:
-        _note(
-            f"Interrupted after {len(run)} of {run.info.cases} cases. "
-            f"To continue: perfdash run --resume {run.folder}"
-        )
+        _note(f"Interrupted after {len(run)} of {run.info.cases} cases. {prepared.how_to_resume}")
         return 130
     gate = run_gates(prepared.settings, run.info, run.results, str(run.folder), _note)
     return run.exit_code or gate  # to a script, 1 means a complete run

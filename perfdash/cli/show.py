@@ -33,7 +33,13 @@ def show(
     from perfdash.report.run_summary import summary
     from perfdash.report.terminal_tables import details, phase_table
     from perfdash.runner.last_run import run_folder
-    from perfdash.runner.run_journal import find_run, has_results, is_being_measured, read_saved
+    from perfdash.runner.run_journal import (
+        find_run,
+        has_results,
+        is_being_measured,
+        read_saved,
+        resume_command,
+    )
     from perfdash.settings import resolve
     from perfdash.suggestions import did_you_mean
 
@@ -48,7 +54,7 @@ def show(
     for warning in warnings:
         typer.echo(f"perfdash: {warning}", err=True)
     if info.state == "running" and not is_being_measured(folder):
-        info.state = "was killed; `perfdash run --resume` continues it"
+        info.state = f"was killed; `{resume_command(folder)}` continues it"
     if as_json and model is None:
         typer.echo(
             dumps({"run": to_json(info), "results": [to_json(result) for result in results]}, indent=1)

@@ -8,6 +8,7 @@ them in order, as it takes nights that were imported.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
@@ -78,8 +79,8 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
             act = _last_act(connection, run, EXCLUDE)
             by = f" by {act.person} on {act.at}" if act else ""
             raise UsageError(
-                f"{run.name} was excluded{by}: {run.excluded}; `perfdash history exclude {run.name} --undo` "
-                "brings it back"
+                f"{run.name} was excluded{by}: {run.excluded}; "
+                f"`perfdash history exclude {shlex.quote(run.name)} --undo` brings it back"
             )
         _mark(connection, run, why)
         nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -120,7 +121,8 @@ def judge_new(
                     warn(
                         f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is "
                         "judged from a day before that date on. If the clock of the run was wrong, "
-                        f'exclude it: `perfdash history exclude {run.name} --because "wrong clock"`'
+                        f"exclude it: `perfdash history exclude {shlex.quote(run.name)} "
+                        '--because "wrong clock"`'
                     )
                 elif run.judged is None and run.results:
                     waiting.append(run)

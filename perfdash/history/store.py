@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import time
@@ -50,7 +51,7 @@ class BrokenHistory(MachineError):
         """The error for a file, with the reason that the database gave."""
         return cls(
             f"the history {shown} is damaged ({reason}): move it away, and take the runs, which stay in "
-            f"their folders, in again: perfdash history import FOLDER... --db {shown}"
+            f"their folders, in again: perfdash history import FOLDER... --db {shlex.quote(shown)}"
         )
 
 

@@ -67,7 +67,8 @@ def svg(result: BisectionResult, stage: StageResult) -> str:
         x = _LEFT if anchor == "start" else right
         label = escape(plain(t.label, _LABEL))
         parts.append(f'<text x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{label}</text>')
-    legend = "● good, ■ bad, ◆ cannot tell; each point is one measurement"
+    has_sides = any(t.mark or t.side for t in stage.tested)
+    legend = f"{'● good, ■ bad, ◆ cannot tell; ' if has_sides else ''}each point is one measurement"
     return "\n".join([*parts, "</svg>", f"<figcaption>{legend}</figcaption></figure>"])
 
 

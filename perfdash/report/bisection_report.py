@@ -24,7 +24,7 @@ from perfdash.bisection.result import (
 from perfdash.bisection.sources import Revision
 from perfdash.report.alert_text import OTHER_CHANGE
 from perfdash.report.bisection_chart import svg, text_chart
-from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
+from perfdash.report.markdown import code, document, escaped, escaped_hint, fenced, folded, link, plain, table
 from perfdash.report.number_format import with_unit
 
 _WHY = 600  # characters
@@ -85,7 +85,7 @@ def _text(result: BisectionResult, as_page: bool) -> str:
     parts += [_stage(result, stage, as_page) for stage in result.ranges]
     parts.append(_facts(result))
     if result.notes:
-        parts.append("\n".join(f"- {escaped(note)}" for note in result.notes))
+        parts.append("\n".join(f"- {escaped_hint(note)}" for note in result.notes))
     if result.line:
         parts.append(f"The command that repeats it:\n\n{fenced(plain(shlex.join(result.line), 2000))}")
     return "\n\n".join(parts) + "\n"
@@ -116,7 +116,7 @@ def _culprit(result: BisectionResult, culprit: Culprit) -> str:
     if culprit.reverted:
         lines.append(f"- {_reverted(result, culprit)}")
     lines += [f"- why: {escaped(culprit.why, _WHY)}"] if culprit.why else []
-    lines += [f"- {escaped(more)}" for more in culprit.more]
+    lines += [f"- {escaped_hint(more)}" for more in culprit.more]
     return "\n".join(lines)
 
 

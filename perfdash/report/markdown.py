@@ -17,6 +17,9 @@ from markdown_it import MarkdownIt
 # Characters that hide or reorder text: control characters, line ends, bidirectional overrides, zero width.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
+# Of a repository or a page, without what ends a sentence: https://h/x, git@h:o/r.git.
+_ADDRESS = re.compile(r"""(\w+://[^\s<>"'`]*[\w/]|[\w.-]+@[\w.-]+:[^\s<>"'`]*[\w/])""")
+
 _IN_ADDRESS = "%/:?#@!$&'*+,;=[]~"  # beside letters and digits; no blank, bracket, bar or backtick
 
 
@@ -40,7 +43,15 @@ def code(text: object, longest: int = 200) -> str:
 def escaped(text: object, longest: int = 500) -> str:
     """Text that stays text: special characters are escaped, mentions and references broken."""
     line = escape(plain(text, longest), quote=False)
-    return _without_references(re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line))
+    # Underscores within a word mean nothing (CommonMark 6.2), so that it can be copied as it is.
+    special = r"[\\`*{}\[\]|~$]|(?<!\w)_+|_+(?!\w)"
+    return _without_references(re.sub(special, lambda match: "".join(f"\\{c}" for c in match[0]), line))
+
+
+def escaped_hint(text: object, longest: int = 500) -> str:
+    """Text that stays text; its addresses are code spans, so that they can be copied."""
+    parts = _ADDRESS.split(plain(text, longest))
+    return "".join(code(part, longest) if number % 2 else escaped(part) for number, part in enumerate(parts))
 
 
 def in_html(text: object) -> str:

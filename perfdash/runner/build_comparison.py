@@ -50,7 +50,7 @@ from perfdash.runner.run import (
     run_to_resume,
     signals_like_ctrl_c,
 )
-from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.runner.run_journal import RunJournal, read_info, resume_command
 from perfdash.runner.slot import FirstHellos
 from perfdash.settings import RunSettings
 from perfdash.stats.speedup import margin_of, set_speedups
@@ -173,7 +173,7 @@ def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | No
     known = info.plan.get(_KEY)
     if not known:
         raise UsageError(
-            f"{folder.name} is a run and no comparison of two builds: resume it by perfdash run --resume"
+            f"{folder.name} is a run and no comparison of two builds: resume it by {resume_command(folder)}"
         )
     plan, dynamo_names = plan_as_begun(folder, settings)
     pairs = read_pairs(folder)

@@ -29,7 +29,7 @@ from perfdash.methods import CURRENT
 from perfdash.records import NOT_MEASURED, Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.run_options import CHANGED_BY_RESUME
-from perfdash.runner import compatibility, noise, orphans
+from perfdash.runner import compatibility, noise, orphans, run_journal
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, by_slots, slots_needed, slots_of, when_free, with_slots
 from perfdash.runner.doctor import load_warning
@@ -89,7 +89,7 @@ class OpenRun:
         """How the user measures what is left."""
         if self.notebook:
             return f"{NOT_RESUMED} Call perfdash.measure() again"
-        return f"To continue: perfdash run --resume {self.journal.folder}"
+        return f"To continue: {run_journal.resume_command(self.journal.folder)}"
 
 
 def new_run(

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
@@ -260,6 +261,11 @@ def read_readable(folder: Path) -> tuple[list[Result], list[DamagedLine]]:
     return list({result.case: result for result in results}.values()), damaged
 
 
+def resume_command(folder: Path, command: str = "run") -> str:
+    """The command that measures what is left of a run, or of a comparison (compare-builds), for a shell."""
+    return f"perfdash {command} --resume {quote(str(folder))}"
+
+
 def read_all(folder: Path) -> list[Result]:
     """Every record of a run, those that were measured again (--retry) included, oldest first."""
     path = folder / RESULTS
@@ -269,7 +275,7 @@ def read_all(folder: Path) -> list[Result]:
     for line in _lines(path, path.read_bytes()):
         if isinstance(line, DamagedLine):
             raise UsageError(
-                f"{line}; `perfdash run --resume {folder}` sets such lines aside and measures their cases "
+                f"{line}; `{resume_command(folder)}` sets such lines aside and measures their cases "
                 "again, `perfdash show` shows the rest"
             )
         results.append(line)
@@ -289,7 +295,7 @@ def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
         last = _record(path, len(lines) + 1, rest)
         if isinstance(last, DamagedLine):
             damaged.append(replace(last, reason="the line is cut short"))
-    again = f"perfdash run --resume {folder}"
+    again = resume_command(folder)
     if damaged and not results:
         raise MachineError(
             f"{damaged[0]}: this is no result, and no other line is one. "

@@ -6,6 +6,7 @@ import fnmatch
 import functools
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -186,7 +187,7 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
         if not any(_matches(name, pattern) for name in names):
             raise UsageError(
                 f"--models {pattern!r} matches no model of {' or '.join(suite.name for suite in listed)}"
-                f"{did_you_mean(pattern, names)}; `perfdash list {listed[0].name}` shows them all"
+                f"{did_you_mean(pattern, names)}; `perfdash list {_listed(listed[0])}` shows them all"
             )
 
     def wanted(suite: Suite, model: Model) -> bool:
@@ -213,6 +214,12 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
             f"of {among} is scored on these"
         )
     return _without_repeats(planned)
+
+
+def _listed(suite: Suite) -> str:
+    """What `perfdash list` takes for a suite: the name of a shipped one or of a checkout, else its file."""
+    is_named = suite.name in suite_file.suite_names() or suite.path.suffix != ".toml"
+    return suite.name if is_named else shlex.quote(str(suite.path))
 
 
 def _configured(settings: RunSettings) -> list[tuple[Configuration | None, RunSettings]]:

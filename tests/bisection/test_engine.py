@@ -429,6 +429,7 @@ def test_a_revert_is_measured_against_the_bad_end(tmp_path):
     (culprit,) = result_of(bisection).culprits
     assert culprit.reverted == "found"
     assert culprit.reverted_change.low < 1 / 1.1 < culprit.reverted_change.high
+    assert [tested.side for tested in result_of(bisection).ranges[1].tested] == ["", ""]
     assert named(bisection) == [["12"]]
     assert "taken back" not in git_log(bisection, result_of(bisection).ranges)
     assert bisection.next_step() is None

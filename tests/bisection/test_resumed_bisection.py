@@ -73,6 +73,15 @@ def test_a_mark_before_it_is_resumed_does_not_hide_the_pause(tmp_path):
     assert bisection.stages[0].search.state.clock == before + LONG_PAUSE
 
 
+def test_the_line_that_repeats_it_is_that_of_the_last_session_that_has_one(tmp_path):
+    begin(Script.step(60, at=20), tmp_path)
+    bisection = Bisection(read(tmp_path))
+    line = ("perfdash", "bisect", "--good", "0", "--pin-repo", "b=/b")
+    for event in ({"event": "session", "line": list(line)}, {"event": "session"}):  # of an older perfdash
+        bisection.apply(event)
+    assert result_of(bisection).line == line
+
+
 def test_a_file_beside_the_model_that_was_edited_ends_the_session(tmp_path):
     """Measurements of two versions of a model must not be mixed; with the file put back it goes on."""
     script = Script.step(40, at=20)

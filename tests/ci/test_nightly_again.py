@@ -6,6 +6,7 @@ perfdash only pretends.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -45,12 +46,13 @@ def wait_for(path):
 
 def test_what_failed_before_is_not_forgotten(stage):
     (stage.home / "fail-run-cpu").touch()
-    stage.night(EVERY="24h")
+    night = stage.night(EVERY="24h", OUT="my runs")
     stage.calls()
+    *_, option, folder = shlex.split(night.out.splitlines()[-1])  # To try what failed again: ...
     again = stage.night(
-        "--resume", "last", "--from", "publish", "--webhook", "yes", PERFDASH_WEBHOOK="https://hidden"
+        option, folder, "--from", "publish", "--webhook", "yes", PERFDASH_WEBHOOK="https://hidden"
     )
-    assert again.code == 3
+    assert (option, again.code) == ("--resume", 3)
     assert "measure failed with exit code 3, before" in again.out
     assert stage.calls()[-1].startswith("nightly end --state partial --why measure failed")
 

@@ -401,3 +401,4 @@ def test_a_pin_is_gone_on_with_inside(command, tmp_path):
     assert again.code == 0, again.err
     assert f"found {pinned[6][:10]}" in again.out
     assert f"inside inner, pinned anew by {commits[8][:10]}" in again.out
+    assert f"--no-confirm --pin-repo inner={inner.folder} -- python" in again.out

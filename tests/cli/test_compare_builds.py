@@ -69,7 +69,7 @@ def compared(tmp_path_factory, command_server):
     """Interrupted after one pair, then resumed: (home, folder, what the two commands printed)."""
     home = tmp_path_factory.mktemp("compared")
     fast, slow = interpreter(home / "fast", FAST_MS), interpreter(home / "slow", SLOW_MS)
-    words = ["--base-python", fast, "--python", slow, "--pairs", "4"]
+    words = ["--base-python", fast, "--python", slow, "--pairs", "4", "--out", "my runs"]
     program = command_server.environment(home / "client") / "bin" / "perfdash"
     first = interrupted(program, *COMPARE, *words, "--json", cwd=home)
     assert first.returncode == 130, first.stderr
@@ -90,7 +90,7 @@ def test_an_interrupted_comparison_is_resumed_and_keeps_its_pairs(compared):
     _, folder, first, second, pairs_before = compared
     (pairs,) = read_pairs(folder).values()
     assert list(pairs_before.values()) < [len(pairs)]
-    assert f"--resume {folder.relative_to(folder.parents[1])}" in first.stderr
+    assert f"--resume '{folder.relative_to(folder.parents[1])}'" in first.stderr
     numbers = [json.loads(line)["pair"] for line in (folder / "confirm.jsonl").read_text().splitlines()]
     assert numbers == sorted(numbers)
     assert len(numbers) == 2 * len(pairs), "no pair was measured twice"
@@ -123,6 +123,6 @@ def test_the_slower_build_is_worse_in_text_json_junit_and_report(compared):
 @pytest.mark.slow
 def test_it_is_in_no_history_and_no_run_can_be_made_of_it(compared):
     home, folder, *_ = compared
-    assert not (Path(home) / "runs" / "history.db").exists()
+    assert not (Path(home) / "my runs" / "history.db").exists()
     done = perfdash("run", "--resume", str(folder), cwd=home, quickly=True)
     assert done.code in (0, 2), done.err

@@ -46,11 +46,13 @@ def test_last_is_that_of_the_history(called, tmp_path):
 
 
 def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):
-    whole = json.dumps(to_json(Result(Case("s", "one"), "t", 1.0, Status.CRASH)))
-    saved(tmp_path / "runs" / "r", f"{whole}\n{whole[:50]}")
-    result = called("show", "r")
+    both = [Result(Case("s", name), "t", 1.0, Status.CRASH) for name in ("one", "two")]
+    whole = "\n".join(json.dumps(to_json(result)) for result in both)
+    saved(tmp_path / "runs" / "my run", f"{whole}\n{whole[:50]}", replace(INFO, state="running"))
+    result = called("show", "my run")
     assert (result.code, "one" in result.out) == (0, True)
-    assert "results.jsonl, line 2" in result.err
+    assert "results.jsonl, line 3" in result.err
+    assert "Run r (was killed; `perfdash run --resume 'runs/my run'` continues it): " in result.out
 
 
 @pytest.fixture

@@ -481,7 +481,7 @@ def test_a_run_that_ends_after_a_later_one_of_another_setting_is_not_late(quick,
 def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
     """`judged_in`: it may have been judged by the clock that was wrong."""
     nights = farm(26, models=4, change=slower("model03", 21, 1.5))
-    ahead = replace(nights[20].run, name="ahead", uid="ahead", started="2999-10-21T01:00:00Z")
+    ahead = replace(nights[20].run, name="a head", uid="ahead", started="2999-10-21T01:00:00Z")
     begin(quick, nights[:20])
     take_in(quick, [replace(nights[20], run=ahead)])
     if judged_in:
@@ -493,10 +493,10 @@ def test_a_run_that_begins_in_the_future_is_no_night(quick, judged_in):
         judge_new(quick, warn=warnings.append)
     assert [alert[:3] for alert in alerts(quick)] == [("model03", "metric", "backend_ms")]
     assert len(warnings) == 5
-    assert warnings[0].startswith("ahead begins in the future (2999-10-21)")
-    assert '`perfdash history exclude ahead --because "wrong clock"`' in warnings[0]
+    assert warnings[0].startswith("a head begins in the future (2999-10-21)")
+    assert """`perfdash history exclude 'a head' --because "wrong clock"`""" in warnings[0]
     with quick.read() as connection:
-        (line,) = list_runs(connection, name="ahead")
+        (line,) = list_runs(connection, name="a head")
     assert (line.judged, line.excluded) == (judged_in, None)
 
 

@@ -189,12 +189,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 
 
 def test_a_history_that_is_damaged_is_not_to_be_imported_into(tmp_path):
-    path = tmp_path / "history.db"
+    path = tmp_path / "my runs" / "history.db"
+    path.parent.mkdir()
     open_store(str(path)).close()
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
-    advice = rf"history\.db is damaged.*: move it away, .*perfdash history import .*--db {path}"
+    advice = rf"history\.db is damaged.*: move it away, .*perfdash history import .*--db '{path}'"
     with pytest.raises(BrokenHistory, match=advice), open_store(str(path)) as store, store.read() as reading:
         reading.execute(sa.select(schema.hosts.c.name)).all()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.engine import LimitReached
+from perfdash.bisection.engine import DeadEnd, LimitReached
 from perfdash.bisection.journal import read
 from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import result_of
@@ -107,7 +107,30 @@ def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ET.fromstring(svg)
     assert text.count("<svg") == len(markup.ranges)
+    sided = [stage for stage in markup.ranges if any(tested.side for tested in stage.tested)]
+    assert text.count("● good, ■ bad, ◆ cannot tell; ") == len(sided)
     json.dumps(markup.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("hint", "written"),
+    [
+        ("clone https://example.org/k_c and give --pin-repo k_c=PATH with --resume",
+         "clone `https://example.org/k_c` and give --pin-repo k_c=PATH with --resume"),
+        ("clone git@example.org:o/kc.git, then", "clone `git@example.org:o/kc.git`, then"),
+        ("see http://h/x?a=b#12. @team #12", "see `http://h/x?a=b#12`. @<!-- -->team #<!-- -->12"),
+        ("no address: x:// <b> _a_", r"no address: x:<!-- -->// &lt;b&gt; \_a\_"),
+    ],
+)  # fmt: skip
+def test_addresses_in_a_hint_can_be_copied(tmp_path, hint, written):
+    script = Script.step(20, at=12)
+
+    def descend(*_):
+        raise DeadEnd(hint)
+
+    script.descend = descend
+    text = markdown(page_of(script, tmp_path, pins=True))
+    assert f"\n- {written}\n" in text
 
 
 @pytest.mark.parametrize(

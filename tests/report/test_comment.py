@@ -136,7 +136,7 @@ def test_folded_titles_have_no_escapes_of_markdown():
     title = "timm/mobile_net_0&lt;b&gt; @<!-- -->team #<!-- -->12 bs 1 15% slower: 2 changes"
     assert summary == title
     assert f"<summary>{title}</summary>" in page(night)
-    assert "**timm/mobile\\_net\\_0" in comment(night, fold=False)
+    assert "**timm/mobile_net_0" in comment(night, fold=False)
 
 
 def test_a_case_that_is_measured_again():
@@ -177,12 +177,24 @@ def test_long_names_push_nothing_out_of_the_comment():
     assert f"And {20 - len(lines)} smaller ones" in text
 
 
-@given(st.text(max_size=60))
+@given(st.text(max_size=60) | st.text(alphabet="aé1_. \\", max_size=12))
 def test_any_text_is_shown_as_it_is(text):
     """A code span and an escaped text in a cell show their text, and nothing else is made of it."""
     html = rendered(table(["a", "b"], [[code(text), escaped(text)]]))
     assert html.count("<td") == 2
     assert not re.search(r"<(?!/?(table|thead|tbody|tr|th|td|code)\b|!-- -->)", html)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("fail_accuracy of n__m2", "fail_accuracy of n__m2"),
+        ("_a_ b_ é_é _", r"\_a\_ b\_ é_é \_"),
+        ("__a__.", r"\_\_a\_\_."),
+    ],
+)
+def test_only_underscores_that_could_mean_emphasis_are_escaped(text, written):
+    assert escaped(text) == written
 
 
 @given(st.text(alphabet="`x\n", max_size=30))

@@ -134,11 +134,11 @@ def test_two_cases_at_once_have_two_logs(tmp_path):
 
 
 def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
-    journal = RunJournal.create(tmp_path)
+    journal = RunJournal.create(tmp_path / "my runs")
     (journal.folder / "results.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match=r"results.jsonl, line 1: not a perfdash result record") as error:
         read_results(journal.folder)
-    assert f"perfdash run --resume {journal.folder}" in str(error.value)
+    assert f"perfdash run --resume '{journal.folder}'" in str(error.value)
 
 
 def damaged_run(tmp_path, *lines):

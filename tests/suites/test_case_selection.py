@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -277,10 +278,13 @@ def test_several_suites(write):
 
 def test_patterns_select_among_the_suites_and_keep_models_named_by_file(write, tmp_path):
     (tmp_path / "net.py").write_text("")
-    suites = [load_suite(write(GOOD)), own_models([f"{tmp_path}/net.py:make"])]
+    path = Path(write(GOOD)).rename(tmp_path / "my suite.toml")
+    suites = [load_suite(str(path)), own_models([f"{tmp_path}/net.py:make"])]
     planned = select(suites, RunSettings(models=("a*",)))
     assert [p.case.model for p in planned] == ["a_small", "net.make"]
-    with pytest.raises(UsageError, match=r"--models 'net\*' matches no model of mine; `perfdash list mine`"):
+    with pytest.raises(
+        UsageError, match=rf"--models 'net\*' matches no model of mine; `perfdash list '{path}'`"
+    ):
         select(suites, RunSettings(models=("net*",)))
     with pytest.raises(UsageError, match=r"--models 'net\*' selects models of suites, and this run has none"):
         select(suites[1:], RunSettings(models=("net*",)))
