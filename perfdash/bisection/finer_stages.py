@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from perfdash.bisection.events import RangeOutcome
 from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
 from perfdash.bisection.stage import Stage
+from perfdash.metrics import Metric
 
 
 def how_opened(bisection: Bisection, stage: Stage) -> str:
@@ -50,6 +53,29 @@ def remarks(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> list[s
         else:  # another part of the branch, or another branch, was not searched to its end
             found.append(f"{how} it shows no such change")
     return found
+
+
+def unexplained_rest(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> str:
+    """How much of a culprit's change the changes found inside it leave; empty if that may be nothing."""
+    rest = bisection.rest(stage, outcome)
+    if rest is None or bisection.next_way(stage, outcome) is not None:
+        return ""
+    steps = (outcome.step, rest.found, rest.step, rest.low, rest.high)
+    whole, found, left, low, high = (_size(stage.metric, step) for step in steps)
+    finer = bisection.finer(stage, outcome)
+    itself = "how it was built, or a dependency"
+    if finer[0].origin and finer[0].origin["way"] != RUNG:
+        itself = "what the commit itself does"
+        itself += ", or a merge into its branch" if any(child.more.get("merges") for child in finer) else ""
+    return "; ".join([
+        f"of the {whole} of {stage.revisions[outcome.last].label}, only {found} was found inside; the rest, "
+        f"{left} ({low} to {high}), may be {itself}",
+        *remarks(bisection, stage, outcome),
+    ])  # fmt: skip
+
+
+def _size(metric: Metric, step: float) -> str:
+    return f"{math.expm1(step):+.2%}" if metric.comparison == "ratio" else f"{step:+.4g}"
 
 
 def _is_unchanged(stage: Stage, child: Stage) -> bool:
