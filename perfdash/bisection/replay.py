@@ -175,7 +175,7 @@ class Bisection:
         for number, parent in enumerate(parents if len(parents) > 1 else (), start=1):
             if parent != before.id:
                 ways += self._ways_into(stage, outcome.first, number)
-        return [*ways, PIN] if self.begun.get("pins") else ways
+        return [*ways, *self._ways_into_pins(stage, outcome.first)] if self.begun.get("pins") else ways
 
     def _ways_into(self, stage: Stage, place: int, parent: int) -> list[str]:
         """The parts of what a merge brings by a parent, the newest first, as far as they are known."""
@@ -184,12 +184,17 @@ class Bisection:
         parts = int(child.more.get("parts", 1)) if child else 1
         return [newest, *(f"{newest} part {part}" for part in range(2, parts + 1))]
 
+    def _ways_into_pins(self, stage: Stage, place: int) -> list[str]:
+        """The first pin of those that a revision changes, then the others, once they are known."""
+        child = self.child(stage, place, PIN)
+        return [PIN, *(f"{PIN} {name}" for name in child.more.get("other_pins", ()))] if child else [PIN]
+
     def finer(self, stage: Stage, outcome: RangeOutcome) -> list[Stage]:
         """The finer stages that together explain a culprit; none if they do not.
 
         They are of one kind: a pin that a merge changes is mostly changed on its branch.
         """
-        for _, ways in itertools.groupby(self.ways(stage, outcome), key=_kind):
+        for _, ways in itertools.groupby(self.ways(stage, outcome), key=kind_of):
             children = [child for way in ways if (child := self.child(stage, outcome.first, way))]
             if shown := _explaining(stage, outcome, children):
                 return shown
@@ -214,10 +219,10 @@ class Bisection:
         finer = self.finer(stage, outcome)
         if finer and self.rest(stage, outcome) is None:
             return None
-        kinds = {_kind(str(child.origin["way"])) for child in finer if child.origin}
+        kinds = {kind_of(str(child.origin["way"])) for child in finer if child.origin}
         for way in self.ways(stage, outcome):
             is_open = self.child(stage, outcome.first, way) or (outcome.first, way) in stage.dead_ends
-            if not is_open and (not kinds or _kind(way) in kinds):
+            if not is_open and (not kinds or kind_of(way) in kinds):
                 return way
         return None
 
@@ -305,8 +310,8 @@ class Bisection:
         }
 
 
-def _kind(way: str) -> str:
-    """The kind of a way: rung, merge or pin."""
+def kind_of(way: str) -> str:
+    """The kind of a way: rung, merge, pin or revert."""
     return way.split()[0]
 
 

@@ -20,7 +20,7 @@ from perfdash.bisection.culprit_confirmation import compared_places, confirmatio
 from perfdash.bisection.events import MeasuredBuild, RangeOutcome
 from perfdash.bisection.finer_stages import how_opened, remarks, unexplained_rest
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.replay import PIN, REVERT, Bisection
+from perfdash.bisection.replay import PIN, REVERT, Bisection, kind_of
 from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.explain.case_sides import side_of_record
@@ -519,7 +519,7 @@ def _is_of_commits(stage: Stage) -> bool:
 def _is_elsewhere(bisection: Bisection, stage: Stage) -> bool:
     """Whether a stage's commits belong to another repository."""
     while stage.origin:
-        if stage.origin["way"] in (PIN, REVERT):
+        if kind_of(str(stage.origin["way"])) in (PIN, REVERT):
             return True
         stage = bisection.stages[int(stage.origin["stage"])]
     return False
