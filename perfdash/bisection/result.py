@@ -246,12 +246,15 @@ def _shown(culprit: Culprit, kind: str) -> str:
     elif change.before is not None and change.after is not None:
         parts.append(f"{change.before:.4g} before, {change.after:.4g} since")
     parts.append(f"probability {culprit.probability:.1%}")
-    parts += [culprit.confirmed] if culprit.confirmed else []
-    return ", ".join(parts)
+    parts += ["not yet confirmed" if culprit.confirmed == "more" else culprit.confirmed]
+    return ", ".join(filter(None, parts))
 
 
 def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:
     if not bisection.stages or bisection.stages[0].done is None:
+        return NOT_FINISHED
+    is_done = bisection.ended is not None and bisection.ended["state"] == "done"  # also by an older search
+    if not is_done and bisection.next_step() is not None:
         return NOT_FINISHED
     if culprits:
         return NOT_CONFIRMED if any(culprit.confirmed == "not confirmed" for culprit in culprits) else FOUND
