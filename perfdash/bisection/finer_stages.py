@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from perfdash.bisection.events import RangeOutcome
-from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
+from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection, kind_of
 from perfdash.bisection.stage import Stage
+from perfdash.metrics import Metric
 
 
 def how_opened(bisection: Bisection, stage: Stage) -> str:
@@ -21,7 +24,7 @@ def how_opened(bisection: Bisection, stage: Stage) -> str:
         return f"inside the merge of {label}" + ("" if is_whole else f" up to {stage.revisions[-1].label}")
     if way == REVERT:
         return f"the change of {label} taken back"
-    if way == PIN:
+    if kind_of(way) == PIN:
         name = stage.more.get("inside", {}).get("name", "what is pinned")
         return f"inside {name}, pinned anew by {label}"
     return way
@@ -34,8 +37,8 @@ def remarks(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> list[s
     children = {way: bisection.child(stage, outcome.first, way) for way in ways}
     searched = {way: child for way, child in children.items() if child and bisection.is_dismissed(child)}
     unchanged = [way for way, child in searched.items() if _is_unchanged(stage, child)]
-    merges = [way for way in ways if way.startswith(MERGE)]
     for way, child in searched.items():
+        alike = [other for other in ways if kind_of(other) == kind_of(way)]
         how = how_opened(bisection, child)
         if way not in unchanged:
             found.append(f"{how} {_other_end(child)}")
@@ -43,13 +46,36 @@ def remarks(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> list[s
             found.append(
                 f"{how} it shows no such change: what differs is how they were built, or their dependencies"
             )
-        elif way == PIN or (way == merges[-1] and set(merges) <= set(unchanged)):
+        elif way == alike[-1] and set(alike) <= set(unchanged):
             itself = "the commit itself does"
             itself += ", or a merge into its branch" if child.more.get("merges") else ""
             found.append(f"{how} it shows no such change, so it is what {itself}")
-        else:  # another part of the branch, or another branch, was not searched to its end
+        else:  # another part of the branch, another branch or another pin was not searched to its end
             found.append(f"{how} it shows no such change")
     return found
+
+
+def unexplained_rest(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> str:
+    """How much of a culprit's change the changes found inside it leave; empty if that may be nothing."""
+    rest = bisection.rest(stage, outcome)
+    if rest is None or bisection.next_way(stage, outcome) is not None:
+        return ""
+    steps = (outcome.step, rest.found, rest.step, rest.low, rest.high)
+    whole, found, left, low, high = (_size(stage.metric, step) for step in steps)
+    finer = bisection.finer(stage, outcome)
+    itself = "how it was built, or a dependency"
+    if finer[0].origin and finer[0].origin["way"] != RUNG:
+        itself = "what the commit itself does"
+        itself += ", or a merge into its branch" if any(child.more.get("merges") for child in finer) else ""
+    return "; ".join([
+        f"of the {whole} of {stage.revisions[outcome.last].label}, only {found} was found inside; the rest, "
+        f"{left} ({low} to {high}), may be {itself}",
+        *remarks(bisection, stage, outcome),
+    ])  # fmt: skip
+
+
+def _size(metric: Metric, step: float) -> str:
+    return f"{math.expm1(step):+.2%}" if metric.comparison == "ratio" else f"{step:+.4g}"
 
 
 def _is_unchanged(stage: Stage, child: Stage) -> bool:

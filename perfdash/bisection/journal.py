@@ -25,7 +25,7 @@ _AS_IT_IS = frozenset(
     {
         "event", "stage", "commit", "id", "label", "parents", "name", "asked", "settings", "planned", "case",
         "metric", "harness", "host_class", "gpu", "recipe", "origin", "question", "more", "environment",
-        "status", "log",
+        "status", "log", "way",
     }
 )  # fmt: skip
 

@@ -7,6 +7,8 @@ again.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +25,8 @@ from perfdash.metrics import Metric
 RUNG, MERGE, PIN = "rung", "merge", "pin"
 REVERT = "revert"  # no finer range: the bad end against it with the culprit reverted
 LONG_PAUSE_S = 600.0  # after which the host may be in another state
-EXPLAINED = 0.5  # of a culprit's change, which the culprits of a finer range must show
+EXPLAINED = 0.5  # of a culprit's change, which the culprits of finer ranges must show together
+_CERTAIN_REST = 1.5  # half-widths of its 95 % interval by which a rest must differ from 0 (99.7 %)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,19 @@ class Reopen:
 
 
 Step = SearchStep | Descend | BuildFresh | Confirm | Reopen
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What finer stages leave of a culprit's change, with its 95 % interval. found: what they explain.
+
+    All as the metric is compared: of a ratio its logarithm.
+    """
+
+    found: float
+    step: float
+    low: float
+    high: float
 
 
 class Bisection:
@@ -145,7 +161,9 @@ class Bisection:
 
     def culprits(self) -> list[tuple[Stage, RangeOutcome]]:
         """The finest culprits found so far, in the order of the revisions."""
-        return list(self._culprits(self.stages[0])) if self.stages else []
+        found = self._culprits(self.stages[0]) if self.stages else ()
+        # Two merged branches may share commits.
+        return list({_ids(stage, outcome): (stage, outcome) for stage, outcome in found}.values())
 
     def child(self, stage: Stage, place: int, way: str) -> Stage | None:
         """The finer stage of a place, if it was opened."""
@@ -153,7 +171,7 @@ class Bisection:
         return next((stage for stage in self.stages if stage.origin == origin), None)
 
     def ways(self, stage: Stage, outcome: RangeOutcome) -> list[str]:
-        """The kinds of finer range behind a culprit. The first that can be opened is used."""
+        """The finer ranges behind a culprit, in the order in which they are searched."""
         if stage.more.get("rung", 0) < self.begun.get("rungs", 1) - 1:
             return [RUNG]
         if outcome.first != outcome.last:
@@ -163,7 +181,7 @@ class Bisection:
         for number, parent in enumerate(parents if len(parents) > 1 else (), start=1):
             if parent != before.id:
                 ways += self._ways_into(stage, outcome.first, number)
-        return [*ways, PIN] if self.begun.get("pins") else ways
+        return [*ways, *self._ways_into_pins(stage, outcome.first)] if self.begun.get("pins") else ways
 
     def _ways_into(self, stage: Stage, place: int, parent: int) -> list[str]:
         """The parts of what a merge brings by a parent, the newest first, as far as they are known."""
@@ -172,10 +190,47 @@ class Bisection:
         parts = int(child.more.get("parts", 1)) if child else 1
         return [newest, *(f"{newest} part {part}" for part in range(2, parts + 1))]
 
-    def finer(self, stage: Stage, outcome: RangeOutcome) -> Stage | None:
-        """The finer stage whose culprits explain a culprit, if there is one."""
-        children = (self.child(stage, outcome.first, way) for way in self.ways(stage, outcome))
-        return next((child for child in children if child and explains(stage, outcome, child)), None)
+    def _ways_into_pins(self, stage: Stage, place: int) -> list[str]:
+        """The first pin of those that a revision changes, then the others, once they are known."""
+        child = self.child(stage, place, PIN)
+        return [PIN, *(f"{PIN} {name}" for name in child.more.get("other_pins", ()))] if child else [PIN]
+
+    def finer(self, stage: Stage, outcome: RangeOutcome) -> list[Stage]:
+        """The finer stages that together explain a culprit; none if they do not.
+
+        They are of one kind: a pin that a merge changes is mostly changed on its branch.
+        """
+        for _, ways in itertools.groupby(self.ways(stage, outcome), key=kind_of):
+            children = [child for way in ways if (child := self.child(stage, outcome.first, way))]
+            if shown := _explaining(stage, outcome, children):
+                return shown
+        return []
+
+    def rest(self, stage: Stage, outcome: RangeOutcome) -> Rest | None:
+        """What the finer stages leave of the change that they explain; None if that may be nothing."""
+        finer = self.finer(stage, outcome)
+        if stage.metric.is_answer or not finer:
+            return None
+        found = sum(_shares(finer))
+        parts = [outcome, *(culprit for child in finer for culprit in child.culprits)]
+        half = math.hypot(*((part.step_high - part.step_low) / 2 for part in parts))
+        rest = outcome.step - found
+        size = math.copysign(1.0, outcome.step) * rest
+        if not size > _CERTAIN_REST * half or size < stage.question.minimum_change:
+            return None
+        return Rest(found, rest, rest - half, rest + half)
+
+    def next_way(self, stage: Stage, outcome: RangeOutcome) -> str | None:
+        """The finer range to open next, while those that were searched leave a part of the change."""
+        finer = self.finer(stage, outcome)
+        if finer and self.rest(stage, outcome) is None:
+            return None
+        kinds = {kind_of(str(child.origin["way"])) for child in finer if child.origin}
+        for way in self.ways(stage, outcome):
+            is_open = self.child(stage, outcome.first, way) or (outcome.first, way) in stage.dead_ends
+            if not is_open and (not kinds or kind_of(way) in kinds):
+                return way
+        return None
 
     def is_dismissed(self, stage: Stage) -> bool:
         """Whether a finer stage was searched and does not explain the culprit above it."""
@@ -183,7 +238,7 @@ class Bisection:
             return False
         above, place = self.stages[int(stage.origin["stage"])], stage.origin["place"]
         return not any(
-            explains(above, outcome, stage) for outcome in above.culprits if outcome.first == place
+            stage in self.finer(above, outcome) for outcome in above.culprits if outcome.first == place
         )
 
     def _step(self, stage: Stage) -> Step | None:
@@ -198,15 +253,19 @@ class Bisection:
         return None
 
     def _after_culprit(self, stage: Stage, outcome: RangeOutcome) -> Step | None:
-        """The next step for one culprit: a finer range, then confirming, then its revert."""
+        """The next step for one culprit: finer ranges, then confirming, then its revert."""
+        finer = self.finer(stage, outcome)
         for way in self.ways(stage, outcome):
             child = self.child(stage, outcome.first, way)
-            if child is None:
-                if (outcome.first, way) not in stage.dead_ends:
-                    return Descend(stage, outcome, way)
-                continue
-            if child.done is None or explains(stage, outcome, child):
-                return self._step(child)
+            if child and (child.done is None or child in finer):
+                step = self._step(child)
+                if step is not None:
+                    return step
+        next_way = self.next_way(stage, outcome)
+        if next_way is not None:
+            return Descend(stage, outcome, next_way)
+        if finer:
+            return None
         word = confirmation(stage, outcome).word if self.confirms else ""
         if word == "not confirmed" and _may_reopen(stage, outcome):
             return Reopen(stage, outcome)
@@ -231,7 +290,10 @@ class Bisection:
     def _culprits(self, stage: Stage) -> Iterator[tuple[Stage, RangeOutcome]]:
         for outcome in sorted(stage.culprits, key=lambda outcome: outcome.first):
             finer = self.finer(stage, outcome)
-            yield from self._culprits(finer) if finer else [(stage, outcome)]
+            if not finer:
+                yield stage, outcome
+            for child in reversed(finer):  # the newest part of a branch was searched first
+                yield from self._culprits(child)
 
     def counts(self) -> dict[str, Any]:
         """The numbers of builds, failed builds and measurements, and the seconds of both."""
@@ -254,18 +316,44 @@ class Bisection:
         }
 
 
-def explains(stage: Stage, outcome: RangeOutcome, finer: Stage) -> bool:
-    """Whether the culprits of a finer stage are a culprit's change: its direction, and half of its size.
+def kind_of(way: str) -> str:
+    """The kind of a way: rung, merge, pin or revert."""
+    return way.split()[0]
 
-    Of answers: the same status before, and a same one since. A merged branch may lack changes that were made
-    before the good end, so that it shows others.
+
+def _ids(stage: Stage, outcome: RangeOutcome) -> tuple[str, ...]:
+    """The revisions that a culprit may be."""
+    return tuple(revision.id for revision in stage.revisions[outcome.first : outcome.last + 1])
+
+
+def _shares(children: Iterable[Stage]) -> Iterator[float]:
+    """The sum of the steps that each stage found, without those that an earlier one found, too."""
+    seen: set[tuple[str, ...]] = set()
+    for child in children:
+        steps = {_ids(child, culprit): culprit.step for culprit in child.culprits}
+        yield sum(step for ids, step in steps.items() if ids not in seen)
+        seen |= set(steps)
+
+
+def _explaining(stage: Stage, outcome: RangeOutcome, children: list[Stage]) -> list[Stage]:
+    """The stages that together show a culprit's change: those of its direction, if they are half of its size.
+
+    Of answers: the first with the same status before, and a same one since. A merged branch may lack changes
+    that were made before the good end, so that it shows others.
     """
     if stage.metric.is_answer:
-        right = stage.answers(0)[:1]
-        faults = [set(each.answers(each.question.last)) - set(right) for each in (stage, finer)]
-        return bool(finer.culprits and finer.answers(0)[:1] == right and faults[0] & faults[1])
-    step = sum(culprit.step for culprit in finer.culprits)
-    return step * outcome.step >= EXPLAINED * outcome.step**2
+        right, fault = stage.answers(0)[:1], set(stage.answers(stage.question.last))
+        return [
+            child
+            for child in children
+            if child.culprits
+            and child.answers(0)[:1] == right
+            and (fault & set(child.answers(child.question.last))) - set(right)
+        ][:1]
+    shares = zip(children, _shares(children), strict=True)
+    shown = [(child, share) for child, share in shares if share * outcome.step > 0]
+    is_explained = sum(share for _, share in shown) * outcome.step >= EXPLAINED * outcome.step**2
+    return [child for child, _ in shown] if is_explained else []
 
 
 def _may_reopen(stage: Stage, outcome: RangeOutcome) -> bool:

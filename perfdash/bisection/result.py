@@ -18,9 +18,9 @@ import numpy as np
 
 from perfdash.bisection.culprit_confirmation import compared_places, confirmation
 from perfdash.bisection.events import MeasuredBuild, RangeOutcome
-from perfdash.bisection.finer_stages import how_opened, remarks
+from perfdash.bisection.finer_stages import how_opened, remarks, unexplained_rest
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.replay import PIN, REVERT, Bisection
+from perfdash.bisection.replay import PIN, REVERT, Bisection, kind_of
 from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.explain.case_sides import side_of_record
@@ -248,12 +248,15 @@ def _shown(culprit: Culprit, kind: str) -> str:
     elif change.before is not None and change.after is not None:
         parts.append(f"{change.before:.4g} before, {change.after:.4g} since")
     parts.append(f"probability {culprit.probability:.1%}")
-    parts += [culprit.confirmed] if culprit.confirmed else []
-    return ", ".join(parts)
+    parts += ["not yet confirmed" if culprit.confirmed == "more" else culprit.confirmed]
+    return ", ".join(filter(None, parts))
 
 
 def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:
     if not bisection.stages or bisection.stages[0].done is None:
+        return NOT_FINISHED
+    is_done = bisection.ended is not None and bisection.ended["state"] == "done"  # also by an older search
+    if not is_done and bisection.next_step() is not None:
         return NOT_FINISHED
     if culprits:
         return NOT_CONFIRMED if any(culprit.confirmed == "not confirmed" for culprit in culprits) else FOUND
@@ -261,16 +264,17 @@ def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:
 
 
 def _unexplained(bisection: Bisection) -> list[str]:
-    """Ranges beside a culprit in which a second change is neither found nor excluded."""
-    ranges = []
+    """What may hold a further change: a range that was not decided, or the rest of a culprit's change."""
+    texts = []
     for stage in bisection.stages:
         if bisection.is_dismissed(stage):
             continue
         for outcome in stage.done.outcomes[1:] if stage.done else ():
             if outcome.verdict in ("cannot tell", "undecided"):
                 low, high = stage.revisions[outcome.low], stage.revisions[outcome.high]
-                ranges.append(f"between {low.label} and {high.label}: {outcome.verdict}")
-    return ranges
+                texts.append(f"between {low.label} and {high.label}: {outcome.verdict}")
+        texts += filter(None, (unexplained_rest(bisection, stage, outcome) for outcome in stage.culprits))
+    return texts
 
 
 def _refuted(bisection: Bisection) -> Iterator[RefutedRevision]:
@@ -478,7 +482,7 @@ def git_log(bisection: Bisection, ranges: tuple[StageResult, ...]) -> str:
     commits = [
         stage
         for stage in bisection.stages
-        if _is_of_commits(stage) and not _is_elsewhere(bisection, stage) and not bisection.is_dismissed(stage)
+        if _is_of_commits(stage) and not _is_elsewhere(bisection, stage) and _is_of_log(bisection, stage)
     ]
     chosen = commits or bisection.stages[:1]
     lines = ["git bisect start"]
@@ -521,10 +525,28 @@ def _is_of_commits(stage: Stage) -> bool:
 def _is_elsewhere(bisection: Bisection, stage: Stage) -> bool:
     """Whether a stage's commits belong to another repository."""
     while stage.origin:
-        if stage.origin["way"] in (PIN, REVERT):
+        if kind_of(str(stage.origin["way"])) in (PIN, REVERT):
             return True
         stage = bisection.stages[int(stage.origin["stage"])]
     return False
+
+
+def _is_of_log(bisection: Bisection, stage: Stage) -> bool:
+    """Whether git can replay a stage: of several that explain a culprit, that with the largest change.
+
+    The last commits of one part of a branch are older than the good end of the next part.
+    """
+    while stage.origin:
+        above = bisection.stages[int(stage.origin["stage"])]
+        for outcome in above.culprits:
+            finer = bisection.finer(above, outcome) if outcome.first == stage.origin["place"] else []
+            largest = max(finer, default=stage, key=lambda child: abs(sum(c.step for c in child.culprits)))
+            if stage.done and stage is not largest:
+                return False
+        if bisection.is_dismissed(stage):
+            return False
+        stage = above
+    return True
 
 
 def _one_line(text: str) -> str:

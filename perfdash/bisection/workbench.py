@@ -21,7 +21,7 @@ from perfdash.bisection.events import Question
 from perfdash.bisection.measurers import CaseMeasurer, CommandMeasurer, Measurer
 from perfdash.bisection.metrics import Reading
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend
+from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection, Descend
 from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import BuildContext, InsidePin, Revision, Source, open_source
 from perfdash.bisection.sources.finer_range import PinChange, between, pin_changes
@@ -166,7 +166,7 @@ class LocalWorkbench:
         number = len(bisection.stages)
         origin = {"stage": stage.number, "place": outcome.first, "way": step.way}
         rung, inside = _rung(stage), stage.more.get("inside")
-        parts: dict[str, int] = {}
+        parts: dict[str, Any] = {}
         try:
             if step.way == REVERT:
                 return self._reverted(bisection, step, origin)
@@ -183,7 +183,7 @@ class LocalWorkbench:
                 source = open_source(self._recipes[rung], self._inside(inside))
                 revisions, parts = _inside_merge(source, bisection, step)
             else:
-                inside, ends = self._pin(step, rung, inside)
+                inside, ends, parts = self._pin(step, rung, inside)
                 source, builder = self._opened(rung, inside)
                 revisions = source.revisions(*ends)
         except UsageError as error:
@@ -235,12 +235,17 @@ class LocalWorkbench:
 
     def _pin(
         self, step: Descend, rung: int, inside: Mapping[str, Any] | None
-    ) -> tuple[dict[str, Any], tuple[str, str]]:
-        """The dependency that a culprit pins anew, for the journal, and its two commits."""
+    ) -> tuple[dict[str, Any], tuple[str, str], dict[str, list[str]]]:
+        """The dependency that a culprit pins anew, its two commits, and the other pins that it changes.
+
+        That of the step, or the first that can be searched. Raises DeadEnd.
+        """
         culprit = step.stage.revisions[step.outcome.first].id
         repo = Path(inside["repo"]) if inside else self._context.repo
         assert repo
-        changes = pin_changes(self._recipes[rung].pins, repo, culprit)
+        all_changes = pin_changes(self._recipes[rung].pins, repo, culprit)
+        wanted = step.way.removeprefix(PIN).strip()
+        changes = [change for change in all_changes if wanted in ("", change.pin.name)]
         if not changes:
             raise DeadEnd("it changes no pin")
         clones = self._setup.request.pin_repos
@@ -271,7 +276,8 @@ class LocalWorkbench:
             assert above
             fixed = [*inside["fixed"], [above.place, culprit, inside["repo"]]]
             finer.update(outer=inside["outer"], folder=above.place, fixed=fixed)
-        return finer, (change.old, change.new)
+        others = [] if wanted else [each.pin.name for each in all_changes if each is not change]
+        return finer, (change.old, change.new), {"other_pins": others} if others else {}
 
     def _inside(self, recorded: Mapping[str, Any] | None) -> BuildContext:
         """The context of a stage inside a pin, as the journal has it."""

@@ -144,16 +144,18 @@ def culprits(alert: Alert) -> list[str]:
     Titles and names come from other repositories, so the lines are plain text.
     """
     bisection = alert.details.get("bisected") or {}
+    is_unfinished = str(bisection.get("word", "")).startswith("not finished")
+    so_far = "the search is not finished" if is_unfinished else ""
     lines = [
-        plain(f"{beginning}{_culprit(culprit, alert)}")
+        plain(f"{beginning}{_culprit(culprit, alert, so_far)}")
         for beginning, key in ((CULPRIT, "culprits"), (OTHER_CHANGE, "others"))
         for culprit in bisection.get(key) or []
     ]
     return lines or ([f"bisected: {bisection['word']}"] if bisection.get("word") else [])
 
 
-def _culprit(culprit: Mapping[str, Any], alert: Alert) -> str:
-    """A culprit by its commit, its signed change, and whether it was confirmed."""
+def _culprit(culprit: Mapping[str, Any], alert: Alert, so_far: str) -> str:
+    """A culprit by its commit, its signed change, and whether it was confirmed; so_far: a remark."""
     first = (culprit.get("commits") or [{}])[0]
     words = ["no longer has"] if culprit.get("lost") else []
     words += [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
@@ -166,8 +168,9 @@ def _culprit(culprit: Mapping[str, Any], alert: Alert) -> str:
         size = percent_change(math.log(change))
     measured = " ".join(filter(None, [size, culprit.get("of_metric")]))
     measured = f": {measured}" if measured else ""
-    sure = f" ({culprit['confirmed']})" if culprit.get("confirmed") else ""
-    return f"{' '.join(filter(None, words))}{by}{others}{measured}{sure}"
+    confirmed = culprit.get("confirmed") or ""
+    notes = "; ".join(filter(None, ["not yet confirmed" if confirmed == "more" else confirmed, so_far]))
+    return f"{' '.join(filter(None, words))}{by}{others}{measured}{f' ({notes})' if notes else ''}"
 
 
 def life(events: Sequence[AlertEvent]) -> str:

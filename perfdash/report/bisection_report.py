@@ -36,8 +36,10 @@ def headline(result: BisectionResult) -> str:
     what = f"{result.title} of {subject(result)}"
     refuted = [culprit for culprit in result.culprits if culprit.confirmed == "not confirmed"]
     others = [culprit for culprit in result.culprits if culprit not in refuted]
-    parts = [f"found {_labels(others)}"] if others else []
+    is_finished = result.word != NOT_FINISHED
+    parts = [f"found {'' if is_finished else 'so far '}{_labels(others)}"] if others else []
     parts += [f"{_labels(refuted)} was found, and refuted by re-measurement"] if refuted else []
+    parts += [result.word] if parts and not is_finished else []
     return f"{what}: {'; '.join(parts) or result.word}"
 
 
@@ -73,6 +75,8 @@ def page(result: BisectionResult) -> str:
 def main_text(result: BisectionResult) -> str:
     """The culprits in GitHub Markdown; why there is none, without one."""
     parts = [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
+    if result.culprits and result.word == NOT_FINISHED:
+        parts.append(f"{_unfinished(result)} `--resume` continues it.")
     return "\n\n".join(parts)
 
 
@@ -235,12 +239,7 @@ def _without(result: BisectionResult) -> str:
         return "Nothing was measured."
     top = result.ranges[0]
     if result.word == NOT_FINISHED:
-        now = next((r for r in result.ranges if r.verdict == NOT_FINISHED), top)
-        at = f"Not finished: {now.standing.phase}"
-        if now.standing.first:
-            left = now.standing.last - now.standing.first + 1
-            at += f"; {left} of {now.last} revisions left, with {_percent(now.standing.probability)}"
-        return at + "."
+        return _unfinished(result)
     if result.word == "end not measured":
         whys = [
             f"{code(s.label)}: {escaped(s.why)}" for s in top.skipped if s.id in (top.good.id, top.bad.id)
@@ -256,6 +255,18 @@ def _without(result: BisectionResult) -> str:
         "cannot tell": "**Cannot tell** which revision it was.",
     }.get(result.word, result.word)
     return f"{reason}{change}{noise} Probability that nothing changed: {_percent(top.none)}."
+
+
+def _unfinished(result: BisectionResult) -> str:
+    """How far a bisection that is not finished came."""
+    now = next((stage for stage in result.ranges if stage.verdict == NOT_FINISHED), None)
+    if now is None:
+        return "Not finished: a search inside what was found, or its confirmation, is left."
+    at = "Not finished: " + " ".join(filter(None, [now.standing.phase, escaped(now.how)]))
+    if now.standing.first:
+        left = now.standing.last - now.standing.first + 1
+        at += f"; {left} of {now.last} revisions left, with {_percent(now.standing.probability)}"
+    return at + "."
 
 
 def _stage(result: BisectionResult, stage: StageResult, as_page: bool) -> str:
@@ -348,6 +359,7 @@ def _cell_of_cause(outcome: GroupOutcome) -> str:
     labels = ", ".join(code(revision.label) for c in result.culprits for revision in c.revisions[:3])
     shared = f" (as alert {outcome.beside})" if outcome.how == IN_PASSING else ""
     word = escaped(result.word) if outcome.is_explained else OTHER_CHANGE.rstrip()
+    word += ", found so far" if labels and result.word == NOT_FINISHED else ""
     return f"{word} {labels}".rstrip() + shared
 
 

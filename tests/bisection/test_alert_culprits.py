@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from perfdash.bisection.alert_culprits import explaining, save_to_history
+from perfdash.bisection.journal import read
+from perfdash.bisection.replay import Bisection
 from perfdash.bisection.result import MetricChange, result_of
 from perfdash.bisection.setup import marked
 from perfdash.history import alert_store
@@ -13,8 +15,8 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.report.alert_text import culprits
-from perfdash.report.bisection_report import headline
-from tests.bisection.scripted import Script, begin, bisected, go_on
+from perfdash.report.bisection_report import headline, main_text
+from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 from tests.cli.alert_histories import environment_said, history
 from tests.history.made import row, run
 
@@ -226,3 +228,31 @@ def test_what_another_kind_of_host_does_not_find_is_left_to_that_of_the_alert(
     assert (len(alert.details["bisected"]["culprits"]), alert.details["bisected"]["finished"]) == (1, True)
     again, _ = saved(db, tmp_path / "resumed" / "c", nothing, on)
     assert (again.details["bisected"]["culprits"], again.details["bisected"]["finished"]) == ([], True)
+
+
+def test_what_is_found_before_the_end_of_the_search_is_called_not_finished(db, tmp_path):
+    """Stopped inside a merge, and before its culprit is confirmed."""
+    script = Script.step(20, 12, by=1.1, metric="backend")
+    script.revisions[12] = revision(12, parents=2)
+    script.sides["12"] = [script.revisions[5], *(revision(n, prefix="b") for n in range(6))]
+    script.levels.update({f"b{n}": 1.1 if n >= 3 else 1.0 for n in range(6)})
+    asked = {"good": "0", "bad": "19", "recipe": "git"}
+    bisected(script, tmp_path, name="b", alert=1, asked=asked, host_class="Xeon x 100")
+    recorded = read(tmp_path)
+    kinds = [event["event"] for event in recorded]
+    ends = (kinds.index("stage", 2) + 1, kinds.index("confirm"), len(kinds))
+    for end, label in zip(ends, ("12", "b3", "b3"), strict=True):
+        is_done = end == len(kinds)
+        ended = {"event": "ended", "state": "done" if is_done else "stopped", "at": recorded[-1]["at"]}
+        bisection = Bisection([*recorded[:end], ended])
+        result = result_of(bisection)
+        assert (result.word == "not finished") is not is_done
+        told = headline(result)
+        assert told.endswith(f": found {label}" if is_done else f": found so far {label}; not finished")
+        assert ("`--resume` continues it" in main_text(result)) is not is_done
+        assert ("not yet confirmed" in repr(result)) is not is_done
+        save_to_history(db, bisection, result, told)
+        with open_store(db, create=False) as store, store.read() as connection:
+            (line,) = culprits(alert_store.find(connection, 1))
+        assert line.startswith(f"culprit: {label} change")
+        assert line.endswith("(confirmed)" if is_done else "(not yet confirmed; the search is not finished)")

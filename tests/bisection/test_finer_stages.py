@@ -13,6 +13,7 @@ from perfdash.bisection.finer_stages import remarks
 from perfdash.bisection.journal import read
 from perfdash.bisection.metrics import OF_COMMAND
 from perfdash.bisection.request import BisectionRequest
+from perfdash.bisection.result import result_of
 from perfdash.bisection.sources import BuildContext, open_source
 from perfdash.bisection.workbench import LocalWorkbench, Setup
 from perfdash.settings import RunSettings
@@ -108,10 +109,11 @@ name = "inner"
 repository = "https://example.org/inner"
 file = "pin.txt"
 """
+TWO_PINS = PINS + PINS[PINS.index("[[pins]]") :].replace("inner", "other").replace("pin.txt", "other.txt")
 
 
-def remark_of_pins(tmp_path, recipe_text, pins, clones, outer):
-    """The culprit and the remark on it, of a bisection between two commits with these files of pins."""
+def search_of_pins(tmp_path, recipe_text, pins, clones, outer, pinned=None):
+    """The culprit between two commits with these files of pins, and the bisection. pinned: levels in pins."""
     old, new = pins
     for number, files in enumerate((old, old, new, new)):
         outer.commit(f"change {number}", {**files, "number": str(number)})
@@ -128,9 +130,9 @@ def remark_of_pins(tmp_path, recipe_text, pins, clones, outer):
     script = Script(revisions, levels, sd=0.002, metric="stdout")
     for clone in clones.values():
         script.levels.update({commit[:10]: 1.0 for commit in clone.git("rev-list", "--all").split()})
+    script.levels.update({commit[:10]: level for commit, level in (pinned or {}).items()})
     script.descend = LocalWorkbench(setup).descend
-    (remark,) = told(bisected(script, tmp_path / "b", pins=True))
-    return revisions[2].label, remark
+    return revisions[2].label, bisected(script, tmp_path / "b", pins=True)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,8 @@ def test_a_pin_that_goes_back_or_aside_is_not_searched(tmp_path, old, new, words
     inner.commit("aside", {"b": "1"})
     pinned = {name: inner.git("rev-parse", name) for name in (old, new)}
     pins = [{"pin.txt": pinned[name]} for name in (old, new)]
-    label, remark = remark_of_pins(tmp_path, PINS, pins, {"inner": inner}, outer)
+    label, bisection = search_of_pins(tmp_path, PINS, pins, {"inner": inner}, outer)
+    (remark,) = told(bisection)
     if words is None:
         assert remark == f"inside inner, pinned anew by {label} {UNCHANGED['pin']}"
         return
@@ -173,13 +176,40 @@ def test_a_pin_that_goes_back_does_not_hide_one_that_goes_forward(tmp_path, is_c
     first, second = (inner.commit(f"change {n}", {"a": str(n)}) for n in range(2))
     older, newer = (other.commit(f"change {n}", {"b": str(n)}) for n in range(2))
     pins = [{"pin.txt": second, "other.txt": older}, {"pin.txt": first, "other.txt": newer}]
-    second_pin = PINS[PINS.index("[[pins]]") :].replace("inner", "other").replace("pin.txt", "other.txt")
     clones = {"inner": inner, **({"other": other} if is_cloned else {})}
-    label, remark = remark_of_pins(tmp_path, PINS + second_pin, pins, clones, Repository(tmp_path / "outer"))
+    label, bisection = search_of_pins(tmp_path, TWO_PINS, pins, clones, Repository(tmp_path / "outer"))
+    remark, *others = told(bisection)
+    assert remark.startswith("it takes inner back from")
+    assert others == [f"inside other, pinned anew by {label} it shows no such change"] * is_cloned
     if is_cloned:
-        assert remark == f"inside other, pinned anew by {label} {UNCHANGED['pin']}"
         return
-    assert "it takes inner back from" in remark
     assert "give --pin-repo other=PATH with --resume" in remark
     (end,) = (event for event in read(tmp_path / "b") if event["event"] == "dead end")
     assert end["again"]
+
+
+@pytest.mark.parametrize(
+    ("of_inner", "of_other", "cloned", "found", "rest"),
+    [
+        (1.03, 1.07, ("inner", "other"), ["inner", "other"], None),
+        (1.1, 1.0, ("inner", "other"), ["inner"], None),
+        (1.0, 1.1, ("inner", "other"), ["other"], None),
+        (1.06, 1.0, ("inner", "other"), ["inner"], "inside other, pinned anew by"),
+        (1.06, 1.04, ("inner",), ["inner"], "give --pin-repo other=PATH with --resume"),
+    ],
+)
+def test_the_pins_that_a_commit_changes_are_searched_until_they_explain_it(
+    tmp_path, of_inner, of_other, cloned, found, rest
+):
+    clones = {name: Repository(tmp_path / name) for name in ("inner", "other")}
+    old, new = (
+        {name: clone.commit(f"{name} {n}", {name: str(n)}) for name, clone in clones.items()} for n in (1, 2)
+    )
+    pins = [{"pin.txt": commits["inner"], "other.txt": commits["other"]} for commits in (old, new)]
+    levels = {new["inner"]: of_inner, new["other"]: of_other}
+    used = {name: clones[name] for name in cloned}
+    bisection = search_of_pins(tmp_path, TWO_PINS, pins, used, Repository(tmp_path / "outer"), levels)[1]
+    result = result_of(bisection)
+    assert sorted(c.revisions[0].title for c in result.culprits) == [f"{name} 2" for name in found]
+    assert [rest in text for text in result.unexplained] == [True] * (rest is not None)
+    assert bisection.next_step() is None

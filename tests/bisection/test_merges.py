@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -218,3 +219,59 @@ def test_from_a_branch_that_was_merged_the_main_line_is_searched(repo, tmp_path)
     merged(repo, "main", "side")
     late(repo)
     assert blamed(searched(repo, tmp_path / "b", all_commits=True)) == [["m2"]]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "own", "found"),
+    [
+        (1.02, 1.04, 1.0, [["s2"], ["s6"]]),
+        (1.04, 1.02, 1.0, [["s2"], ["s6"]]),
+        (1.0, 1.04, 1.0, [["s6"]]),
+        (1.0, 1.04, 1.03, [["s6"]]),
+        (1.04, 1.02, 1.03, [["s2"], ["s6"]]),
+    ],
+)
+def test_the_parts_of_a_branch_are_searched_until_they_explain_its_merge(
+    repo, tmp_path, older, newer, own, found
+):
+    on(repo, "main", ("good",))
+    repo.git("tag", "good")
+    on(repo, "main", ("m1",), ("m2",))
+    on(repo, "side", ("s1",), ("s2", f"s2={older}"), ("s3",))
+    merged(repo, "side", "main")
+    on(repo, "side", ("s5",), ("s6", f"s6={newer}"), ("s7",))
+    merged(repo, "main", "side", f"merge={own}")
+    late(repo)
+    bisection = searched(repo, tmp_path / "b")
+    assert blamed(bisection) == found
+    assert len(bisection.stages) == (2 if own == older == 1.0 else 3)
+    log = tmp_path / "log"
+    log.write_text(git_log(bisection, result_of(bisection).ranges))
+    repo.git("bisect", "replay", str(log))
+    assert repo.git("bisect", "log").endswith("] s2" if older > newer else "] s6")
+    texts = result_of(bisection).unexplained
+    if own == 1.0:
+        assert not texts
+        return
+    (text,) = texts
+    rest = float(re.search(r"the rest, ([+-][\d.]+)%", text)[1]) / 100
+    assert rest == pytest.approx(own - 1, abs=0.004)
+    assert "may be what the commit itself does, or a merge into its branch" in text
+
+
+@pytest.mark.parametrize("of_both", [1.0, 1.03])
+def test_all_branches_of_a_merge_are_searched_until_they_explain_it(repo, tmp_path, of_both):
+    """No branch explains the merge alone. What both have is one culprit."""
+    on(repo, "main", ("good",))
+    repo.git("tag", "good")
+    on(repo, "side", ("s1", f"s1={of_both}"), ("s2",))
+    repo.git("branch", "other")
+    on(repo, "side", ("s3", "s3=1.03"), ("s4",))
+    on(repo, "other", ("o1",), ("o2", "o2=1.04"), ("o3",))
+    repo.git("checkout", "--quiet", "main")
+    repo.git("merge", "--quiet", "--no-ff", "-m", "merge both", "side", "other")
+    late(repo)
+    bisection = searched(repo, tmp_path / "b")
+    shared = [["s1"]] if of_both > 1 else []
+    assert sorted(blamed(bisection)) == sorted([*shared, ["s3"], ["o2"]])
+    assert not result_of(bisection).unexplained

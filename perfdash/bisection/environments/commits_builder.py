@@ -134,7 +134,7 @@ class CommitsBuilder(CachedBuilder):
         if self.recipe.exclusive and not self.recipe.build:
             commands = Commands(place / "build.log", (hold.fd,))
             worktree = Worktree(self.repo, place / SOURCE, commands)
-            worktree.check_out(revision.id, self.recipe.submodules)
+            self._check_out(worktree, revision, clean=False)
             worktree.at_rest()
 
     def costs(self, revisions: Sequence[Revision], touched: Sequence[Sequence[str]] = ()) -> list[float]:
@@ -202,13 +202,8 @@ class CommitsBuilder(CachedBuilder):
 
     def _build_in(self, tree: Path, revision: Revision, place: Path, commands: Commands, clean: bool) -> None:
         """Check out, set the pins, run the command."""
-        inside = self.context.inside
         worktree = Worktree(self.repo, tree, commands)
-        worktree.check_out(inside.outer if inside else revision.id, self.recipe.submodules, clean)
-        if inside:
-            for path, commit, clone in inside.fixed:
-                worktree.place_pin(path, False, commit, clone)
-            worktree.place_pin(inside.place, inside.pin.file is not None, revision.id, inside.repo)
+        self._check_out(worktree, revision, clean)
         if self.recipe.build:
             worktree.building()
             try:
@@ -218,6 +213,15 @@ class CommitsBuilder(CachedBuilder):
                     worktree.at_rest()
                 raise
         worktree.at_rest()
+
+    def _check_out(self, worktree: Worktree, revision: Revision, clean: bool) -> None:
+        """Check out a revision; inside a pin, the outer commit with the pins set."""
+        inside = self.context.inside
+        worktree.check_out(inside.outer if inside else revision.id, self.recipe.submodules, clean)
+        if inside:
+            for path, commit, clone in inside.fixed:
+                worktree.place_pin(path, False, commit, clone)
+            worktree.place_pin(inside.place, inside.pin.file is not None, revision.id, inside.repo)
 
     def _run(self, tree: Path, revision: Revision, place: Path, commands: Commands) -> None:
         build = self.recipe.build

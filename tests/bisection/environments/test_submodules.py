@@ -220,3 +220,20 @@ def test_inside_a_file_that_pins(made):
     revisions = open_source(recipe, there).revisions("main~1", "main")
     with open_builder(recipe, there) as builder:
         assert imported(builder.build(revisions[0]))[2] == revisions[0].id
+
+
+def test_the_worktree_of_a_command_keeps_its_pin_when_it_is_reused(made, tmp_path):
+    """As a resumed bisection reuses it."""
+    outer, inner, _, _, where = made
+    text = RECIPE[: RECIPE.index("[build]")] + "exclusive = true\n" + RECIPE[RECIPE.index("[[pins]]") :]
+    (tmp_path / "outer.toml").write_text(text)
+    recipe = load_recipe(str(tmp_path / "outer.toml"))
+    pin = next(pin for pin in recipe.pins if pin.file)
+    there = replace(where, inside=InsidePin(pin=pin, repo=inner.folder, outer=outer.head))
+    (revision, *_) = open_source(recipe, there).revisions("main~1", "main")
+    for is_reused in (False, True):
+        with open_builder(recipe, there) as builder:
+            built = builder.build(revision)
+            assert built.reused == is_reused
+            assert (built.folder / "pin.txt").read_text().split() == [revision.id]
+            (built.folder / "pin.txt").write_text("changed by a measurement")
