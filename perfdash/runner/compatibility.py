@@ -48,14 +48,19 @@ _SHOWN = 12
 def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part of run.json's `environment` that must agree, flat: {name: value}."""
     worker = environment.get("worker", {})
+    packages, commits = (
+        # pip only installs: its version changes no number.
+        {name: value for name, value in (worker.get(kind) or {}).items() if name != "pip"}
+        for kind in ("packages", "commits")
+    )
     return {
         **{name: environment.get(name) for name in _HOST},
         **{name: worker.get(name) for name in _WORKER},
         "gpus": environment.get("gpus"),
         **gpu_fingerprint(environment),
         "vector_isa": environment.get("vector_isa"),
-        **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
-        **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
+        **{f"package {name}": version for name, version in packages.items()},
+        **{f"commit of {name}": commit for name, commit in commits.items()},
         **{
             f"variable {name}": value
             for name, value in measured_variables(environment.get("variables", {})).items()
