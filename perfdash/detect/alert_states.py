@@ -41,6 +41,7 @@ from perfdash.detect.later_nights import (
     is_left_out,
     is_shown_beside,
     later_nights,
+    nearer_runs,
     observed,
     shows_status,
 )
@@ -374,10 +375,15 @@ def _has_cases_of(alert: Alert, panel: Panel) -> bool:
 
 def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = None) -> Alert:
     """Update an alert's date, levels and builds from later nights. `net`, `machines`: as in `advance`."""
-    if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
+    if alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
+        return alert
+    if alert.kind in ("status", "count") and (runs := nearer_runs(alert, panel)):
+        details = {**alert.details, "changed": _changed(alert.kind, *runs)}
+        return replace(alert, good_run_id=runs[0].id, bad_run_id=runs[1].id, details=details)
+    if alert.kind != "metric":
         return alert
     metric = str(alert.metric)
     newer_date = date_change(panel, net, alert.case_id, metric, alert.bad_run_id, alert.direction)
@@ -496,12 +502,7 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
     if changes({}, method := panel.runs[-1].method, column, own_threads):
         details["method"] = numbers(method, column, own_threads)
     if good is not None:
-        details["changed"] = environment_changes(good, bad)
-        if finding.kind == "status":
-            method_changes = changes(good.method, bad.method, "status")
-            details["changed"] += [f"perfdash's method: {method_change}" for method_change in method_changes]
-        if finding.kind == "host":
-            details["changed"] += _null_widened(good, bad)
+        details["changed"] = _changed(finding.kind, good, bad)
     return Alert(
         kind=finding.kind,
         testbed_id=bad.testbed_id,
@@ -520,6 +521,13 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
         p=finding.p,
         details=details,
     )
+
+
+def _changed(kind: str, good: RunLine, bad: RunLine) -> list[str]:
+    """What differs between the runs around a change of this kind, one line each."""
+    methods = changes(good.method, bad.method, "status") if kind == "status" else []
+    lines = environment_changes(good, bad) + [f"perfdash's method: {change}" for change in methods]
+    return lines + _null_widened(good, bad) if kind == "host" else lines
 
 
 def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
