@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from perfdash.detect.change_dates import date_change
-from perfdash.detect.environment_changes import environment_changes
+from perfdash.detect.environment_changes import changed_with
 from perfdash.detect.findings import (
     PARTS_OF,
     WORSE,
@@ -381,7 +381,7 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
     if alert.kind in ("status", "count") and (runs := nearer_runs(alert, panel)):
-        details = {**alert.details, "changed": _changed(alert.kind, *runs)}
+        details = {**alert.details, **changed_with(alert.kind, panel, alert.case_id, *runs)}
         return replace(alert, good_run_id=runs[0].id, bad_run_id=runs[1].id, details=details)
     if alert.kind != "metric":
         return alert
@@ -404,7 +404,7 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
         change=math.log1p(newer_date.change.change),
         details={
             **details,
-            "changed": environment_changes(good, newer_date.first),
+            **changed_with(alert.kind, panel, alert.case_id, good, newer_date.first),
             "level_night": good.started,
         },
     )
@@ -502,7 +502,7 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
     if changes({}, method := panel.runs[-1].method, column, own_threads):
         details["method"] = numbers(method, column, own_threads)
     if good is not None:
-        details["changed"] = _changed(finding.kind, good, bad)
+        details |= changed_with(finding.kind, panel, finding.case_id, good, bad)
     return Alert(
         kind=finding.kind,
         testbed_id=bad.testbed_id,
@@ -521,21 +521,6 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
         p=finding.p,
         details=details,
     )
-
-
-def _changed(kind: str, good: RunLine, bad: RunLine) -> list[str]:
-    """What differs between the runs around a change of this kind, one line each."""
-    methods = changes(good.method, bad.method, "status") if kind == "status" else []
-    lines = environment_changes(good, bad) + [f"perfdash's method: {change}" for change in methods]
-    return lines + _null_widened(good, bad) if kind == "host" else lines
-
-
-def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
-    """A line if the run's A/A noise was three times that of the run before."""
-    before, after = ((run.noise.get("null") or {}).get("worst") for run in (good, bad))
-    if before is not None and after is not None and after > max(3 * before, 0.01):
-        return [f"A/A null: off by {before:.2%} | {after:.2%}"]
-    return []
 
 
 def without_invalid(

@@ -19,6 +19,7 @@ from perfdash.detect.environment_changes import (
     gpu_facts,
 )
 from perfdash.errors import MachineError, UsageError
+from perfdash.history.results import BY_HOST, VOLATILE
 from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
@@ -67,6 +68,37 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
             if name != CPU_CAPABILITY_VARIABLE  # compared as a fact of the host
         },
     }
+
+
+def of_hosts(environments: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The environment of a run from those of its hosts: the first one, with the facts that differ by host.
+
+    `environments`: each with the host of its run, which an older record does not name itself. Of one host the
+    first counts. The entry `by_host` has all hosts, if there are several, each with its values of the facts
+    that differ; these are no facts of the run.
+    """
+    by_host: dict[str, dict[str, Any]] = {}
+    for run_host, environment in environments:
+        shared = {name: value for name, value in environment.items() if name != BY_HOST}
+        own = environment.get(BY_HOST) or {environment.get("host", run_host): {}}
+        for place, facts in own.items():
+            by_host.setdefault(place, {**shared, **facts})
+    merged = dict(environments[0][1])
+    if len(by_host) == 1:
+        return merged
+    merged[BY_HOST] = {place: {} for place in by_host}
+    for name in sorted({name for facts in by_host.values() for name in facts}.difference(VOLATILE)):
+        values = {place: facts.get(name) for place, facts in by_host.items()}
+        known = [value for value in values.values() if value is not None]
+        if name in _MAY_BE_UNKNOWN:
+            merged[name] = known[0] if known else None
+        elif any(isinstance(value, Mapping) for value in known):
+            continue  # variables, facts of a GPU: they agree in what numbers depend on
+        elif any(value != known[0] for value in values.values() if known):
+            merged.pop(name, None)
+            for place, value in values.items():
+                merged[BY_HOST][place][name] = value
+    return merged
 
 
 def measured_variables(recorded: Mapping[str, str]) -> dict[str, str]:
