@@ -129,7 +129,12 @@ class AlertEvidence:
         good, bad = self.between
         if good is None or bad is None or self.alert.kind in ("host", "status"):
             return [str(line) for line in self.alert.details.get("changed") or []]
-        return environment_changes(good, bad)
+        return environment_changes(good, bad, self.hosts)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The machines that measured the case around the change; none: unknown, or all runs are of one."""
+        return list(self.alert.details.get("hosts") or ())
 
 
 def remeasured_change(alert: Alert) -> RemeasuredChange | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from perfdash.detect.change_dates import date_change
-from perfdash.detect.environment_changes import environment_changes
+from perfdash.detect.environment_changes import changed_with
 from perfdash.detect.findings import (
     PARTS_OF,
     WORSE,
@@ -41,6 +41,7 @@ from perfdash.detect.later_nights import (
     is_left_out,
     is_shown_beside,
     later_nights,
+    nearer_runs,
     observed,
     shows_status,
 )
@@ -374,10 +375,15 @@ def _has_cases_of(alert: Alert, panel: Panel) -> bool:
 
 def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = None) -> Alert:
     """Update an alert's date, levels and builds from later nights. `net`, `machines`: as in `advance`."""
-    if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
+    if alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
+        return alert
+    if alert.kind in ("status", "count") and (runs := nearer_runs(alert, panel)):
+        details = {**alert.details, **changed_with(alert.kind, panel, alert.case_id, *runs)}
+        return replace(alert, good_run_id=runs[0].id, bad_run_id=runs[1].id, details=details)
+    if alert.kind != "metric":
         return alert
     metric = str(alert.metric)
     newer_date = date_change(panel, net, alert.case_id, metric, alert.bad_run_id, alert.direction)
@@ -398,7 +404,7 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
         change=math.log1p(newer_date.change.change),
         details={
             **details,
-            "changed": environment_changes(good, newer_date.first),
+            **changed_with(alert.kind, panel, alert.case_id, good, newer_date.first),
             "level_night": good.started,
         },
     )
@@ -496,12 +502,7 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
     if changes({}, method := panel.runs[-1].method, column, own_threads):
         details["method"] = numbers(method, column, own_threads)
     if good is not None:
-        details["changed"] = environment_changes(good, bad)
-        if finding.kind == "status":
-            method_changes = changes(good.method, bad.method, "status")
-            details["changed"] += [f"perfdash's method: {method_change}" for method_change in method_changes]
-        if finding.kind == "host":
-            details["changed"] += _null_widened(good, bad)
+        details |= changed_with(finding.kind, panel, finding.case_id, good, bad)
     return Alert(
         kind=finding.kind,
         testbed_id=bad.testbed_id,
@@ -520,14 +521,6 @@ def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Aler
         p=finding.p,
         details=details,
     )
-
-
-def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
-    """A line if the run's A/A noise was three times that of the run before."""
-    before, after = ((run.noise.get("null") or {}).get("worst") for run in (good, bad))
-    if before is not None and after is not None and after > max(3 * before, 0.01):
-        return [f"A/A null: off by {before:.2%} | {after:.2%}"]
-    return []
 
 
 def without_invalid(

@@ -89,6 +89,12 @@ class Cause:
         return sorted({member.alert.testbed_id for member in self.members})
 
     @property
+    def hosts(self) -> list[str]:
+        """The machines that measured its members around the change; none where one's are unknown."""
+        of_members = [member.hosts for member in self.members]
+        return sorted({host for hosts in of_members for host in hosts}) if all(of_members) else []
+
+    @property
     def is_suspected(self) -> bool:
         """Whether no member is an alert yet."""
         return all(member.alert.state == SUSPECTED for member in self.members)
@@ -433,7 +439,7 @@ def _attribution(cause: Cause) -> str:
     if cause.main[0].alert.kind == "vanished":  # nothing of it was run
         return UNKNOWN
     packages = build_changes(cause.good, cause.bad)
-    on_other_machine = bool(machine_changes(cause.good, cause.bad))
+    on_other_machine = bool(machine_changes(cause.good, cause.bad, cause.hosts))
     failures = {failing_status(member.alert) for member in cause.main}
     eager_moved = (
         cause.eager_moved

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdash.detect.findings import WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
-from perfdash.detect.nights import JUDGED_NIGHTS, comparable
+from perfdash.detect.nights import JUDGED_NIGHTS, comparable, were_nights
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
+from perfdash.methods import alike
 from perfdash.metrics import JUDGED
 from perfdash.records import Status
 from perfdash.stats.intervals import Array
@@ -215,6 +216,26 @@ def _last_value(alert: Alert, panel: Panel) -> float:
     row = panel.case_ids.index(alert.case_id)
     passed = is_pass(str(panel.statuses[row, -1]), panel.values["calls_captured"][row, -1])
     return float(panel.values[alert.metric][row, -1]) if passed else math.nan
+
+
+def nearer_runs(alert: Alert, panel: Panel) -> tuple[RunLine, RunLine] | None:
+    """The last good and first bad run of a status or count, if they are nearer than the alert's own.
+
+    Nights between these were stored after the alert was raised.
+    """
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    own = good, bad = places.get(alert.good_run_id or -1), places.get(alert.bad_run_id or -1)
+    if good is None or bad is None or bad - good < 2:
+        return None
+    nights, method = were_nights(panel), panel.runs[bad].method
+    for place in range(bad - 1, good, -1):
+        if nights[place] and alike(panel.runs[place].method, method, str(alert.metric)):
+            observation = shown(alert, _first_nights(panel, place + 1))
+            if observation == BACK:
+                good = place
+                break
+            bad = place if observation == AGAIN else bad
+    return (panel.runs[good], panel.runs[bad]) if (good, bad) != own else None
 
 
 def is_shown_beside(alert: Alert, panel: Panel, later: Sequence[RunLine] = ()) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.detect.environment_changes import machine_changes, package_changes
 from perfdash.history.failures import reason
+from perfdash.history.result_hosts import of_row
 from perfdash.history.results import Row, RunRow
 from perfdash.methods import changes as method_changes
 from perfdash.methods import has_own_threads
@@ -40,6 +41,7 @@ class ExplainedSide:
     code: Mapping[str, bytes] = field(default_factory=dict)  # generated, as in history.results.Row
     reason: str = ""  # why it failed or was skipped
     verdict: str | None = None  # on its speedup, as in records.Result
+    host: str | None = None  # that measured the case, where it is recorded
 
     @property
     def kernels(self) -> list[Mapping[str, Any]] | None:
@@ -57,8 +59,9 @@ def side_of(run: RunRow, row: Row) -> ExplainedSide:
     structure = {**counts, **row.structure}
     phases = details.get("compile_phases_s") or {}
     return ExplainedSide(
-        run, row.case, row.status, structure, row.values, phases, row.code, reason(row), row.verdict
-    )
+        run, row.case, row.status, structure, row.values, phases, row.code, reason(row), row.verdict,
+        of_row(row),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def compare(before: ExplainedSide, after: ExplainedSide) -> Explanation:
         *_number(GUARDS, "guards", before, after),
         *_number(OPERATORS, "graph_operators", before, after),
         *_contents(LOADED, old.get("loaded"), new.get("loaded")),
-        *_environment(before.run, after.run),
+        *_environment(before, after),
         *_phases(before.phases_s, after.phases_s),
     ]
     left_out = _not_compared(before, after)
@@ -500,10 +503,10 @@ def _packages(old: RunRow, new: RunRow) -> list[Difference]:
     return [_changed_line(PACKAGE, line) for line in package_changes(old, new)]
 
 
-def _environment(old: RunRow, new: RunRow) -> list[Difference]:
-    """Variables of the shell, and facts of the host."""
-    lines = environment_changes(old, new)
-    lines = lines[: len(lines) - len(package_changes(old, new))]
+def _environment(before: ExplainedSide, after: ExplainedSide) -> list[Difference]:
+    """Variables of the shell, and facts of the hosts that measured the case."""
+    hosts = [side.host for side in (before, after) if side.host]
+    lines = machine_changes(before.run, after.run, hosts)
     return [
         _changed_line(VARIABLE, line.removeprefix(_VARIABLE))
         if line.startswith(_VARIABLE)

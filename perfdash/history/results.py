@@ -20,6 +20,7 @@ from perfdash.metrics import PARTS
 from perfdash.records import Case, Failure, Result, RunInfo
 
 # Facts that change from run to run and do not describe how fast the host is.
+BY_HOST = "by_host"  # in the environment of a run of several machines: the facts in which they differ
 VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 MAX_SAMPLES = 200  # for each side: enough to describe a latency; the run folder has all
 

@@ -10,7 +10,6 @@ from statistics import median
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.causes import Cause, causes
 from perfdash.detect.environment_changes import environment_changes
-from perfdash.history.queries import RunLine
 from perfdash.metrics import METRICS, title_of
 from perfdash.report.alert_text import model_of, short_name
 from perfdash.report.changes import (
@@ -165,14 +164,14 @@ def of_cause(
         cause.id,
         evidence_words(cause),
         "" if cause.attribution == "unknown" else cause.attribution,
-        tuple(_changed(cause.good, cause.bad)),
+        tuple(_changed(cause)),
         tuple(machines[number].name for number in cause.testbeds if number in machines),
         why,
     )
 
 
-def _changed(good: RunLine | None, bad: RunLine | None) -> list[str]:
-    return environment_changes(good, bad) if good and bad else []
+def _changed(cause: Cause) -> list[str]:
+    return environment_changes(cause.good, cause.bad, cause.hosts) if cause.good and cause.bad else []
 
 
 def evidence_words(cause: Cause) -> str:

@@ -19,6 +19,7 @@ from perfdash.detect.environment_changes import (
     gpu_facts,
 )
 from perfdash.errors import MachineError, UsageError
+from perfdash.history.results import BY_HOST, VOLATILE
 from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
@@ -48,20 +49,56 @@ _SHOWN = 12
 def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part of run.json's `environment` that must agree, flat: {name: value}."""
     worker = environment.get("worker", {})
+    packages, commits = (
+        # pip only installs: its version changes no number.
+        {name: value for name, value in (worker.get(kind) or {}).items() if name != "pip"}
+        for kind in ("packages", "commits")
+    )
     return {
         **{name: environment.get(name) for name in _HOST},
         **{name: worker.get(name) for name in _WORKER},
         "gpus": environment.get("gpus"),
         **gpu_fingerprint(environment),
         "vector_isa": environment.get("vector_isa"),
-        **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
-        **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
+        **{f"package {name}": version for name, version in packages.items()},
+        **{f"commit of {name}": commit for name, commit in commits.items()},
         **{
             f"variable {name}": value
             for name, value in measured_variables(environment.get("variables", {})).items()
             if name != CPU_CAPABILITY_VARIABLE  # compared as a fact of the host
         },
     }
+
+
+def of_hosts(environments: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The environment of a run from those of its hosts: the first one, with the facts that differ by host.
+
+    `environments`: each with the host of its run, which an older record does not name itself. Of one host the
+    first counts. The entry `by_host` has all hosts, if there are several, each with its values of the facts
+    that differ; these are no facts of the run.
+    """
+    by_host: dict[str, dict[str, Any]] = {}
+    for run_host, environment in environments:
+        shared = {name: value for name, value in environment.items() if name != BY_HOST}
+        own = environment.get(BY_HOST) or {environment.get("host", run_host): {}}
+        for place, facts in own.items():
+            by_host.setdefault(place, {**shared, **facts})
+    merged = dict(environments[0][1])
+    if len(by_host) == 1:
+        return merged
+    merged[BY_HOST] = {place: {} for place in by_host}
+    for name in sorted({name for facts in by_host.values() for name in facts}.difference(VOLATILE)):
+        values = {place: facts.get(name) for place, facts in by_host.items()}
+        known = [value for value in values.values() if value is not None]
+        if name in _MAY_BE_UNKNOWN:
+            merged[name] = known[0] if known else None
+        elif any(isinstance(value, Mapping) for value in known):
+            continue  # variables, facts of a GPU: they agree in what numbers depend on
+        elif any(value != known[0] for value in values.values() if known):
+            merged.pop(name, None)
+            for place, value in values.items():
+                merged[BY_HOST][place][name] = value
+    return merged
 
 
 def measured_variables(recorded: Mapping[str, str]) -> dict[str, str]:

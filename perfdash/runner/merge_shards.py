@@ -197,6 +197,7 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
     ratios = {when: [r for null in nulls for r in null.get(when, [])] for when in whens}
     refused = [info.noise["refused"] for info in infos if "refused" in info.noise]
     worst = [null["worst"] for null in nulls if "worst" in null]
+    environments = [(info.host, info.environment) for info in infos if info.environment]
     return replace(
         infos[0],
         id=run_id,
@@ -206,7 +207,7 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
         configuration={**infos[0].configuration, "shard": None},
         cases=len(plan.cases),
         state="done" if complete else "incomplete",
-        environment=next((info.environment for info in infos if info.environment), {}),
+        environment=compatibility.of_hosts(environments) if environments else {},
         noise={
             **({"null": {**ratios, **({"worst": max(worst)} if worst else {})}} if nulls else {}),
             **({"refused": refused[0]} if refused else {}),

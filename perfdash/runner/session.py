@@ -201,12 +201,12 @@ class Session:
         notes = itertools.chain(*(introduction.get("notes", ()) for introduction in introductions))
         for note in dict.fromkeys(notes):  # slots may have the same
             self.watcher.say(note)
-        environment = introductions[0]["environment"]
-        if self.info.environment:
-            compatibility.refuse_other_environment(self.info.environment, environment, self.info.id)
-            vector_isa = self.info.environment.get("vector_isa")
-            environment["vector_isa"] = environment.get("vector_isa") or vector_isa
-        self.info.environment = environment
+        environments = [introduction["environment"] for introduction in introductions]
+        if before := self.info.environment:
+            compatibility.refuse_other_environment(before, environments[0], self.info.id)
+            vector_isa = environments[0].get("vector_isa") or before.get("vector_isa")
+            environments = [{**environments[0], "vector_isa": vector_isa}, *environments[1:], before]
+        self.info.environment = compatibility.of_hosts([(self.info.host, each) for each in environments])
         self.info.sessions[-1]["slots"] = [introduction["where"] for introduction in introductions]
         self.journal.write_info(self.info)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfdash.detect.environment_changes import environment_changes, package_words
+from perfdash.detect.environment_changes import environment_changes, package_words, value_words
 from perfdash.history.queries import RunLine
+from perfdash.history.results import BY_HOST
 from perfdash.site.overview_page import noise_of
 from perfdash.site.testbed_history import Testbed
 from perfdash.site.timeline import build_words
@@ -72,8 +73,10 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
         sorted(
             (name, _shown(value))
             for name, value in last.facts.items()
-            if name not in ("variables", "published")  # a dashboard's totals are on the suites' pages
+            if name
+            not in ("variables", "published", BY_HOST)  # a dashboard's totals are on the suites' pages
         )
+        + _facts_by_host(last)
         + sorted((f"variable {k}", _shown(v)) for k, v in (last.facts.get("variables") or {}).items()),
         sorted((name, package_words(last, name)) for name in last.packages),
         noise_of(last),
@@ -82,6 +85,14 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
         max(0, len(periods) - SHOWN),
         list(excluded[::-1]),
     )
+
+
+def _facts_by_host(run: RunLine) -> list[tuple[str, str]]:
+    """The facts in which the machines of a run differ, each with its values and their machines."""
+    by_host = run.facts.get(BY_HOST) or {}
+    names = sorted({name for facts in by_host.values() for name in facts})
+    values = {name: {host: _shown(facts.get(name)) for host, facts in by_host.items()} for name in names}
+    return [(name, value_words(of_hosts)) for name, of_hosts in values.items()]
 
 
 def _periods(runs: Sequence[RunLine]) -> tuple[list[MachinePeriod], list[str]]:

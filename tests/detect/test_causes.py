@@ -133,6 +133,36 @@ def test_a_change_of_the_host_alone(store, tool):
     assert cause.attribution == HOST
 
 
+RECORDED = {"a": {}, "b": {}}
+
+
+@pytest.mark.parametrize(("before", "model", "attribution", "changed"), [
+    ({"kernel": "6.1", "by_host": RECORDED}, "model00", UNKNOWN, []),
+    ({"kernel": "6.1", "by_host": RECORDED}, "model02", HOST, ["kernel: 6.1 | 6.8 (b)"]),
+    ({"kernel": "6.1"}, "model02", UNKNOWN, []),  # of an older perfdash: b may have had 6.8 before
+])  # fmt: skip
+def test_a_change_of_one_machine_of_a_run_explains_only_its_own_cases(
+    store, before, model, attribution, changed
+):
+    """Models 0 and 1 are measured on machine a, 2 and 3 on b, which has another kernel from night 6 on."""
+    now = {"by_host": {"a": {"kernel": "6.1"}, "b": {"kernel": "6.8"}}}
+    runs = farm(8, 4, statuses=lambda night, name: "crash" if night >= 6 and name == model else "pass")
+    build = runs[0].run.environment["worker"]
+    nights = []
+    for one in runs:
+        shared = {name: value for name, value in one.run.environment.items() if name != "kernel"}
+        facts = before if len(nights) < 6 else now
+        rows = tuple(
+            replace(row, details={"conditions": {"host": "ab"[row.case.model >= "model02"]}})
+            for row in one.rows
+        )
+        environment = {**shared, **facts, "worker": build}
+        nights.append(Imported(replace(one.run, host="a+b", environment=environment), rows))
+    (cause,) = causes_of(store, nights)
+    (member,) = cause.members
+    assert (member.case.model, cause.attribution, member.changed) == (model, attribution, changed)
+
+
 @pytest.mark.parametrize("tool", ["pip", "perfdash"])
 def test_runs_that_differ_in_what_is_not_measured_have_one_build(tmp_path, tool):
     with made_store(tmp_path / "h.db") as store:

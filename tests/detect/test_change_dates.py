@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfdash.detect import alert_evidence
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import date_change, lasting_changes
 from perfdash.detect.findings import NetLogs
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
@@ -71,6 +74,41 @@ def test_nights_long_before_an_alert_are_not_read_and_date_nothing(taken, monkey
     nights = sum(runs for runs, _ in read)
     assert nights <= 20 + 31 + at_once or at_once == 50
     assert read[-1][1] == 1 or at_once == 50, "the younger alert was dated by then"
+
+
+CHANGED_WITH = {"model00": 6, "model01": 7, "model02": 6, "model03": 7}  # model02, model03: a count
+
+
+@pytest.mark.parametrize("models", [4, 1], ids=["a late night", "late, of one model: no night"])
+def test_failures_and_counts_are_dated_by_a_night_that_was_stored_after_later_ones(taken, models):
+    """Night 6 comes when 7 is judged: what it shows moves the first bad night, or the last good one."""
+
+    def is_changed(night, name):
+        return night >= CHANGED_WITH[name]
+
+    def change(night, name, values):
+        if name in ("model02", "model03") and is_changed(night, name):
+            values["graph_breaks"] = 3.0
+        return values
+
+    def statuses(night, name):
+        return "crash" if name in ("model00", "model01") and is_changed(night, name) else "pass"
+
+    runs = farm(10, 4, change=change, statuses=statuses)
+    late = replace(runs[6], rows=runs[6].rows[:models])
+    store = taken(runs[:6])
+    judge_last(store, 1)
+    for night in (runs[7], late, runs[8], runs[9]):
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        evidence = {item.case.model: item for item in gather(connection, kept.load(connection))}
+    for model, first in CHANGED_WITH.items():
+        days = (first - 1, first) if models == 4 else (5, 7)
+        ends = evidence[model].good, evidence[model].bad
+        assert [end.name for end in ends] == [runs[day].run.name for day in days], model
+        builds = [end.torch_git_version[:10] for end in ends]
+        assert evidence[model].changed == [f"torch: 2.15.0 {builds[0]} | 2.15.0 {builds[1]}"], model
 
 
 def test_changes_of_the_whole_history(taken):

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from perfdash.detect.environment_changes import machine_changes, package_changes
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
@@ -86,3 +88,51 @@ def test_what_changed_of_a_gpu_is_named():
 def test_what_is_not_known_of_a_gpu_is_no_change():
     assert machine_changes(on_gpu(), on_gpu(ecc=None)) == []
     assert machine_changes(run().run, on_gpu()) == []
+
+
+def cluster(**kernels):
+    """A run of several machines that recorded each machine's kernel."""
+    by_host = {host: {"kernel": kernel} for host, kernel in kernels.items()}
+    shared = {name: value for name, value in run().run.environment.items() if name != "kernel"}
+    if len({str(kernel) for kernel in kernels.values()}) == 1:
+        shared["kernel"], by_host = next(iter(kernels.values())), {host: {} for host in kernels}
+    return replace(run().run, host="+".join(kernels), environment={**shared, "by_host": by_host})
+
+
+def of_older_perfdash(kernel, host="a+b+c"):
+    """A run whose facts are those of its first shard, of which the machine is unknown."""
+    return replace(run().run, host=host, environment={**run().run.environment, "kernel": kernel})
+
+
+@pytest.mark.parametrize(("old", "new", "hosts", "lines"), [
+    (cluster(a="1", b="2", c="1"), cluster(c="1", b="2", a="1"), "", []),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", c="2"), "", ["kernel: 1 | 2 (c)"]),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", c="2"), "c", ["kernel: 1 | 2 (c)"]),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", c="2"), "ab", []),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", c="2"), "bc", ["kernel: 1 | 2 (c)"]),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", c="2"), "z", ["kernel: 1 | 2 (c)"]),
+    (cluster(a="1", b="1", c="1"), cluster(a="2", b="2", c="2"), "", ["kernel: 1 | 2"]),
+    (cluster(a="1", b="3", c="1"), cluster(a="2", b="2", c="1"), "", ["kernel: 1 (a), 3 (b) | 2 (a, b)"]),
+    (cluster(a="1", b="1", c="2"), cluster(a="1", b="1"), "", []),
+    (cluster(a="1", b="1", c="2"), cluster(a="1", b="1", d="2"), "", []),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", d="2"), "", ["kernel: 1 | 2 (d)"]),
+    (cluster(a="1", b="1", c="1"), cluster(a="1", b="1", d="2"), "cd", ["kernel: 1 | 2 (d)"]),
+    (of_older_perfdash("1"), cluster(a="1", b="1", c="2"), "", []),
+    (of_older_perfdash("1"), cluster(a="1", b="1", c="2"), "c", []),
+    (cluster(a="1", b="1", c="2"), of_older_perfdash("1"), "", []),
+    (of_older_perfdash("0"), cluster(a="1", b="1", c="2"), "", ["kernel: 0 | 1 (a, b), 2 (c)"]),
+    (of_older_perfdash("0"), cluster(a="1", b="1", c="1"), "", ["kernel: 0 | 1"]),
+    (of_older_perfdash("0"), of_older_perfdash("1"), "", ["kernel: 0 | 1"]),
+    (cluster(a={1: 1}, b={1: 1}), cluster(a={1: 1}, b={1: 2}), "", ["kernel: {1: 1} | {1: 2} (b)"]),
+    (of_older_perfdash({1: 1}), of_older_perfdash({1: 2}), "", ["kernel: {1: 1} | {1: 2}"]),
+    (of_older_perfdash("1", "a"), cluster(a="1", b="1"), "", []),
+    (of_older_perfdash("1", "z"), cluster(a="1", b="2"), "", ["host: z | a+b", "kernel: 1 | 2 (b)"]),
+])  # fmt: skip
+def test_facts_are_compared_host_by_host(old, new, hosts, lines):
+    """`hosts`: those that measured the case; one that measured neither run says nothing."""
+    assert machine_changes(old, new, hosts) == lines
+
+
+def test_many_hosts_are_counted():
+    old, new = (cluster(a="1", **dict.fromkeys("bcdefgh", kernel)) for kernel in "12")
+    assert machine_changes(old, new) == ["kernel: 1 | 2 (b, c, d, e and 3 more)"]

@@ -8,7 +8,7 @@ import pytest
 
 from perfdash.explain.explanation_sentence import sentence
 from perfdash.explain.explanation_text import text
-from perfdash.explain.structure_comparison import compare, side_of
+from perfdash.explain.structure_comparison import ENVIRONMENT, compare, side_of
 from perfdash.history.results import Row, from_result
 from tests.explain.sides import BAD, BREAK, CASE, GOOD, LIBRARIES, kernel, side, structure
 from tests.history.made import run, with_worker
@@ -349,6 +349,19 @@ def test_a_package_hides_neither_the_machine_nor_the_compiler(metric, code):
     assert found.startswith("Other packages (certifi: none -> 2); ")
     assert found.endswith("; other environment (microcode: 0x1 -> 0x2 and compiler: g++ 12 -> g++ 13).")
     assert ("eager runs the same files" if metric == "eager_ms" else "all loaded files are the same") in found
+
+
+@pytest.mark.parametrize(("host", "changes"), [("a", []), ("b", [("kernel", "6.1", "6.8 (b)")])])
+def test_a_change_of_another_machine_of_the_run_is_no_other_environment(host, changes):
+    """A cluster, of which machine b has another kernel now."""
+    facts = {name: value for name, value in run().run.environment.items() if name != "kernel"}
+    row = Row(CASE, "pass", {}, structure=PLAIN, details={"conditions": {"host": host}})
+    sides = []
+    for of_b in ("6.1", "6.8"):
+        by_host = {"a": {"kernel": "6.1"}, "b": {"kernel": of_b}}
+        sides.append(side_of(run(BAD, environment={**facts, "by_host": by_host}).run, row))
+    found = compare(*sides).of(ENVIRONMENT)
+    assert [(item.what, item.before, item.after) for item in found] == changes
 
 
 @pytest.mark.parametrize("metric", [None, "backend_ms", "eager_ms"])

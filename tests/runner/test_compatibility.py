@@ -45,6 +45,20 @@ def test_what_differs_is_named():
     assert compatibility.differences(first, changed(cores=64))
 
 
+def test_hosts_may_have_different_versions_of_pip_but_not_of_perfdash():
+    """pip only installs; the workers of one run need the same perfdash."""
+
+    def with_package(name, version):
+        packages = {**ENVIRONMENT["worker"]["packages"], name: version}
+        return changed(worker={**ENVIRONMENT["worker"], "packages": packages, "commits": {name: version}})
+
+    assert compatibility.differences(with_package("pip", "24.0"), with_package("pip", "24.1")) == []
+    assert compatibility.differences(with_package("perfdash", "1"), with_package("perfdash", "2")) == [
+        "package perfdash: 1 | 2",
+        "commit of perfdash: 1 | 2",
+    ]
+
+
 @pytest.mark.parametrize(
     "name", ["TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE", "PYTORCH_ALLOC_CONF", "CXXFLAGS"]
 )

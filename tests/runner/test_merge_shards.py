@@ -9,6 +9,7 @@ from perfdash.files import dumps
 from perfdash.history.results import from_run
 from perfdash.records import RunInfo, Status, to_json
 from perfdash.run_options import CHANGED_BY_RESUME
+from perfdash.runner.compatibility import of_hosts
 from perfdash.runner.merge_shards import merge, other_times, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
@@ -175,6 +176,33 @@ def test_a_shard_in_which_all_was_skipped_has_no_environment(shard, tmp_path):
     assert not missing
     assert info.environment == ENVIRONMENT
     assert read_info(folder).environment == ENVIRONMENT
+
+
+def test_facts_that_differ_between_hosts_are_recorded_by_host(shard, tmp_path):
+    """Facts that need not agree: the merged run gives none of them as that of its first shard."""
+
+    def on(number, **facts):
+        return read_shard(shard(number, 3, environment={**ENVIRONMENT, "host": f"node{number}", **facts}))
+
+    shards = [
+        on(1, kernel="6.1", system="Debian", load=0.1, vector_isa=None),
+        on(2, kernel="6.8", system="Debian", load=0.2, vector_isa="avx512"),
+        on(3, kernel="6.1", system="Debian", load=0.3, vector_isa="avx512", microcode="0x2"),
+    ]
+    environment = merge(shards, tmp_path / "runs")[1].environment
+    assert environment["by_host"] == {
+        "node1": {"kernel": "6.1", "microcode": None},
+        "node2": {"kernel": "6.8", "microcode": None},
+        "node3": {"kernel": "6.1", "microcode": "0x2"},
+    }
+    assert environment.keys() == {*ENVIRONMENT, "host", "system", "load", "vector_isa", "by_host"}
+    assert (environment["system"], environment["vector_isa"]) == ("Debian", "avx512")
+    # A shard that several hosts measured keeps its own: node2, node3.
+    merged = merge(shards[1:], tmp_path / "runs")[1]
+    again = of_hosts([(info.host, info.environment) for info in (shards[0].info, merged)])
+    assert again["by_host"] == environment["by_host"]
+    # Of one host the first counts, and nothing differs.
+    assert of_hosts([("a", {"kernel": "2"}), ("a", {"kernel": "1"})]) == {"kernel": "2"}
 
 
 @pytest.mark.parametrize(("noise", "why"), [

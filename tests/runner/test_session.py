@@ -458,6 +458,21 @@ def test_another_environment_is_refused(start):
     assert not run.executor.orders
 
 
+def test_facts_that_differ_between_hosts_are_recorded_by_host(start):
+    """Of a Dask cluster, and of a run that another host resumes."""
+    hosts = {number: {"host": f"host{number}", "kernel": f"6.{number}"} for number in range(2)}
+    first = start([case("a")], Played(slots=2, unlike=hosts))
+    first.run()
+    by_host = {"host0": {"kernel": "6.0"}, "host1": {"kernel": "6.1"}}
+    environment = read_info(first.journal.folder).environment
+    assert (environment["by_host"], "kernel" in environment) == (by_host, False)
+    elsewhere = Played(unlike={0: {"host": "host2", "kernel": "6.0"}})
+    again = start([case("b")], elsewhere, done=first.results, journal=first.journal)
+    again.info.environment = environment
+    again.run()
+    assert again.info.environment["by_host"] == {**by_host, "host2": {"kernel": "6.0"}}
+
+
 def test_slots_that_are_not_alike_are_refused(start):
     run = start([case("a")], Played(slots=2, unlike={1: {"host_class": "other x 2"}}))
     with pytest.raises(MachineError, match=r"host0 and host1 are not alike(.|\n)*h x 2 \| other x 2"):

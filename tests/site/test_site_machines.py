@@ -227,6 +227,23 @@ def test_the_environments_name_all_hosts_that_take_turns_and_count_each_build_on
     assert '<td class="wrap">a, b</td>' in html
 
 
+def test_facts_in_which_the_machines_of_a_run_differ_are_shown_by_machine(tmp_path):
+    """And no period begins where an older perfdash recorded the first shard's alone."""
+    first, second = nights_of(["a+b", "a+b"])
+    shared = {**first.run.environment, "system": "Debian"}
+    by_host = {"by_host": {"a": {"kernel": "6.1"}, "b": {"kernel": "6.8"}}}
+    environments = {**shared, "kernel": "6.1"}, {**shared, **by_host}
+    with made_store(tmp_path / "history.db") as store:
+        for night, environment in zip((first, second), environments, strict=True):
+            take_in(store, [replace(night, run=replace(night.run, environment=environment))])
+        with store.read() as connection:
+            (bed,) = beds(connection)
+            view = machine_view(bed, read_history(connection, bed).runs)
+    assert {"kernel": "6.1 (a), 6.8 (b)", "system": "Debian"}.items() <= dict(view.facts).items()
+    assert "by_host" not in dict(view.facts)
+    assert [(period.runs, period.changed) for period in view.periods] == [(2, [])]
+
+
 def test_an_environment_of_containers_names_only_some_of_its_hosts(tmp_path):
     """A container has a new name every night: years of them made one cell of thousands of names."""
     with made_store(tmp_path / "history.db") as store:
