@@ -16,7 +16,7 @@ from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import CONFIRMED, OPEN
 from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import case_numbers, cases_by_id, list_runs, rows_of, settings_of_run, trend
-from perfdash.history.results import case_digest, from_run
+from perfdash.history.results import case_digest, digest, from_run
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.site.model_page import read_other_metrics
@@ -297,7 +297,8 @@ def test_a_history_of_before_configurations_is_migrated(address):
         assert "settings" not in of["cases"].columns
         freezing = {"inductor_config": {"freezing": True}}
         connection.execute(filled(of["hosts"], id=1, name="farm"))
-        connection.execute(filled(of["testbeds"], id=1, setting=freezing, host_class="Xeon x 100"))
+        bed = filled(of["testbeds"], id=1, setting=freezing, host_class="Xeon x 100", digest="bed")
+        connection.execute(bed)
         connection.execute(filled(of["environments"], id=1))
         connection.execute(
             filled(of["runs"], id=1, host_id=1, testbed_id=1, environment_id=1, origin="perfdash")
@@ -311,18 +312,24 @@ def test_a_history_of_before_configurations_is_migrated(address):
         connection.execute(filled(of["acts"], act=acts.BASELINE, testbed_id=1, details=accepted))
         insert = filled(of["cases"], model="pruned", digest="pruned")
         (number,) = connection.execute(insert).inserted_primary_key
-        connection.execute(filled(of["alerts"], testbed_id=1, case_id=number, state=OPEN, kind="metric"))
+        alert = {"testbed_id": 1, "state": OPEN, "metric": "backend_ms"}
+        connection.execute(filled(of["alerts"], case_id=number, kind="metric", **alert))
+        connection.execute(filled(of["alerts"], kind="host", **alert))
     engine.dispose()
     with open_store(address) as opened, opened.read() as connection:
         (line,) = list_runs(connection)
         rows = rows_of(connection, line.id)
         (act,) = acts.load(connection, act=acts.BASELINE, testbed_id=line.testbed_id)
-        (alert,) = alert_store.load(connection, testbed_id=line.testbed_id)
+        alert, _ = alert_store.load(connection, testbed_id=line.testbed_id)
+        query = sa.select(schema.alerts.c.former_testbed).order_by(schema.alerts.c.id)
+        former = connection.execute(query).scalars().all()
         cases = cases_by_id(connection, [alert.case_id])
     of_model = {row.case.model: row.case for row in rows}
     assert AcceptedLevel.of(act.details).selects(of_model["m1"], "backend_ms")
     assert not AcceptedLevel.of(act.details).selects(of_model["m2"], "backend_ms")
     assert (cases[alert.case_id].model, cases[alert.case_id].settings) == ("pruned", FREEZING)
+    series = [["bed", "pruned", "metric", "backend_ms"], ["bed", None, "host", "backend_ms"]]
+    assert former == [f"series {digest(one)[:20]}" for one in series]  # as their issues name them
     assert dict(line.setting) == {}
     assert {(row.case.model, row.case.settings, row.case.configuration) for row in rows} == {
         ("m1", FREEZING, "freezing"),

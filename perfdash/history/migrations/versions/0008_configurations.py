@@ -1,6 +1,7 @@
 """Configurations: their settings and name, of cases and summaries.
 
-Runs with --dynamic, and runs whose options equal those of a configuration then, become nights of it.
+Runs with --dynamic, and runs whose options equal those of a configuration then, become nights of it. Their
+alerts keep the series that their issues name.
 """
 
 import hashlib
@@ -38,7 +39,10 @@ _cases = sa.table(
 )  # fmt: skip
 _runs = sa.table("runs", sa.column("id"), sa.column("testbed_id"), sa.column("origin"))
 _results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
-_alerts = sa.table("alerts", sa.column("testbed_id"), sa.column("case_id"))
+_alerts = sa.table(
+    "alerts", sa.column("id"), sa.column("testbed_id"), sa.column("case_id"), sa.column("kind"),
+    sa.column("metric"), sa.column("former_testbed"),
+)  # fmt: skip
 _acts = sa.table("acts", sa.column("id"), sa.column("testbed_id"), sa.column("details", sa.JSON))
 _summaries = sa.table("summaries", sa.column("run_id"), sa.column("settings"), sa.column("configuration"))
 
@@ -51,6 +55,7 @@ def upgrade() -> None:
     with op.batch_alter_table("summaries") as batch_op:
         batch_op.drop_constraint(op.f("pk_summaries"), type_="primary")
         batch_op.create_primary_key(op.f("pk_summaries"), list(_KEY))
+    op.add_column("alerts", sa.Column("former_testbed", sa.String(64)))
     connection = op.get_bind()
     for bed in connection.execute(sa.select(_testbeds)).all():
         options = {name: value for name, value in bed.setting.items() if name not in _OF_THE_RUN}
@@ -70,6 +75,7 @@ def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: st
     setting = {key: value for key, value in bed.setting.items() if key in _OF_THE_RUN}
     digest = _digest([bed.host_class, setting])
     target = connection.execute(sa.select(_testbeds.c.id).where(_testbeds.c.digest == digest)).scalar()
+    _keep_series(connection, bed)
     if target is None:
         connection.execute(
             sa.update(_testbeds).where(_testbeds.c.id == bed.id).values(digest=digest, setting=setting)
@@ -107,6 +113,22 @@ def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: st
         for table in (_runs, _alerts, _acts):
             connection.execute(sa.update(table).where(table.c.testbed_id == bed.id).values(testbed_id=target))
         connection.execute(sa.delete(_testbeds).where(_testbeds.c.id == bed.id))
+
+
+def _keep_series(connection: sa.Connection, bed: Any) -> None:
+    """Write into the alerts of a testbed the series that the markers of their issues name.
+
+    Another would close each issue and open a second one.
+    """
+    query = (
+        sa.select(_alerts.c.id, _alerts.c.kind, _alerts.c.metric, _cases.c.digest)
+        .join_from(_alerts, _cases, _alerts.c.case_id == _cases.c.id, isouter=True)
+        .where(_alerts.c.testbed_id == bed.id)
+    )
+    for alert in connection.execute(query).all():
+        series = _digest([bed.digest, alert.digest, alert.kind, alert.metric])[:20]  # as many as a marker has
+        of_alert = sa.update(_alerts).where(_alerts.c.id == alert.id)
+        connection.execute(of_alert.values(former_testbed=f"series {series}"))
 
 
 def _case_with(connection: sa.Connection, case: Any, settings: str, name: str) -> tuple[int, str]:
