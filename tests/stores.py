@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -56,6 +57,16 @@ def migrated(address: str, revision: str = "head") -> sa.Engine:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
     return engine
+
+
+def filled(table: sa.Table, **values: Any) -> sa.Insert:
+    """An insert with empty values in all other columns that must have one."""
+    empty = {sa.Integer: 0, sa.Boolean: False, sa.JSON: {}, sa.Float: 0.0}
+    for column in table.columns:
+        if not (column.nullable or column.primary_key or column.server_default or column.name in values):
+            kinds = [value for kind, value in empty.items() if isinstance(column.type, kind)]
+            values[column.name] = kinds[0] if kinds else column.name
+    return sa.insert(table).values(**values)
 
 
 def as_revision_0012(store: Store) -> None:

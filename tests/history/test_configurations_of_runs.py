@@ -22,7 +22,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.site.model_page import read_other_metrics
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import case, row, run
-from tests.stores import migrated
+from tests.stores import filled, migrated
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FREEZING = '{"inductor_config":{"freezing":true}}'
@@ -272,16 +272,6 @@ def test_each_size_has_a_series_of_its_own(store):
         "batch 4: speedup over eager": [4.0, 8.0],
         "batch 4: times the static artefact's latency": [1.1, 1.1],
     }
-
-
-def filled(table: sa.Table, **values):
-    """An insert with empty values in all other columns that must have one."""
-    empty = {sa.Integer: 0, sa.Boolean: False, sa.JSON: {}, sa.Float: 0.0}
-    for column in table.columns:
-        if not (column.nullable or column.primary_key or column.server_default or column.name in values):
-            kinds = [value for kind, value in empty.items() if isinstance(column.type, kind)]
-            values[column.name] = kinds[0] if kinds else column.name
-    return sa.insert(table).values(**values)
 
 
 def test_a_history_of_before_configurations_is_migrated(address):
