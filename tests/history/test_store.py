@@ -228,11 +228,36 @@ def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, limits[1]))
     try:
-        with pytest.raises(MachineError, match=r"no backup .* make room"):
+        with pytest.raises(MachineError, match=r"no backup .* Make room .*twice its size \(80 MB\)"):
             open_store(str(path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+
+
+def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_path, monkeypatch):
+    """The copy would take the room that the next try needs."""
+    path = tmp_path / "history.db"
+    open_store(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("update perfdash_version set version_num = '0000'")
+        connection.execute("insert into hosts (name) values (zeroblob(1000000))")
+    connection.close()
+
+    def fill(config, _):
+        connection = config.attributes["connection"]
+        connection.exec_driver_sql("pragma max_page_count = 1")  # SQLITE_FULL, as of a full disk
+        connection.exec_driver_sql("insert into hosts (name) values (zeroblob(2000000))")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("alembic.command.upgrade", fill)
+        message = r"cannot be migrated: database or disk is full\. It is unchanged\. Make .* size \(4 MB\)"
+        with pytest.raises(MachineError, match=message):
+            open_store(str(path))
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select count(*) from hosts").fetchone() == (1,)
+    connection.close()
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
