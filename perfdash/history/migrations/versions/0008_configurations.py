@@ -1,7 +1,7 @@
 """Configurations: their settings and name, of cases and summaries.
 
 Runs with --dynamic, and runs whose options equal those of a configuration then, become nights of it. Their
-alerts keep the series that their issues name.
+alerts keep the series that their issues name, and the runs are known when they are imported again.
 """
 
 import hashlib
@@ -30,6 +30,11 @@ _CASE = ("suite", "model", "device", "dtype", "batch_size", "threads", "scenario
 _DEFAULTS = {"device": "cpu", "dtype": "float32", "batch_size": 1, "threads": 1, "scenario": "inference",
              "backend": "inductor", "dynamic": False, "amp_dtype": None}  # fmt: skip
 
+# The numbers of a result that the content of its run has, in this order.
+_NUMBERS = (
+    "eager_ms", "backend_ms", "speedup", "speedup_low", "speedup_high", "compilation_s", "wall_s",
+)  # fmt: skip
+
 _testbeds = sa.table(
     "testbeds", sa.column("id"), sa.column("digest"), sa.column("host_class"), sa.column("setting", sa.JSON)
 )
@@ -37,8 +42,14 @@ _cases = sa.table(
     "cases", sa.column("id"), sa.column("digest"), sa.column("configuration"),
     *(sa.column(name, sa.Boolean) if name == "dynamic" else sa.column(name) for name in _CASE),
 )  # fmt: skip
-_runs = sa.table("runs", sa.column("id"), sa.column("testbed_id"), sa.column("origin"))
-_results = sa.table("results", sa.column("run_id"), sa.column("case_id"))
+_runs = sa.table(
+    "runs", sa.column("id"), sa.column("testbed_id"), sa.column("origin"), sa.column("state"),
+    sa.column("ended"), sa.column("content"),
+)  # fmt: skip
+_results = sa.table(
+    "results", sa.column("id"), sa.column("run_id"), sa.column("case_id"), sa.column("status"),
+    sa.column("started"), *(sa.column(name) for name in _NUMBERS),
+)  # fmt: skip
 _alerts = sa.table(
     "alerts", sa.column("id"), sa.column("testbed_id"), sa.column("case_id"), sa.column("kind"),
     sa.column("metric"), sa.column("former_testbed"),
@@ -100,6 +111,7 @@ def _move(connection: sa.Connection, bed: Any, options: dict[str, Any], name: st
             .where(_alerts.c.testbed_id == bed.id, _alerts.c.case_id == case.id)
             .values(case_id=number)
         )
+    _rename_cases(connection, bed, digests)
     connection.execute(
         sa.update(_summaries)
         .where(_summaries.c.run_id.in_(of_bed))
@@ -129,6 +141,30 @@ def _keep_series(connection: sa.Connection, bed: Any) -> None:
         series = _digest([bed.digest, alert.digest, alert.kind, alert.metric])[:20]  # as many as a marker has
         of_alert = sa.update(_alerts).where(_alerts.c.id == alert.id)
         connection.execute(of_alert.values(former_testbed=f"series {series}"))
+
+
+def _rename_cases(connection: sa.Connection, bed: Any, digests: dict[str, str]) -> None:
+    """Compute the contents of a testbed's runs with the new digests of their cases.
+
+    The content of an import has these. A run whose content is not that of its results stays as it is.
+    """
+    former = {new: old for old, new in digests.items()}
+    for run in connection.execute(sa.select(_runs).where(_runs.c.testbed_id == bed.id)).all():
+        query = (
+            sa.select(_cases.c.digest, *_results.c["status", "started", *_NUMBERS])
+            .join_from(_results, _cases, _results.c.case_id == _cases.c.id)
+            .where(_results.c.run_id == run.id)
+            .order_by(_results.c.id)
+        )
+        rows = connection.execute(query).all()
+        old, new = (
+            _digest([run.state, run.ended, [[names.get(case, case), *values, {}] for case, *values in rows]])
+            for names in (former, {})
+        )
+        contents = {old: new, _digest(["pruned", old]): _digest(["pruned", new])}
+        if run.content in contents:
+            of_run = sa.update(_runs).where(_runs.c.id == run.id)
+            connection.execute(of_run.values(content=contents[run.content]))
 
 
 def _case_with(connection: sa.Connection, case: Any, settings: str, name: str) -> tuple[int, str]:
