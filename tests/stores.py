@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -56,6 +59,16 @@ def migrated(address: str, revision: str = "head") -> sa.Engine:
     return engine
 
 
+def filled(table: sa.Table, **values: Any) -> sa.Insert:
+    """An insert with empty values in all other columns that must have one."""
+    empty = {sa.Integer: 0, sa.Boolean: False, sa.JSON: {}, sa.Float: 0.0}
+    for column in table.columns:
+        if not (column.nullable or column.primary_key or column.server_default or column.name in values):
+            kinds = [value for kind, value in empty.items() if isinstance(column.type, kind)]
+            values[column.name] = kinds[0] if kinds else column.name
+    return sa.insert(table).values(**values)
+
+
 def as_revision_0012(store: Store) -> None:
     """Take the column that came since then; migration 0013 changes contents beside it."""
     with store.write() as connection:
@@ -69,6 +82,44 @@ def as_revision_0010(store: Store) -> None:
     with store.write() as connection:
         connection.execute(sa.text("drop table result_hosts"))
         connection.execute(sa.text("update perfdash_version set version_num = '0010'"))
+
+
+def earlier_texts(binary: str) -> tuple[str, ...]:
+    """Make the tables of texts that migration 0010 replaces. `binary`: the type of such a column."""
+    return (
+        "create table artifacts (digest varchar(64) not null constraint pk_artifacts primary key, "
+        f"data {binary} not null)",
+        "create table result_artifacts (result_id bigint not null references results (id) on delete cascade, "
+        "name text not null, digest varchar(64) not null references artifacts (digest), "
+        "constraint pk_result_artifacts primary key (result_id, name))",
+        "create index ix_result_artifacts_digest on result_artifacts (digest)",
+    )
+
+
+def as_revision_0007(path: Path) -> None:
+    """Take what came since then from an SQLite history whose cases have no settings, details or texts."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for side in ("eager", "backend"):
+            connection.execute(f"alter table results drop column {side}_instructions")
+        connection.execute("alter table alerts drop column former_testbed")
+        for table in ("result_hosts", "result_texts", "texts"):
+            connection.execute(f"drop table {table}")
+        for table in ("cases", "summaries"):
+            connection.execute(f"alter table {table} drop column configuration")
+        connection.execute("alter table cases drop column settings")
+        (statement,) = connection.execute("select sql from sqlite_master where name = 'summaries'").fetchone()
+        # SQLite drops no column of a key.
+        of_table = connection.execute("pragma table_info(summaries)")
+        columns = [row[1] for row in of_table if row[1] != "settings"]
+        before = re.sub(r"settings TEXT DEFAULT \(?''\)? NOT NULL,|, settings(?=\))", "", statement)
+        connection.execute("alter table summaries rename to later")
+        connection.execute(before)
+        connection.execute(f"insert into summaries select {', '.join(columns)} from later")
+        connection.execute("drop table later")
+        for statement in earlier_texts("blob"):
+            connection.execute(statement)
+        connection.execute("update perfdash_version set version_num = '0007'")
+        connection.commit()
 
 
 @pytest.fixture(scope="session")

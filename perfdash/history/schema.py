@@ -210,7 +210,8 @@ alerts = Table(
     Column("change", Double),  # log ratio after / before
     Column("p", Double),
     Column("details", JSON, nullable=False),
-    # The digest of its testbed before migration 0013 moved it: its issue names that. NULL: it was not moved.
+    # What its issue names of it: the digest of its testbed before migration 0013 moved it, or `series X` if
+    # migration 0008 changed its case, too (X: as in the marker). NULL: neither did.
     Column("former_testbed", String(64)),
     Index(None, "testbed_id", "state"),
 )

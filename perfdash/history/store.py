@@ -391,6 +391,25 @@ def _lock(store: Store, connection: sa.Connection) -> None:
 
 
 def _migrate(store: Store, revision: str) -> None:
+    """Run the migrations that a store lacks: all, or none. Raises MachineError where the disk is full."""
+    try:
+        _upgrade(store, revision)
+    except DBAPIError as error:
+        if not (store.is_sqlite and "disk is full" in brief(error)):
+            raise
+        path = Path(store.shown)
+        _copy_of(path, revision).unlink(missing_ok=True)  # the file is as it was, and needs the room
+        raise MachineError(
+            f"the history {path} cannot be migrated: {brief(error)}. It is unchanged. {_needed_room(path)}"
+        ) from error
+    store.engine.dispose()  # its connections have foreign keys switched off
+    if store.is_sqlite:
+        # Give back what the migration has freed; a full disk or a reader that stays is no failure.
+        with contextlib.suppress(MachineError), store.exclusive() as connection:
+            connection.exec_driver_sql("VACUUM")
+
+
+def _upgrade(store: Store, revision: str) -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -406,19 +425,23 @@ def _migrate(store: Store, revision: str) -> None:
             _back_up(Path(store.shown), revision)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-    store.engine.dispose()  # its connections have foreign keys switched off
-    if store.is_sqlite:
-        # Give back what the migration has freed; a full disk or a reader that stays is no failure.
-        with contextlib.suppress(MachineError), store.exclusive() as connection:
-            connection.exec_driver_sql("VACUUM")
+
+
+def _copy_of(path: Path, revision: str) -> Path:
+    return path.with_name(f"{path.name}.schema{revision}.bak")
+
+
+def _needed_room(path: Path) -> str:
+    """What a migration needs: its copy of the file, and the write-ahead log with all that it changes."""
+    size = 2 * path.stat().st_size / 1e6
+    return f"Make room for about twice its size ({size:.0f} MB) and try again"
 
 
 def _back_up(path: Path, revision: str) -> None:
     """Copy the file before a migration changes it. Without room for all of it nothing is left."""
-    copy = path.with_name(f"{path.name}.schema{revision}.bak")
     try:
         with (
-            replaced(copy) as part,
+            replaced(_copy_of(path, revision)) as part,
             contextlib.closing(sqlite3.connect(path)) as source,
             contextlib.closing(sqlite3.connect(part)) as target,
         ):
@@ -426,5 +449,5 @@ def _back_up(path: Path, revision: str) -> None:
             source.backup(target)
     except (sqlite3.Error, OSError) as error:
         raise MachineError(
-            f"no backup of {path} can be made ({error}), so it is not migrated; make room and try again"
+            f"no backup of {path} can be made ({error}), so it is not migrated. {_needed_room(path)}"
         ) from error

@@ -28,6 +28,7 @@ from perfdash.report.night import Night, machines_of_testbeds
 from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
 
+_SERIES = "series "  # in `former_testbed`, before the series that the issue names
 _WITHOUT_SIZE = 9.0  # rank of a change that has no size (a status, a vanished case): first
 
 
@@ -91,7 +92,7 @@ class _IssueWriter:
         }
         of = schema.alerts.c
         moved = sa.select(of.id, of.former_testbed).where(of.former_testbed.is_not(None))
-        self._former_digests = {row.id: row.former_testbed for row in connection.execute(moved)}
+        self._former = {row.id: row.former_testbed for row in connection.execute(moved)}
         self._machines = machines_of_testbeds(connection)
         self._first_runs = alert_store.first_runs(connection)
 
@@ -166,8 +167,12 @@ class _IssueWriter:
         """Series, the run on which it was born, and when it was opened: they identify an alert."""
         alert, case = evidence.alert, evidence.case
         born = self._first_runs.get(alert.id or 0, "")
-        bed = self._former_digests.get(alert.id or 0) or self._digests[alert.testbed_id]
-        series = digest([bed, case_digest(case) if case else None, alert.kind, alert.metric])
+        former = self._former.get(alert.id or 0, "")
+        if former.startswith(_SERIES):
+            series = former.removeprefix(_SERIES)
+        else:
+            bed = former or self._digests[alert.testbed_id]
+            series = digest([bed, case_digest(case) if case else None, alert.kind, alert.metric])
         # A run that was renamed is known to its issue by the name that it had first.
         return series[:20], self.first_names.get(born, born), alert.opened
 

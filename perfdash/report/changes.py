@@ -47,10 +47,11 @@ class ChangeEnd:
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of machine: the digest of its testbed, and a name for readers."""
+    """A testbed: its digest, a name for readers, and its host class, which other settings share."""
 
     testbed: str
     name: str
+    host_class: str
 
 
 @dataclass(frozen=True)

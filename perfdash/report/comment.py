@@ -185,7 +185,9 @@ def _line(cause: ReportedCause, site: str | None) -> list[str]:
     if cause.why:
         notes.append(escaped(cause.why, _WHY))
     if len(cause.machines) > 1:
-        notes.append(f"seen on {len(cause.machines)} machines")
+        several = len({member.machine.host_class for member in cause.members if member.machine})
+        settings = f"one machine with {len(cause.machines)} settings"
+        notes.append(f"seen on {several} machines" if several > 1 else f"seen on {settings}")
     word = _WORDS.get(cause.group, cause.group.lower())
     if cause.group == NEW_FAILURE:
         word = word if cause.fresh else FAILING
@@ -212,7 +214,7 @@ def _builds(cause: ReportedCause) -> str:
 
 
 def _members(members: Sequence[RunChange], night: Night, site: str | None, shown: int) -> str:
-    own = Machine(night.testbed, night.run.host_class)
+    own = Machine(night.testbed, night.run.host_class, night.run.host_class)
     several = len({(change.machine or own).testbed for change in members}) > 1
     rows = []
     for change in members[:shown]:

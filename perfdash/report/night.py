@@ -374,7 +374,7 @@ def machines_of_testbeds(connection: sa.Connection) -> dict[int, Machine]:
         words = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
         return f"{host_class} ({words})" if words and testbeds[host_class] > 1 else host_class
 
-    return {row.id: Machine(row.digest, name_of(row.host_class, row.setting)) for row in rows}
+    return {row.id: Machine(row.digest, name_of(row.host_class, row.setting), row.host_class) for row in rows}
 
 
 def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shortly: Panel) -> str | None:

@@ -22,6 +22,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import HEAD, open_store
 from tests.history.made import row, run
+from tests.stores import earlier_texts
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -126,12 +127,7 @@ def _as_it_was_before(connection, of_sqlite):
     """Details as JSON, samples as 32-bit floats, texts under their digests."""
     number = connection.execute(sa.text("select min(id) from results")).scalar()
     for statement in (
-        "create table artifacts (digest varchar(64) not null constraint pk_artifacts primary key, "
-        f"data {'blob' if of_sqlite else 'bytea'} not null)",
-        "create table result_artifacts (result_id bigint not null references results (id) on delete cascade, "
-        "name text not null, digest varchar(64) not null references artifacts (digest), "
-        "constraint pk_result_artifacts primary key (result_id, name))",
-        "create index ix_result_artifacts_digest on result_artifacts (digest)",
+        *earlier_texts("blob" if of_sqlite else "bytea"),
         "insert into artifacts select digest, data from texts",
         "insert into result_artifacts select result_id, name, digest from result_texts "
         "join texts on texts.id = text_id",

@@ -14,15 +14,15 @@ from perfdash.detect.nightly_judging import judge_new, read_night
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import CONFIRMED, OPEN
-from perfdash.history.ingest import REPLACED, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import case_numbers, cases_by_id, list_runs, rows_of, settings_of_run, trend
-from perfdash.history.results import case_digest, from_run
+from perfdash.history.results import case_digest, digest, from_run, pruned_content
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.site.model_page import read_other_metrics
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import case, row, run
-from tests.stores import migrated
+from tests.stores import as_revision_0007, filled, migrated
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FREEZING = '{"inductor_config":{"freezing":true}}'
@@ -222,6 +222,30 @@ def test_stored_runs_with_freezing_become_nights_of_the_configuration(of_before)
     assert take_in(of_before, [again]) != [REPLACED]
 
 
+def test_a_stored_run_with_freezing_that_is_imported_again_is_known(tmp_path):
+    """Its cases have other digests than before the migration. Those of a pruned run have, too."""
+    options = {"inductor_config": {"freezing": True}}
+    nights = [run(f"2026-11-0{day}", [row("a"), row("b", "crash", wall_s=0.1)]) for day in (1, 2)]
+    path = tmp_path / "history.db"
+    with open_store(str(path)) as opened:
+        take_in(opened, [replace(night, run=replace(night.run, setting=options)) for night in nights])
+        runs = schema.runs
+        with opened.write() as connection:
+            content = connection.execute(sa.select(runs.c.content).where(runs.c.id == 2)).scalar_one()
+            pruned = sa.update(runs).where(runs.c.id == 2).values(content=pruned_content(content))
+            connection.execute(pruned)
+    as_revision_0007(path)
+    for place, night in enumerate(nights):
+        cases = [replace(each.case, settings=FREEZING, configuration="freezing") for each in night.rows]
+        rows = tuple(replace(each, case=of) for each, of in zip(night.rows, cases, strict=True))
+        nights[place] = replace(night, rows=rows)
+    with open_store(str(path)) as opened:
+        with opened.read() as connection:
+            contents = connection.execute(sa.select(runs.c.content).order_by(runs.c.id)).scalars().all()
+        assert contents == [nights[0].content, pruned_content(nights[1].content)]
+        assert take_in(opened, nights[:1]) == [KNOWN]
+
+
 def test_a_regression_between_the_gaps_of_a_budget_is_found_without_false_alerts(store):
     """Each case is measured every second night, and skipped on the others; one becomes slower."""
     for day in range(1, 29):
@@ -274,14 +298,9 @@ def test_each_size_has_a_series_of_its_own(store):
     }
 
 
-def filled(table: sa.Table, **values):
-    """An insert with empty values in all other columns that must have one."""
-    empty = {sa.Integer: 0, sa.Boolean: False, sa.JSON: {}, sa.Float: 0.0}
-    for column in table.columns:
-        if not (column.nullable or column.primary_key or column.server_default or column.name in values):
-            kinds = [value for kind, value in empty.items() if isinstance(column.type, kind)]
-            values[column.name] = kinds[0] if kinds else column.name
-    return sa.insert(table).values(**values)
+def _content(*digests):
+    """The content of the run below, whose results have no numbers, by the digests of its cases."""
+    return digest(["state", None, [[each, "pass", None, *[None] * 7, {}] for each in digests]])
 
 
 def test_a_history_of_before_configurations_is_migrated(address):
@@ -297,11 +316,15 @@ def test_a_history_of_before_configurations_is_migrated(address):
         assert "settings" not in of["cases"].columns
         freezing = {"inductor_config": {"freezing": True}}
         connection.execute(filled(of["hosts"], id=1, name="farm"))
-        connection.execute(filled(of["testbeds"], id=1, setting=freezing, host_class="Xeon x 100"))
+        bed = filled(of["testbeds"], id=1, setting=freezing, host_class="Xeon x 100", digest="bed")
+        connection.execute(bed)
         connection.execute(filled(of["environments"], id=1))
         connection.execute(
-            filled(of["runs"], id=1, host_id=1, testbed_id=1, environment_id=1, origin="perfdash")
-        )
+            filled(
+                of["runs"], id=1, host_id=1, testbed_id=1, environment_id=1, origin="perfdash",
+                content=_content("m1", "m2"),
+            )
+        )  # fmt: skip
         for model, dynamic in (("m1", False), ("m2", True)):
             insert = filled(of["cases"], model=model, dynamic=dynamic, digest=model)
             (number,) = connection.execute(insert).inserted_primary_key
@@ -311,18 +334,26 @@ def test_a_history_of_before_configurations_is_migrated(address):
         connection.execute(filled(of["acts"], act=acts.BASELINE, testbed_id=1, details=accepted))
         insert = filled(of["cases"], model="pruned", digest="pruned")
         (number,) = connection.execute(insert).inserted_primary_key
-        connection.execute(filled(of["alerts"], testbed_id=1, case_id=number, state=OPEN, kind="metric"))
+        alert = {"testbed_id": 1, "state": OPEN, "metric": "backend_ms"}
+        connection.execute(filled(of["alerts"], case_id=number, kind="metric", **alert))
+        connection.execute(filled(of["alerts"], kind="host", **alert))
     engine.dispose()
     with open_store(address) as opened, opened.read() as connection:
         (line,) = list_runs(connection)
         rows = rows_of(connection, line.id)
         (act,) = acts.load(connection, act=acts.BASELINE, testbed_id=line.testbed_id)
-        (alert,) = alert_store.load(connection, testbed_id=line.testbed_id)
+        alert, _ = alert_store.load(connection, testbed_id=line.testbed_id)
+        content = connection.execute(sa.select(schema.runs.c.content)).scalar_one()
+        query = sa.select(schema.alerts.c.former_testbed).order_by(schema.alerts.c.id)
+        former = connection.execute(query).scalars().all()
         cases = cases_by_id(connection, [alert.case_id])
     of_model = {row.case.model: row.case for row in rows}
     assert AcceptedLevel.of(act.details).selects(of_model["m1"], "backend_ms")
     assert not AcceptedLevel.of(act.details).selects(of_model["m2"], "backend_ms")
     assert (cases[alert.case_id].model, cases[alert.case_id].settings) == ("pruned", FREEZING)
+    series = [["bed", "pruned", "metric", "backend_ms"], ["bed", None, "host", "backend_ms"]]
+    assert former == [f"series {digest(one)[:20]}" for one in series]  # as their issues name them
+    assert content == _content(*(case_digest(row.case) for row in rows))
     assert dict(line.setting) == {}
     assert {(row.case.model, row.case.settings, row.case.configuration) for row in rows} == {
         ("m1", FREEZING, "freezing"),

@@ -16,7 +16,7 @@ from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.metrics import PARTS
 from tests.history.made import case, row, run
-from tests.stores import migrated
+from tests.stores import as_revision_0007, migrated
 
 NIGHT = Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800, expected=("timm cpu float32",))
 MORNING = "2026-11-01T06:00:00Z"
@@ -247,28 +247,15 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
     migrated(str(path)).dispose()
     with open_store(str(path)) as made:
         take_in(made, [night_run])
+    as_revision_0007(path)
     with sqlite3.connect(path) as connection:  # as 0001 left it
-        connection.execute("drop table nightlies")
-        connection.execute("drop table acts")
+        for table in ("nightlies", "acts", "result_artifacts", "artifacts"):
+            connection.execute(f"drop table {table}")
         connection.execute("alter table runs drop column excluded")
         connection.execute("alter table environments drop column commits")
         connection.execute("alter table runs drop column method")
-        instructions = ("eager_instructions", "backend_instructions")
-        for name in (*PARTS, "warm_compilation_s", "recompiles", *instructions):
+        for name in (*PARTS, "warm_compilation_s", "recompiles"):
             connection.execute(f"alter table results drop column {name}")
-        connection.execute("alter table alerts drop column former_testbed")
-        connection.execute("drop table result_hosts")
-        connection.execute("drop table result_texts")
-        connection.execute("drop table texts")
-        for table in ("cases", "summaries"):
-            connection.execute(f"alter table {table} drop column configuration")
-        connection.execute("alter table cases drop column settings")
-        statement = connection.execute("select sql from sqlite_master where name = 'summaries'").fetchone()[0]
-        connection.execute("drop table summaries")  # SQLite drops no column of a key
-        for text in ("settings TEXT DEFAULT ('') NOT NULL,", ", settings)"):
-            assert text in statement, statement
-        statement = statement.replace("settings TEXT DEFAULT ('') NOT NULL,", "").replace(", settings)", ")")
-        connection.execute(statement)
         connection.execute("update perfdash_version set version_num = '0001'")
     connection.close()
     with open_store(str(path)) as opened:

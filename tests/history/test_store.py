@@ -5,6 +5,7 @@ import re
 import resource
 import sqlite3
 import threading
+from math import exp, sqrt
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from alembic.migration import MigrationContext
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
+from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
+from perfdash.history.queries import rows_of
 from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, NoHistory, open_store
 from perfdash.serve.read_only_store import open_to_read
-from tests.stores import migrated
+from tests.stores import filled, migrated
 
 VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
 
@@ -165,6 +168,56 @@ def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
     backup.close()
 
 
+def test_a_mean_that_0_1_0_stored_has_the_interval_of_the_same_results_today(address):
+    """All models of a fork parent err together by 0.8 %; 0.1.0 took 0.2 % for both parents."""
+    engine = migrated(address, "0004")
+    tables = sa.MetaData()
+    reached = 0.02  # of each model's log, with 95 %
+    groups = {"float32": ["processes"] * 41 + ["pooled"] * 4, "bfloat16": ["pooled"] * 2, "amp": ["pooled"]}
+    not_counted = {"disturbed": {"verdict": "disturbed"}, "eager": {"calls_captured": 0}, "gave up": {}}
+    with engine.begin() as connection:
+        tables.reflect(connection)
+        of = tables.tables
+        for table in ("hosts", "environments", "testbeds"):
+            connection.execute(filled(of[table], id=1))
+        for run_id, version in ((1, "0.1.0"), (2, "0.2.0")):
+            ids = {"host_id": 1, "testbed_id": 1, "environment_id": 1, "key": version}
+            connection.execute(filled(of["runs"], id=run_id, perfdash=version, **ids))
+        interval = {"speedup": 2.0, "speedup_low": 2 * exp(-reached), "speedup_high": 2 * exp(reached)}
+        setting = {"suite": "timm", "device": "cpu", "threads": 1, "scenario": "inference"}
+        for dtype, bases in groups.items():
+            of_dtype = {**setting, "dtype": dtype, "amp_dtype": "float16" if dtype == "amp" else None}
+            others = [("pooled", name) for name in not_counted] if dtype == "float32" else []
+            for number, (basis, name) in enumerate([*((basis, None) for basis in bases), *others]):
+                insert = filled(of["cases"], digest=f"{dtype} {number}", model=f"m{number}", **of_dtype)
+                (case_id,) = connection.execute(insert).inserted_primary_key
+                for run_id in (1, 2):
+                    values = {"run_id": run_id, "case_id": case_id, "status": "pass", "verdict": "faster"}
+                    values |= {"basis": basis, **interval, **not_counted.get(name, {})}
+                    inserted = connection.execute(filled(of["results"], **values)).inserted_primary_key
+                    if name == "gave up":
+                        details = {"result_id": inserted[0], "details": {"recompile_limit": True}}
+                        connection.execute(filled(of["result_details"], **details))
+            count = len(bases)
+            shared = 0.002 if count > 1 else 0.0
+            reach = 1.959964 * sqrt((reached / 1.959964) ** 2 / count + shared**2)
+            stored = {"speedup": 2.0, "speedup_low": 2 * exp(-reach), "speedup_high": 2 * exp(reach)}
+            stored |= {**setting, "dtype": "amp-float16" if dtype == "amp" else dtype, "measured": count}
+            for run_id in (1, 2):
+                insert = filled(of["summaries"], run_id=run_id, backend="backend", dynamic=False, **stored)
+                connection.execute(insert)
+    engine.dispose()
+    with open_store(address) as opened, opened.read() as connection:
+        rows = rows_of(connection, 1, details=True)
+        summaries = connection.execute(sa.select(schema.summaries)).all()
+    intervals = {(mean.run_id, mean.dtype): (mean.speedup_low, mean.speedup_high) for mean in summaries}
+    for setting_of_rows, group in grouped(rows).items():
+        dtype, today = setting_of_rows[SETTING.index("dtype")], summarize(group)
+        assert intervals[1, dtype] == pytest.approx((today.speedup_low, today.speedup_high), rel=1e-9)
+        is_single = today.measured == 1
+        assert (intervals[2, dtype] == pytest.approx(intervals[1, dtype], rel=1e-9)) == is_single
+
+
 def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     path = tmp_path / "history.db"
     open_store(str(path)).close()
@@ -175,11 +228,36 @@ def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, limits[1]))
     try:
-        with pytest.raises(MachineError, match=r"no backup .* make room"):
+        with pytest.raises(MachineError, match=r"no backup .* Make room .*twice its size \(80 MB\)"):
             open_store(str(path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+
+
+def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_path, monkeypatch):
+    """The copy would take the room that the next try needs."""
+    path = tmp_path / "history.db"
+    open_store(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("update perfdash_version set version_num = '0000'")
+        connection.execute("insert into hosts (name) values (zeroblob(1000000))")
+    connection.close()
+
+    def fill(config, _):
+        connection = config.attributes["connection"]
+        connection.exec_driver_sql("pragma max_page_count = 1")  # SQLITE_FULL, as of a full disk
+        connection.exec_driver_sql("insert into hosts (name) values (zeroblob(2000000))")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("alembic.command.upgrade", fill)
+        message = r"cannot be migrated: database or disk is full\. It is unchanged\. Make .* size \(4 MB\)"
+        with pytest.raises(MachineError, match=message):
+            open_store(str(path))
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select count(*) from hosts").fetchone() == (1,)
+    connection.close()
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from perfdash.detect.nightly_judging import judge_new
+from perfdash.files import dumps
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.owners import read_owners
@@ -16,7 +17,7 @@ from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
 from tests.detect.simulated import begin, farm, slower, with_reason
 from tests.explain.sides import kernel, structure
-from tests.stores import as_revision_0012
+from tests.stores import as_revision_0007, as_revision_0012
 
 
 def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
@@ -168,6 +169,27 @@ def test_a_regression_keeps_its_issue_where_its_testbed_loses_the_gpus(tmp_path)
     with open_store(str(tmp_path / "history.db")) as store:
         as_revision_0012(store)
     (after,) = tracked(tmp_path, [nights[8]])
+    assert after.open
+    assert after.alerts == before.alerts
+    existing = ExistingIssue(1, True, f"{before.marker_line('open')}\n")
+    names = [one.run.name for one in nights]
+    assert planned_steps([existing], [after], names) == []
+
+
+def test_a_regression_keeps_its_issue_where_its_run_becomes_a_night_of_a_configuration(tmp_path):
+    """The marker names testbed and case, and the migration changes both."""
+
+    def statuses(night, name):
+        return "crash" if name in ("model02", "model03") and night >= 4 else "pass"
+
+    nights = farm(9, 6, statuses=statuses)
+    options = {"inductor_config": {"freezing": True}}
+    by_options = [replace(one, run=replace(one.run, setting={**options, "gpus": ["H100"]})) for one in nights]
+    (before,) = tracked(tmp_path, by_options[:8])
+    as_revision_0007(tmp_path / "history.db")
+    of = {"settings": dumps(options, separators=(",", ":")), "configuration": "freezing"}
+    rows = tuple(replace(row, case=replace(row.case, **of)) for row in nights[8].rows)
+    (after,) = tracked(tmp_path, [replace(nights[8], rows=rows)])
     assert after.open
     assert after.alerts == before.alerts
     existing = ExistingIssue(1, True, f"{before.marker_line('open')}\n")

@@ -18,7 +18,7 @@ from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.importers import ImportOptions, dashboard
 from perfdash.history.results import Imported
 from perfdash.report.cause_text import of_changes
-from perfdash.report.changes import MEASURED_AGAIN, REGRESSION, REPAIRED, RunChange
+from perfdash.report.changes import MEASURED_AGAIN, REGRESSION, REPAIRED, Machine, RunChange
 from perfdash.report.comment import LARGEST, comment, page, whole_report
 from perfdash.report.digest import run_digest
 from perfdash.report.full_tables import full_tables
@@ -154,6 +154,24 @@ def test_a_case_that_is_measured_again():
         "timm/gone bs 1 is measured again",
         "2 timm models 13% faster",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["EPYC"], None),
+        (["EPYC", "Xeon"], "seen on 2 machines"),
+        (["EPYC", "EPYC", "Xeon"], "seen on 2 machines"),
+        (["EPYC", "EPYC"], "seen on one machine with 2 settings"),
+    ],
+)
+def test_the_settings_of_a_machine_are_not_counted_as_machines(settings, words):
+    machines = [Machine(str(number), f"{name} {number}", name) for number, name in enumerate(settings)]
+    (cause,) = of_changes(CHANGES[1:2])
+    members = tuple(replace(cause.members[0], machine=machine) for machine in machines)
+    names = tuple(machine.name for machine in machines)
+    night = replace(bad_night(), causes=(replace(cause, members=members, machines=names),))
+    assert re.findall(r"seen on [a-z0-9 ]*[a-z]", comment(night)) == ([words] if words else [])
 
 
 def test_long_names_push_nothing_out_of_the_comment():

@@ -45,8 +45,10 @@ _acts = sa.table(
 
 
 def upgrade() -> None:
-    op.add_column("alerts", sa.Column("former_testbed", sa.String(64)))
     connection = op.get_bind()
+    # Migration 0008 adds the column, but did not in each development version.
+    if "former_testbed" not in {column["name"] for column in sa.inspect(connection).get_columns("alerts")}:
+        op.add_column("alerts", sa.Column("former_testbed", sa.String(64)))
     for bed in connection.execute(sa.select(_testbeds)).all():
         setting = dict(bed.setting)
         if _SELECTS_GPUS not in setting.get("env", {}):
