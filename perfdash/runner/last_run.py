@@ -133,7 +133,9 @@ def _replaced(infos: Mapping[Path, RunInfo]) -> set[Path]:
         own, others = shards[folder], shards[other]
         if not own.common(others) or others.are_part_of(own):
             return False
-        return own.are_part_of(others) or (other.name > folder.name and own.are_of_one_run(others))
+        # As in the history, the merge that ended later counts.
+        is_later = (others.ended or "", other.name) > (own.ended or "", folder.name)
+        return own.are_part_of(others) or (is_later and own.are_of_one_run(others))
 
     return {
         folder

@@ -103,11 +103,12 @@ def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
 
 
 def of_shards(folder, *shards, day=None):
-    """Turn a run into a merge of shards, which started on this day."""
+    """Turn a run into a merge of shards, which started on this day and ended in the order of their names."""
     file = folder / "run.json"
     changes = {"merged_from": shards, "merged_uids": shards}
     if day:
         changes["started"] = f"2026-11-{day:02}T01:00:00Z"
+        changes["ended"] = f"2026-11-{day:02}T05:{ord(max(shards)[0]) % 60}:00Z"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
@@ -117,6 +118,7 @@ def of_shards(folder, *shards, day=None):
     ([(13, "ab"), (12, "abc")], 2),  # the shard that came late had begun first
     ([(12, "abc"), (13, "ab")], 1),  # merged once more without it
     ([(13, "abc"), (13, "abg")], 2),
+    ([(13, "abc"), (13, "abg"), (13, "abc")], 2),  # the merge before is repeated
 ])  # fmt: skip
 def test_last_is_the_night_that_began_last(tmp_path, merges, last):
     for number, (day, shards) in enumerate(merges, start=1):
