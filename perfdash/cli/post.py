@@ -90,7 +90,7 @@ def post(
         return
     runs = lookup(db, out)
     folder, night = runs.folder(run), runs.night(run, baseline)
-    runs.refuse_part(night.imported)
+    runs.refuse_to_replace_comment(night.imported)
     regressions, failure = None, None
     if new_issue_on:
         from perfdash.publish.tracked_regressions import tracked_regressions

@@ -96,10 +96,13 @@ def runs_with_common_shards(
     """
     runs, run = schema.runs, imported.run
     query = query.where(runs.c.origin == "perfdash", runs.c.key != imported.key)
-    # Runs with a common shard were measured at the same time.
-    query = query.where(sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started))
+    # Runs with a common shard were measured at the same time; one shard may have had a wrong clock.
+    at_the_same_time = [sa.or_(runs.c.ended.is_(None), runs.c.ended >= run.started)]
     if run.ended:
-        query = query.where(runs.c.started <= run.ended)
+        at_the_same_time.append(runs.c.started <= run.ended)
+    is_shard_of = runs.c.imported.cast(sa.Text).contains(f'"{imported.key}"')
+    is_shard = runs.c.key.in_(run.merged_keys) if run.merged_from else is_shard_of
+    query = query.where(sa.or_(sa.and_(*at_the_same_time), is_shard))
     shards = Shards.of(imported.key, run)
     stored = connection.execute(query.order_by(runs.c.results.desc(), runs.c.id))
     return [line for line in stored if shards.common(Shards.of(line.key, line))]

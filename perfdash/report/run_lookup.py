@@ -169,23 +169,37 @@ class RunLookup:
             self._warn(f"No changes are reported: the history cannot be read: {error}")
             return Night(imported, untold="the history cannot be read")
 
-    def refuse_part(self, imported: Imported) -> None:
-        """Raise UsageError if the history has a run with all shards of a merged run, and others."""
+    def refuse_to_replace_comment(self, imported: Imported) -> None:
+        """Raise UsageError if the comment of a merged run would replace that of a run of the history.
+
+        This run has all shards of the merged run, and others, or it is another night with half of them.
+        """
         run, shards = imported.run, Shards.of(imported.key, imported.run)
         if not run.merged_from:
             return
+        columns = schema.runs.c[COLUMNS]
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                stored = runs_with_common_shards(connection, imported, sa.select(*schema.runs.c[COLUMNS]))
+                stored = runs_with_common_shards(connection, imported, sa.select(*columns))
+                own = connection.execute(sa.select(columns.key).where(columns.key == imported.key)).first()
         except (MachineError, UsageError):  # whoever reads the night says so
             return
         for line in stored:
             whole = Shards.of(line.key, line)
+            common = len(shards.common(whole))
+            name = shlex.quote(line.name)
+            which = (
+                f"{run.name} has {common} of the {len(whole.names)} shards of {line.name}, which is in the "
+                "history, so its comment would replace that of"
+            )
             if shards.are_part_of(whole):
+                raise UsageError(f"{which} the whole run. Post the whole run: perfdash post {name}")
+            is_half = 2 * common >= min(len(shards.names), len(whole.names))  # as in the comments
+            if own is None and is_half and not shards.are_of_one_run(whole):
                 raise UsageError(
-                    f"{run.name} has {len(run.merged_from)} of the {len(whole.names)} shards of {line.name}, "
-                    "which is in the history, so its comment would replace that of the whole run. Post the "
-                    f"whole run: perfdash post {shlex.quote(line.name)}"
+                    f"{which} {line.name}, but the two are not one run. Merge the shards of one night, or "
+                    f"remove the old run and import this one: perfdash history remove {name} --yes && "
+                    f"perfdash history import {shlex.quote(run.source)}"
                 )
 
     def comparison(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +42,13 @@ def last_run(out: Path, history: str, warn: Warn) -> Path | None:
     from perfdash.history.store import NoHistory, open_for_a_glance
 
     folders = _newest_first(out)
-    if not folders:
+    newest = next(folders, None)
+    if newest is None:
         return find_run("last", out)
     try:
         with open_for_a_glance(history) as store, store.read() as connection:
             excluded = []
-            for folder in folders:
+            for folder in chain([newest], folders):
                 why = _why_excluded(connection, folder)
                 if why is None:
                     break
@@ -52,30 +56,55 @@ def last_run(out: Path, history: str, warn: Warn) -> Path | None:
             else:
                 return None
     except NoHistory:
-        return folders[0]
+        return newest
     except PerfdashError as error:
         warn(f"perfdash: `last` may be a run that was excluded from judging: {error}")
-        return folders[0]
+        return newest
     if excluded:
         warn(f"perfdash: `last` is {folder.name}; excluded from judging: {', '.join(excluded)}")
     return folder
 
 
-def _newest_first(out: Path) -> list[Path]:
+def _newest_first(out: Path) -> Iterator[Path]:
     """Run folders with results by their start; those that another merge has replaced come last.
 
-    A folder is named by the time at which it was made, which for a merged run may be long after its start.
+    A folder is named by the time at which it was made, which for a merged run may be long after its start,
+    but not before. So only the newest of thousands of folders are read, as far back as the start of a run.
     """
-    folders = [file.parent for file in out.glob("*/run.json") if has_results(file.parent)]
-    infos = {folder: _info(folder) for folder in folders}
+    unread = sorted((file.parent for file in out.glob("*/run.json")), key=_when_made)
+    infos: dict[Path, RunInfo | None] = {}
+    returned: set[Path] = set()
 
-    def age(folder: Path) -> tuple[bool, str, str]:
+    def start(folder: Path) -> tuple[str, str]:
         info = infos[folder]
-        started = str(info.started).replace(":", "-") if info else folder.name  # as the name has it
-        return folder not in replaced, started, folder.name
+        return (str(info.started).replace(":", "-") if info else folder.name), folder.name  # alike
 
-    replaced = _replaced({folder: info for folder, info in infos.items() if info})
-    return sorted(folders, key=age, reverse=True)
+    while True:
+        replaced = _replaced({folder: info for folder, info in infos.items() if info})
+        for folder in sorted(infos.keys() - replaced - returned, key=start, reverse=True):
+            if unread and _when_made(unread[-1]) >= _day_before(start(folder)[0]):
+                break
+            returned.add(folder)
+            yield folder
+        if not unread:
+            break
+        number = len(infos) + 20  # twice as many each time
+        infos.update({folder: _info(folder) for folder in unread[-number:] if has_results(folder)})
+        del unread[-number:]
+    yield from sorted(replaced - returned, key=start, reverse=True)
+
+
+def _when_made(folder: Path) -> str:
+    """The name of a run folder, which begins with a time. Folders with other names are the last."""
+    return folder.name if re.match(r"\d{4}-\d\d-\d\dT", folder.name) else f"~{folder.name}"
+
+
+def _day_before(start: str) -> str:
+    """The day before a run began: a clock may have been wrong by hours. Empty if the time cannot be read."""
+    try:
+        return str(date.fromisoformat(start[:10]) - timedelta(days=1))
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _replaced(infos: Mapping[Path, RunInfo]) -> set[Path]:
@@ -104,7 +133,9 @@ def _replaced(infos: Mapping[Path, RunInfo]) -> set[Path]:
         own, others = shards[folder], shards[other]
         if not own.common(others) or others.are_part_of(own):
             return False
-        return own.are_part_of(others) or (other.name > folder.name and own.are_of_one_run(others))
+        # As in the history, the merge that ended later counts.
+        is_later = (others.ended or "", other.name) > (own.ended or "", folder.name)
+        return own.are_part_of(others) or (is_later and own.are_of_one_run(others))
 
     return {
         folder

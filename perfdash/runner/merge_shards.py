@@ -11,6 +11,7 @@ from typing import Any
 
 from perfdash import methods
 from perfdash.errors import MachineError, UsageError
+from perfdash.files import now
 from perfdash.history.results import uid
 from perfdash.records import Result, RunInfo
 from perfdash.run_options import CHANGED_BY_RESUME
@@ -183,6 +184,16 @@ def _by_start(infos: Sequence[RunInfo]) -> list[list[RunInfo]]:
     return [[info for _, _, info in group] for group in groups]
 
 
+def _end(infos: Sequence[RunInfo], of_night: Sequence[RunInfo]) -> str | None:
+    """The last end of a shard. An end after this merge counts only if the shard dates the merged run.
+
+    A shard that was measured again days later counts, so that the history keeps this merge as the newer one.
+    """
+    latest = now()
+    ends = (info.ended for info in infos if info.ended and (info in of_night or info.ended <= latest))
+    return max(ends, default=None)
+
+
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -202,7 +213,7 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
         infos[0],
         id=run_id,
         started=min(info.started for info in of_night),
-        ended=max((info.ended for info in of_night if info.ended), default=None),
+        ended=_end(infos, of_night),
         host="+".join(dict.fromkeys(info.host for info in infos)),
         configuration={**infos[0].configuration, "shard": None},
         cases=len(plan.cases),

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -353,6 +354,23 @@ def test_a_merge_without_all_shards_does_not_edit_the_comment_of_the_whole_run(p
     assert code == 2
     assert "part has 2 of the 3 shards of whole" in err
     assert "Post the whole run: perfdash post whole" in err
+    assert hub.of() == before
+
+
+def test_a_merge_of_two_nights_does_not_edit_the_comment_of_one_of_them(post, perfdash, hub, tmp_path):
+    """The history does not store it: half of its shards were measured a day later."""
+    for name, shards, day in (("night", ["a", "b"], 1), ("mixed", ["a", "c"], 2)):
+        file = write_run(tmp_path / "runs" / name, a_night()) / "run.json"
+        written = json.loads(file.read_text())
+        merged = {"id": name, "merged_from": shards, "merged_uids": shards}
+        ended = (datetime.fromisoformat(written["started"]) + timedelta(days=day)).isoformat()
+        file.write_text(json.dumps(written | merged | {"ended": ended}))
+    assert perfdash("history", "import", "runs/night")[0] == 0
+    assert post("night")[0] == 0
+    before = hub.of()
+    code, _, err = post("mixed")
+    assert code == 2
+    assert "mixed has 1 of the 2 shards of night" in err
     assert hub.of() == before
 
 

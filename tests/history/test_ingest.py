@@ -278,6 +278,18 @@ def test_which_merges_with_common_shards_are_one_run(store, first, second, hours
     assert names_and_results(store) == [(kept.run.name, len(kept.rows))]
 
 
+@pytest.mark.parametrize("day", ["1970-01-01", "2026-11-09", "2026-11-25"])
+def test_a_shard_whose_clock_was_wrong_is_no_night_beside_its_merged_run(store, day):
+    shard = run(day, [row("m2"), row("m3")])
+    whole = merged("2026-11-20", "1", "2", name="whole")
+    shards = {**whole.run.imported, "merged_keys": ["a key", shard.key]}
+    whole = replace(whole, run=replace(whole.run, imported=shards))
+    assert take_in(store, [shard]) == [TAKEN_IN]
+    assert take_in(store, [whole]) == [REPLACED]
+    assert take_in(store, [shard]) == [OLDER]
+    assert names_and_results(store) == [("whole", 4)]
+
+
 @in_sqlite
 def test_two_nights_stay_where_a_run_was_merged_from_shards_of_both(store):
     nights = [merged(f"2026-11-2{day}", *(f"{n}{day}" for n in NIGHT), name=f"night{day}") for day in (0, 1)]
@@ -383,11 +395,11 @@ def stored_with_its_shards(store):
     whole = named_by_uids(run("2026-11-20", rows, name="whole", ended="2026-11-20T06:00:00Z"), *parts)
     take_in(store, [whole])
     of_whole = sa.update(schema.runs).where(schema.runs.c.key == whole.key)
-    with store.write() as connection:  # as if it had been measured at another time
-        connection.execute(of_whole.values(ended="2026-11-19T00:00:00Z"))
+    with store.write() as connection:  # as if it had other shards
+        connection.execute(of_whole.values(imported={}))
     take_in(store, parts[1:])
     with store.write() as connection:
-        connection.execute(of_whole.values(ended=whole.run.ended))
+        connection.execute(of_whole.values(imported=whole.run.imported))
     return whole, parts
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,8 +16,9 @@ from perfdash.history import store as store_module
 from perfdash.history.ingest import take_in
 from perfdash.history.run_selection import one_run
 from perfdash.history.store import HEAD, open_store
-from perfdash.records import Result, RunInfo, Status
+from perfdash.records import Result, RunInfo, Status, to_json
 from perfdash.report.run_lookup import RunLookup, read_folder
+from perfdash.runner import last_run
 from perfdash.runner.last_run import run_folder
 from perfdash.runner.run_journal import RunJournal
 from tests.history.made import case, row, run
@@ -101,11 +103,12 @@ def test_last_is_no_shard_of_a_run_that_was_excluded(tmp_path):
 
 
 def of_shards(folder, *shards, day=None):
-    """Turn a run into a merge of shards, which started on this day."""
+    """Turn a run into a merge of shards, which started on this day and ended in the order of their names."""
     file = folder / "run.json"
     changes = {"merged_from": shards, "merged_uids": shards}
     if day:
         changes["started"] = f"2026-11-{day:02}T01:00:00Z"
+        changes["ended"] = f"2026-11-{day:02}T05:{ord(max(shards)[0]) % 60}:00Z"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
@@ -115,6 +118,7 @@ def of_shards(folder, *shards, day=None):
     ([(13, "ab"), (12, "abc")], 2),  # the shard that came late had begun first
     ([(12, "abc"), (13, "ab")], 1),  # merged once more without it
     ([(13, "abc"), (13, "abg")], 2),
+    ([(13, "abc"), (13, "abg"), (13, "abc")], 2),  # the merge before is repeated
 ])  # fmt: skip
 def test_last_is_the_night_that_began_last(tmp_path, merges, last):
     for number, (day, shards) in enumerate(merges, start=1):
@@ -129,6 +133,35 @@ def test_last_is_no_shard_that_began_after_its_merged_run(tmp_path):
     merged = folder(tmp_path, 4, Status.PASS)
     of_shards(merged, *(read_folder(shard, pytest.fail).run.uid for shard in shards), day=2)
     assert RunLookup(tmp_path, str(tmp_path / "none.db"), pytest.fail).folder("last") == merged
+
+
+def test_last_reads_no_more_folders_than_it_needs(tmp_path, monkeypatch):
+    """Of 150 nights 30 old ones were merged after the newest began."""
+    read = []
+    read_info = last_run.read_info
+    monkeypatch.setattr(last_run, "read_info", lambda path: read.append(path.name) or read_info(path))
+    info = to_json(RunInfo("", "", "farm", [], {}, {}, 1, "0.1"))
+
+    def write(made, started, *shards):
+        folder = tmp_path / f"{made:%Y-%m-%dT%H-%M-%SZ}_farm"
+        folder.mkdir()
+        of_run = {"id": folder.name, "started": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
+        of_run.update(merged_from=shards, merged_uids=shards)
+        (folder / "run.json").write_text(json.dumps(info | of_run))
+        (folder / "results.jsonl").write_text("a result")
+        return folder
+
+    start = datetime(2026, 1, 1, 1, tzinfo=UTC)
+    nights = [write(start + timedelta(days=day), start + timedelta(days=day)) for day in range(150)]
+    for day in range(30):
+        made = start + timedelta(days=150, minutes=day)
+        write(made, start + timedelta(days=day), f"{day}a", f"{day}b")
+    assert last_run.last_run(tmp_path, str(tmp_path / "none.db"), pytest.fail) == nights[-1]
+    assert len(read) < 100
+    whole = write(start + timedelta(days=151), start + timedelta(days=149, hours=2), "a", "b", "c")
+    write(start + timedelta(days=152), start + timedelta(days=149, hours=3), "a", "b")
+    assert last_run.last_run(tmp_path, str(tmp_path / "none.db"), pytest.fail) == whole
+    assert len(read) < 200
 
 
 def test_last_is_no_earlier_merge_of_a_run_that_was_excluded(tmp_path):

@@ -9,6 +9,7 @@ from perfdash.files import dumps
 from perfdash.history.results import from_run
 from perfdash.records import RunInfo, Status, to_json
 from perfdash.run_options import CHANGED_BY_RESUME
+from perfdash.runner import merge_shards
 from perfdash.runner.compatibility import of_hosts
 from perfdash.runner.merge_shards import merge, other_times, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
@@ -89,14 +90,18 @@ def test_one_run_of_all_shards(shard, tmp_path):
     ([(14, 1, 4), (14, 2, 4), (14, 3, 30)], "ABC", (0, 2), []),
     ([(14, 1, 4), (9, 2, 4), (14, 3, 4)], "ABC", (0, 2), [1]),  # a clock that is behind
     ([(14, 1, 4), (9, 2, 122), (14, 3, 4)], "ABC", (0, 2), [1]),  # and is set right meanwhile
-    ([(14, 1, 4), (17, 2, 4), (14, 3, 4)], "ABC", (0, 2), [1]),
+    ([(14, 1, 4), (27, 2, 4), (14, 3, 4)], "ABC", (0, 2), [1]),  # a clock that is ahead of the merge
+    ([(14, 1, 4), (17, 2, 4), (14, 3, 4)], "ABC", (0, 1), [1]),  # or a shard that was measured again
     ([(14, 1, 4), (14, 2, 4), (15, 0, 4)], "ABC", (0, 2), []),  # the queue was long
     ([(14, 1, 30), (15, 7, 30), (16, 13, 30)], "AAA", (0, 2), []),  # one host, one after another
     ([(14, 1, 30), (15, 5, 4), (15, 7, 30)], "ABA", (0, 2), []),
-    ([(14, 1, 4), (17, 2, 4)], "AB", (0, 0), [1]),  # either clock may be wrong
+    ([(14, 1, 4), (27, 2, 4)], "AB", (0, 0), [1]),  # either clock may be wrong
 ])  # fmt: skip
-def test_a_host_with_another_time_does_not_move_the_night(shard, tmp_path, starts, hosts, night, off):
+def test_a_host_with_another_time_does_not_move_the_night(
+    shard, tmp_path, monkeypatch, starts, hosts, night, off
+):
     """`starts`: day, hour and duration in hours; `night`: the shards with its start and its end."""
+    monkeypatch.setattr(merge_shards, "now", lambda: "2026-01-20T12:00:00Z")
     shards = []
     for number, ((day, hour, hours), host) in enumerate(zip(starts, hosts, strict=True), start=1):
         began = datetime(2026, 1, day, hour, tzinfo=UTC)
@@ -110,6 +115,28 @@ def test_a_host_with_another_time_does_not_move_the_night(shard, tmp_path, start
     assert len(lines) == len(off)
     for line, place in zip(lines, off, strict=True):
         assert line.startswith(f"{hosts[place]}: shard{place + 1} started {shards[place].info.started}")
+
+
+def test_a_shard_that_is_measured_again_days_later_replaces_the_slowest_one(shard, tmp_path):
+    """The shards that date the merged run may all end before the shard that is replaced."""
+    settings, warnings = RunSettings(db=str(tmp_path / "history.db")), []
+
+    def record_merge(*times):
+        merged = []
+        for folder, (number, day, ended) in zip(folders, times, strict=True):
+            one = read_shard(folder)
+            started, ended = f"2026-01-{day}T01:00:00Z", f"2026-01-{day}T{ended:02}:00:00Z"
+            info = replace(one.info, started=started, ended=ended, plan={**one.info.plan, "uid": number})
+            merged.append(replace(one, info=info))
+        run, info, results, _ = merge(merged, tmp_path / "runs")
+        return record(settings, info, results, run, warnings.append)
+
+    folders = [shard(number, 3) for number in (1, 2, 3)]
+    first = [("1", 14, 4), ("2", 14, 4), ("3", 14, 9)]
+    assert record_merge(*first) == 0
+    assert record_merge(*first[:2], ("3b", 16, 4)) == 0
+    assert "2 of its 3 shards are in both" in warnings.pop()
+    assert record_merge(*first) == 3, "the history keeps the newer one"
 
 
 def test_the_merged_run_names_its_shards_by_their_keys(shard, tmp_path):
