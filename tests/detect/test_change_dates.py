@@ -111,6 +111,27 @@ def test_failures_and_counts_are_dated_by_a_night_that_was_stored_after_later_on
         assert evidence[model].changed == [f"torch: 2.15.0 {builds[0]} | 2.15.0 {builds[1]}"], model
 
 
+def test_a_failure_that_is_over_by_the_next_night_is_dated_by_a_late_night_too(taken):
+    """Night 6 comes after 8: model01 passed on it, and model00 failed; both work again on night 9."""
+
+    def statuses(night, name):
+        first = {"model00": 6, "model01": 7}.get(name, 99)
+        return "crash" if first <= night < 9 else "pass"
+
+    runs = farm(10, 4, statuses=statuses)
+    store = taken(runs[:6])
+    judge_last(store, 1)
+    for night in (runs[7], runs[8], runs[6], runs[9]):
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        fixed = gather(connection, kept.load(connection, states=[kept.FIXED]))
+    evidence = {item.case.model: item for item in fixed}
+    for model, first in (("model00", 6), ("model01", 7)):
+        ends = evidence[model].good.name, evidence[model].bad.name
+        assert ends == (runs[first - 1].run.name, runs[first].run.name), model
+
+
 def test_changes_of_the_whole_history(taken):
     def change(night, name, values):
         values = slower("model03", 20, 1.10)(night, name, values)
