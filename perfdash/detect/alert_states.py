@@ -375,12 +375,14 @@ def _has_cases_of(alert: Alert, panel: Panel) -> bool:
 
 def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = None) -> Alert:
     """Update an alert's date, levels and builds from later nights. `net`, `machines`: as in `advance`."""
-    if alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
+    has_no_noise = alert.kind in ("status", "count")
+    states = (CONFIRMED, OPEN, ACKNOWLEDGED, *((FIXED,) if has_no_noise else ()))
+    if alert.state not in states or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
-    if alert.kind in ("status", "count") and (runs := nearer_runs(alert, panel)):
+    if has_no_noise and (runs := nearer_runs(alert, panel)):
         details = {**alert.details, **changed_with(alert.kind, panel, alert.case_id, *runs)}
         return replace(alert, good_run_id=runs[0].id, bad_run_id=runs[1].id, details=details)
     if alert.kind != "metric":

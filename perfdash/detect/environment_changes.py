@@ -35,22 +35,22 @@ def machine_changes(old: RunRow, new: RunRow, hosts: Collection[str] = ()) -> li
     lines = []
     if set(old.hosts).isdisjoint(new.hosts):
         lines.append(f"host: {old.host} | {new.host}")
-    old_hosts, new_hosts = facts_by_host(old), facts_by_host(new)
-    is_by_host = not any("+" in host for host in (*old_hosts, *new_hosts))
-    machines = len(new_hosts)
-    if is_by_host:
-        old_hosts, new_hosts = _of_hosts(old_hosts, hosts), _of_hosts(new_hosts, hosts)
+    old_machines, new_machines = facts_by_host(old), facts_by_host(new)
+    is_by_host = not any("+" in host for host in (*old_machines, *new_machines))
+    old_hosts, new_hosts = (
+        _of_hosts(machines, hosts) if is_by_host else machines for machines in (old_machines, new_machines)
+    )
     names = {name for facts in (*old_hosts.values(), *new_hosts.values()) for name in facts} - _NOT_A_VALUE
     for name in sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
-        old_values, new_values = (
-            {host: facts.get(name) for host, facts in of.items()} for of in (old_hosts, new_hosts)
-        )
+        old_values, new_values = _of_fact(name, old_hosts), _of_fact(name, new_hosts)
         values = [*old_values.values(), *new_values.values()]
         if any(isinstance(value, list) for value in values) or (name == CPU_CAPABILITY and None in values):
             continue
         # A value of one of several machines (a+b), which is unknown: each may have had it before.
         is_known = is_by_host or not any(value in new_values.values() for value in old_values.values())
-        if is_known and (change := _change(old_values, new_values, machines)):
+        of_all = _changed(_of_fact(name, old_machines), _of_fact(name, new_machines))
+        is_alike = of_all.keys() == new_machines.keys() and len({*map(str, of_all.values())}) == 1
+        if is_known and (change := _change(old_values, new_values, is_alike)):
             lines.append(f"{name}: {change}")
     old_facts, new_facts = old.facts, new.facts
     old_gpu, new_gpu = gpu_facts(old_facts), gpu_facts(new_facts)
@@ -128,25 +128,37 @@ def _of_hosts(by_host: dict[str, dict[str, Any]], hosts: Collection[str]) -> dic
     return {host: facts for host, facts in by_host.items() if host in hosts} or by_host
 
 
-def _change(old: Mapping[str, Any], new: Mapping[str, Any], machines: int) -> str:
-    """How a fact changed, `old | new`, by its values on the machines of two runs; empty if it did not.
+def _of_fact(name: str, by_host: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of a fact on some machines."""
+    return {host: facts.get(name) for host, facts in by_host.items()}
 
-    A machine that only the new run has shows a change if no machine of the old run had its value. Machines
-    are named where not all `machines` of the new run changed alike.
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a fact on the machines of a later run on which it changed.
+
+    A machine that only the new run has shows a change if no machine of the old run had its value.
     """
-    changed = {
+    return {
         host: value
         for host, value in new.items()
         if (old[host] != value if host in old else value not in old.values())
     }
+
+
+def _change(old: Mapping[str, Any], new: Mapping[str, Any], is_alike: bool) -> str:
+    """How a fact changed, `old | new`, by its values on the machines of two runs; empty if it did not.
+
+    `is_alike`: whether all machines of the new run, also those that are not compared, have one new value;
+    otherwise machines are named.
+    """
+    changed = _changed(old, new)
     if not changed:
         return ""
     before = {host: old[host] for host in changed if host in old}
     before = before if before.keys() == changed.keys() else dict(old)
     words = [str(value) for value in before.values()], [str(value) for value in changed.values()]
     old_words = words[0][0] if len({*words[0]}) == 1 else value_words(before)
-    is_everywhere = len(changed) == machines and len({*words[1]}) == 1
-    return f"{old_words} | {words[1][0] if is_everywhere else value_words(changed)}"
+    return f"{old_words} | {words[1][0] if is_alike else value_words(changed)}"
 
 
 def gpu_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -225,7 +225,10 @@ def nearer_runs(alert: Alert, panel: Panel) -> tuple[RunLine, RunLine] | None:
     """
     places = {run.id: place for place, run in enumerate(panel.runs)}
     own = good, bad = places.get(alert.good_run_id or -1), places.get(alert.bad_run_id or -1)
-    if good is None or bad is None or bad - good < 2:
+    if good is None or bad is None or alert.case_id not in panel.case_ids:
+        return None
+    between = panel.statuses[panel.case_ids.index(alert.case_id), good + 1 : bad] != ""
+    if not between.any():  # the runs between are of other cases, as of unmerged shards
         return None
     nights, method = were_nights(panel), panel.runs[bad].method
     for place in range(bad - 1, good, -1):

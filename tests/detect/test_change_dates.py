@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect import alert_evidence
+from perfdash.detect import alert_evidence, later_nights
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import date_change, lasting_changes
 from perfdash.detect.findings import NetLogs
@@ -109,6 +109,44 @@ def test_failures_and_counts_are_dated_by_a_night_that_was_stored_after_later_on
         assert [end.name for end in ends] == [runs[day].run.name for day in days], model
         builds = [end.torch_git_version[:10] for end in ends]
         assert evidence[model].changed == [f"torch: 2.15.0 {builds[0]} | 2.15.0 {builds[1]}"], model
+
+
+def test_a_failure_that_is_over_by_the_next_night_is_dated_by_a_late_night_too(taken):
+    """Night 6 comes after 8: model01 passed on it, and model00 failed; both work again on night 9."""
+
+    def statuses(night, name):
+        first = {"model00": 6, "model01": 7}.get(name, 99)
+        return "crash" if first <= night < 9 else "pass"
+
+    runs = farm(10, 4, statuses=statuses)
+    store = taken(runs[:6])
+    judge_last(store, 1)
+    for night in (runs[7], runs[8], runs[6], runs[9]):
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        fixed = gather(connection, kept.load(connection, states=[kept.FIXED]))
+    evidence = {item.case.model: item for item in fixed}
+    for model, first in (("model00", 6), ("model01", 7)):
+        ends = evidence[model].good.name, evidence[model].bad.name
+        assert ends == (runs[first - 1].run.name, runs[first].run.name), model
+
+
+def test_runs_between_that_did_not_measure_the_case_are_not_compared(taken, monkeypatch):
+    """Unmerged shards of a night lie between the runs of each case: thousands of alerts look at them."""
+    monkeypatch.setattr(later_nights, "were_nights", None)
+
+    runs = farm(
+        8,
+        4,
+        change=lambda night, name, values: values if int(name[-2:]) % 2 == night % 2 else None,
+        statuses=lambda night, name: "crash" if night >= 4 else "pass",
+    )
+    store = taken(runs)
+    judge_last(store, 6)
+    with store.read() as connection:
+        dates = {(item.good.name, item.bad.name) for item in gather(connection, kept.load(connection))}
+    assert dates == {(runs[2].run.name, runs[4].run.name), (runs[3].run.name, runs[5].run.name)}
 
 
 def test_changes_of_the_whole_history(taken):
