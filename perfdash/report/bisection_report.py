@@ -85,7 +85,7 @@ def _text(result: BisectionResult, as_page: bool) -> str:
     parts.append(main_text(result))
     parts += [_refuted(result, refuted) for refuted in result.refuted]
     if result.unexplained:
-        parts.append("Unexplained: " + escaped("; ".join(result.unexplained)) + ".")
+        parts.append(f"Unexplained: {'; '.join(escaped_hint(text, _WHY) for text in result.unexplained)}.")
     parts += [_stage(result, stage, as_page) for stage in result.ranges]
     parts.append(_facts(result))
     if result.notes:
