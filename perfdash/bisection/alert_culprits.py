@@ -27,7 +27,8 @@ _NOTED = 10  # revisions of a set that the alert names
 def explaining(alert: Alert, result: BisectionResult) -> list[Culprit]:
     """The culprits whose change is the alert's: its status, or its metric, direction and half of its size.
 
-    Where none alone is half of the alert's change, those of its direction explain it if together they are.
+    A smaller one of its direction is, too, if it brings the sum of the larger ones nearer to the alert's
+    change. Where none alone is half of it, those of its direction explain it if together they are.
     perfdash cannot compare the output of a user's command with an alert: its culprits are taken as they are.
     """
     if result.command:
@@ -38,12 +39,16 @@ def explaining(alert: Alert, result: BisectionResult) -> list[Culprit]:
     if result.column != alert.metric or not wanted:
         return []
     parts = [_step(result, culprit) / wanted for culprit in result.culprits]
-    least = _EXPLAINED if any(part >= _EXPLAINED for part in parts) else 0.0
     if sum(part for part in parts if part > 0) < _EXPLAINED:
         return []
-    return [
-        culprit for culprit, part in zip(result.culprits, parts, strict=True) if part > 0 and part >= least
-    ]
+    least = _EXPLAINED if any(part >= _EXPLAINED for part in parts) else 0.0
+    found, own = 0.0, set[int]()
+    for number in sorted(range(len(parts)), key=lambda number: -parts[number]):
+        part = parts[number]
+        if part > 0 and (part >= least or abs(1 - found - part) < abs(1 - found)):
+            own.add(number)
+            found += part
+    return [culprit for number, culprit in enumerate(result.culprits) if number in own]
 
 
 def _has_status(alert: Alert, result: BisectionResult, culprit: Culprit) -> bool:

@@ -41,7 +41,7 @@ def remarks(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> list[s
         alike = [other for other in ways if kind_of(other) == kind_of(way)]
         how = how_opened(bisection, child)
         if way not in unchanged:
-            found.append(f"{how} {_other_end(child)}")
+            found.append(f"{how} {_other_end(child, outcome)}")
         elif way == RUNG:
             found.append(
                 f"{how} it shows no such change: what differs is how they were built, or their dependencies"
@@ -84,12 +84,14 @@ def _is_unchanged(stage: Stage, child: Stage) -> bool:
     return verdict == "not reproduced" and child.answers(0)[:1] == stage.answers(0)[:1]
 
 
-def _other_end(child: Stage) -> str:
+def _other_end(child: Stage, outcome: RangeOutcome) -> str:
     """How the search of a finer stage ended, if not with ends that are like the good end above."""
     assert child.done
     verdict, ends = child.done.outcomes[0].verdict, (0, child.question.last)
     if child.culprits:
         labels = ", ".join(child.revisions[culprit.last].label for culprit in child.culprits)
+        if sum(culprit.step for culprit in child.culprits) * outcome.step > 0:
+            return f"a smaller change was found ({labels}), less than half of this one"
         return f"another change was found ({labels}), which does not explain this one"
     if verdict == "undecided":
         return "it is undecided whether the ends differ"

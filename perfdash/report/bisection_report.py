@@ -73,8 +73,10 @@ def page(result: BisectionResult) -> str:
 
 
 def main_text(result: BisectionResult) -> str:
-    """The culprits in GitHub Markdown; why there is none, without one."""
+    """The culprits in GitHub Markdown, and what they leave unexplained; why there is none, without one."""
     parts = [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
+    if result.unexplained:
+        parts.append(f"Unexplained: {'; '.join(escaped_hint(text, _WHY) for text in result.unexplained)}.")
     if result.culprits and result.word == NOT_FINISHED:
         parts.append(f"{_unfinished(result)} `--resume` continues it.")
     return "\n\n".join(parts)
@@ -84,8 +86,6 @@ def _text(result: BisectionResult, as_page: bool) -> str:
     parts = [f"### {escaped(headline(result))}"]
     parts.append(main_text(result))
     parts += [_refuted(result, refuted) for refuted in result.refuted]
-    if result.unexplained:
-        parts.append("Unexplained: " + escaped("; ".join(result.unexplained)) + ".")
     parts += [_stage(result, stage, as_page) for stage in result.ranges]
     parts.append(_facts(result))
     if result.notes:

@@ -51,7 +51,7 @@ def escaped(text: object, longest: int = 500) -> str:
 def escaped_hint(text: object, longest: int = 500) -> str:
     """Text that stays text; its addresses are code spans, so that they can be copied."""
     parts = _ADDRESS.split(plain(text, longest))
-    return "".join(code(part, longest) if number % 2 else escaped(part) for number, part in enumerate(parts))
+    return "".join((code if number % 2 else escaped)(part, longest) for number, part in enumerate(parts))
 
 
 def in_html(text: object) -> str:

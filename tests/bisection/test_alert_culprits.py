@@ -149,6 +149,25 @@ def test_steps_that_explain_an_alert_only_together(tmp_path):
     assert explaining(replace(alert, change=0.3), replace(several, command=("./m.sh",))) == steps
 
 
+@pytest.mark.parametrize(
+    ("change", "ratios", "own"),
+    [
+        (1.75, (1.25, 1.4), (1.25, 1.4)),  # of one merge: together they are the alert's change
+        (1 / 1.75, (1 / 1.4, 1 / 1.25), (1 / 1.4, 1 / 1.25)),
+        (1.75, (1.4, 0.9, 1.25), (1.4, 1.25)),
+        (1.4, (1.4, 1.1), (1.4,)),  # the ends lie farther apart than the alert's nights
+        (1.4, (1.1, 1.38), (1.38,)),
+        (1.4, (1.4, 1.25), (1.4, 1.25)),  # either alone may be the alert's
+    ],
+)
+def test_a_smaller_step_is_the_alerts_if_it_brings_the_sum_nearer(tmp_path, change, ratios, own):
+    result = result_of(bisected(Script.step(9, 4, by=1.1, metric="backend"), tmp_path))
+    steps = tuple(replace(result.culprits[0], change=MetricChange(ratio=ratio)) for ratio in ratios)
+    alert = replace(STATUS_ALERT, kind="metric", metric="backend_ms", change=math.log(change), details={})
+    culprits = explaining(alert, replace(result, culprits=steps))
+    assert tuple(culprit.change.ratio for culprit in culprits) == own
+
+
 STATUS_ALERT = alert_store.Alert(
     "status", 1, 1, "status", "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01",
     details={"before": "pass", "after": "fail_accuracy"},

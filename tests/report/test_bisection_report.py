@@ -133,6 +133,17 @@ def test_addresses_in_a_hint_can_be_copied(tmp_path, hint, written):
     assert f"\n- {written}\n" in text
 
 
+def test_each_unexplained_change_is_shown_with_addresses_that_can_be_copied(tmp_path):
+    """A long text does not hide the next one."""
+    hint = f"{'a pin ' * 60}at https://example.org/k_c {'a pin ' * 60}"
+    result = page_of(Script.step(20, at=12), tmp_path)
+    result = dataclasses.replace(result, unexplained=(hint, "between 3 and 5: undecided"))
+    for text in (markdown(result), main_text(result)):  # that of --all-alerts has only the second
+        (line,) = (line for line in text.splitlines() if line.startswith("Unexplained: "))
+        assert " at `https://example.org/k_c` a pin" in line
+        assert line.endswith("…; between 3 and 5: undecided.")
+
+
 @pytest.mark.parametrize(
     ("metric", "eager", "factor", "end"),
     [
