@@ -432,9 +432,12 @@ def _copy_of(path: Path, revision: str) -> Path:
 
 
 def _needed_room(path: Path) -> str:
-    """What a migration needs: its copy of the file, and the write-ahead log with all that it changes."""
-    size = 2 * path.stat().st_size / 1e6
-    return f"Make room for about twice its size ({size:.0f} MB) and try again"
+    """What a migration needs: its copy of the file, and the write-ahead log with all that it changes.
+
+    The log of a large file has some pages twice: it took 0.9 to 1.3 times the size of files of 145 to 190 MB.
+    """
+    size = 3 * path.stat().st_size / 1e6
+    return f"Make room for three times its size ({size:.0f} MB) and try again"
 
 
 def _back_up(path: Path, revision: str) -> int | None:
