@@ -228,33 +228,40 @@ def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, limits[1]))
     try:
-        with pytest.raises(MachineError, match=r"no backup .* Make room .*twice its size \(80 MB\)"):
+        with pytest.raises(MachineError, match=r"no backup .* Make room .*three times its size \(121 MB\)"):
             open_store(str(path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
-def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_path, monkeypatch):
-    """The copy would take the room that the next try needs."""
+@pytest.mark.parametrize("copy_of", [None, "an earlier try", "another process"])
+def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_path, monkeypatch, copy_of):
+    """Its own copy would take the room that the next try needs. Any other copy stays."""
     path = tmp_path / "history.db"
+    copy = tmp_path / "history.db.schema0000.bak"
     open_store(str(path)).close()
     with sqlite3.connect(path) as connection:
         connection.execute("update perfdash_version set version_num = '0000'")
         connection.execute("insert into hosts (name) values (zeroblob(1000000))")
     connection.close()
+    if copy_of == "an earlier try":
+        copy.touch()
 
     def fill(config, _):
+        if copy_of == "another process":
+            (tmp_path / "part").touch()
+            (tmp_path / "part").replace(copy)
         connection = config.attributes["connection"]
         connection.exec_driver_sql("pragma max_page_count = 1")  # SQLITE_FULL, as of a full disk
         connection.exec_driver_sql("insert into hosts (name) values (zeroblob(2000000))")
 
     with monkeypatch.context() as patched:
         patched.setattr("alembic.command.upgrade", fill)
-        message = r"cannot be migrated: database or disk is full\. It is unchanged\. Make .* size \(4 MB\)"
+        message = r"cannot be migrated: database or disk is full\. It is unchanged\. Make .* size \(7 MB\)"
         with pytest.raises(MachineError, match=message):
             open_store(str(path))
-    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+    assert {file.name for file in tmp_path.iterdir()} == {path.name} | ({copy.name} if copy_of else set())
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*) from hosts").fetchone() == (1,)
     connection.close()
