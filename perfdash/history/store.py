@@ -391,7 +391,7 @@ def _lock(store: Store, connection: sa.Connection) -> None:
 
 
 def _migrate(store: Store, revision: str) -> None:
-    """Run the migrations that a store lacks: all, or none. Raises MachineError where the disk is full."""
+    """Run all migrations that a store needs, or none. Raises MachineError where the disk is full."""
     from alembic import command
     from alembic.config import Config
 

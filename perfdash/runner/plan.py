@@ -263,7 +263,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for case in before:
         if case in after:
             old_identity, new_identity = _identity(before[case]), _identity(after[case])
-            # A plan of an older perfdash lacks the newer fields of a case, too.
+            # A plan of an older perfdash does not have the newer fields of a case, either.
             old_identity["case"] = {**new_identity["case"], **old_identity["case"]}
             lines += [
                 f"{case.name}: {key}: {old_identity.get(key)} | {new_identity.get(key)}"
