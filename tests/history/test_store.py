@@ -151,13 +151,18 @@ def test_a_newer_store_is_refused(address):
         open_store(address)
 
 
-def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
-    path = tmp_path / "history.db"
+def _write_older_store(path, host):
+    """A store of an older perfdash with one host; `host` is its name in SQL."""
     open_store(str(path)).close()
     with sqlite3.connect(path) as connection:
         connection.execute("update perfdash_version set version_num = '0000'")
-        connection.execute("insert into hosts (name) values ('farm')")
+        connection.execute(f"insert into hosts (name) values ({host})")
     connection.close()
+
+
+def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
+    path = tmp_path / "history.db"
+    _write_older_store(path, "'farm'")
     upgraded = []
     monkeypatch.setattr("alembic.command.upgrade", lambda *arguments: upgraded.append(arguments[1]))
     open_store(str(path)).close()
@@ -220,11 +225,7 @@ def test_a_mean_that_0_1_0_stored_has_the_interval_of_the_same_results_today(add
 
 def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     path = tmp_path / "history.db"
-    open_store(str(path)).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("update perfdash_version set version_num = '0000'")
-        connection.execute("insert into hosts (name) values (zeroblob(20000000))")
-    connection.close()
+    _write_older_store(path, "zeroblob(20000000)")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, limits[1]))
     try:
@@ -240,11 +241,7 @@ def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_p
     """Its own copy would take the room that the next try needs. Any other copy stays."""
     path = tmp_path / "history.db"
     copy = tmp_path / "history.db.schema0000.bak"
-    open_store(str(path)).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("update perfdash_version set version_num = '0000'")
-        connection.execute("insert into hosts (name) values (zeroblob(1000000))")
-    connection.close()
+    _write_older_store(path, "zeroblob(1000000)")
     if copy_of == "an earlier try":
         copy.touch()
 
