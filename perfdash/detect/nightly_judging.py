@@ -37,6 +37,7 @@ from perfdash.detect.nights import (
     is_first_of_its_week,
     is_of_the_week,
     later_judged_first,
+    latest_start,
     runs_before,
     were_beside,
 )
@@ -50,6 +51,7 @@ from perfdash.history.queries import (
     Panel,
     RunLine,
     cases_by_id,
+    in_chunks,
     list_runs,
     of_method,
     panel,
@@ -115,8 +117,7 @@ def judge_new(
         first_days = {}
         for bed in beds:
             since = first_days[bed] = first_latest_day(connection, bed, latest)
-            runs = list_runs(connection, testbed_id=bed, since=since, with_excluded=False)
-            for run in runs:
+            for run in _waiting(connection, bed, since):
                 if begins_in_the_future(run):
                     warn(
                         f"{run.name} begins in the future ({run.started[:10]}): a clock is wrong. It is "
@@ -124,7 +125,7 @@ def judge_new(
                         f"exclude it: `perfdash history exclude {shlex.quote(run.name)} "
                         '--because "wrong clock"`'
                     )
-                elif run.judged is None and run.results:
+                else:
                     waiting.append(run)
             if skipped := _never_judged(connection, bed, since):
                 first, last = skipped[0], skipped[-1]
@@ -156,6 +157,21 @@ def judge_new(
     else:
         return done
     return done + judge_new(store, latest, rules)  # the warnings are known
+
+
+def _waiting(connection: sa.Connection, testbed_id: int, since: str) -> list[RunLine]:
+    """The runs of a testbed from the day `since` on that were not judged yet, or begin in the future."""
+    runs = schema.runs
+    not_judged = sa.and_(runs.c.judged.is_(None), runs.c.results > 0)
+    query = sa.select(runs.c.id).where(
+        runs.c.testbed_id == testbed_id,
+        runs.c.started >= since,
+        runs.c.excluded.is_(None),
+        sa.or_(not_judged, runs.c.started > latest_start()),
+    )
+    ids = connection.execute(query).scalars().all()
+    found = [run for chunk in in_chunks(ids) for run in list_runs(connection, ids=chunk)]
+    return sorted(found, key=lambda run: (run.started, run.id))
 
 
 def _earlier_waits(connection: sa.Connection, run: RunLine, since: str) -> bool:

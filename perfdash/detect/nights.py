@@ -172,8 +172,12 @@ def ids_before(
 
 def begins_in_the_future(run: RunRow) -> bool:
     """Whether a run begins so long after now that the clock by which it began was wrong."""
-    latest = datetime.fromisoformat(now()) + CLOCK_ERROR
-    return run.started > latest.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return run.started > latest_start()
+
+
+def latest_start() -> str:
+    """The latest time at which a run may begin by a right clock."""
+    return (datetime.fromisoformat(now()) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]:

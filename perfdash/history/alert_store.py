@@ -112,12 +112,11 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
     values = {name: getattr(alert, name) for name in _NAMES if name != "id"}
     before = None
     if alert.id is None:
-        statement = sa.insert(table).values(values).returning(table.c.id)
-        number = int(connection.execute(statement).scalar_one())
+        number = int(connection.execute(sa.insert(table).returning(table.c.id), values).scalar_one())
     else:
         number = alert.id
         before = connection.execute(sa.select(table.c.state).where(table.c.id == number)).scalar_one()
-        connection.execute(sa.update(table).where(table.c.id == number).values(values))
+        connection.execute(sa.update(table).where(table.c.id == number), values)
     if before != alert.state or note:
         # A night of another method supersedes an alert without having seen it.
         superseded_run = alert.details.get("superseded_run_id") if alert.state == SUPERSEDED else None
@@ -128,7 +127,7 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
             "run_id": superseded_run or alert.seen_run_id,
             "note": note,
         }
-        connection.execute(sa.insert(schema.alert_events).values(event))
+        connection.execute(sa.insert(schema.alert_events), event)
     return number
 
 

@@ -75,6 +75,8 @@ def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
     first_by_key: dict[str, Imported] = {}
     for imported in runs:
         first = first_by_key.setdefault(imported.key, imported)
+        if first is imported:
+            continue
         differ = first.content != imported.content or _beside_content(first) != _beside_content(imported)
         if not imported.run.uid and differ:
             raise UsageError(
@@ -176,7 +178,7 @@ def store_run(connection: sa.Connection, imported: Imported, warn: Callable[[str
             marks += [[line.testbed_id, line.started] for line in (old, *others) if line.judged is not None]
         if marks:
             import_details[_JUDGED_AS] = marks
-        connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
+        connection.execute(sa.update(runs).where(runs.c.id == run_id), values)
         nightlies.rename_run(connection, old.name, str(values["name"]))
         for other in others:
             _put_in_place_of(connection, run_id, str(values["name"]), other)
@@ -463,7 +465,7 @@ def _with_one_name(connection: sa.Connection, rows: Sequence[Row], started: str)
         for table in (schema.cases, schema.summaries):
             renamed = sa.update(table).where(_is_of(table, setting), table.c.configuration != name)
             connection.execute(renamed.values(configuration=name))
-    return [replace(row, case=replace(row.case, configuration=names[setting_of(row)])) for row in rows]
+    return [pass_rates_and_means.with_configuration(row, names[setting_of(row)]) for row in rows]
 
 
 def _has_later_run(connection: sa.Connection, setting: Sequence[Any], started: str) -> bool:
@@ -580,8 +582,7 @@ def number_of(connection: sa.Connection, table: sa.Table, column: str, values: d
 
 
 def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
-    query = sa.insert(table).values(values).returning(table.c.id)
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(sa.insert(table).returning(table.c.id), values).scalar_one())
 
 
 def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:

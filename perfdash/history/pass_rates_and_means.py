@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.history.results import Row
@@ -149,6 +149,13 @@ def setting_of_case(case: Case) -> tuple[Any, ...]:
         case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic,
         case.settings,
     )  # fmt: skip
+
+
+def with_configuration(row: Row, name: str) -> Row:
+    """The row under another name of its configuration."""
+    if row.case.configuration == name:
+        return row
+    return replace(row, case=replace(row.case, configuration=name))
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:

@@ -434,7 +434,10 @@ def panel(
     values = {name: np.full((len(measured), len(runs)), np.nan) for name in names}
     if values_of_cases:
         columns = list(zip(*values_of_cases, strict=True))
-        at = [place[number] for number in columns[1]], [night[number] for number in columns[0]]
+        at = (
+            np.array([place[number] for number in columns[1]]),
+            np.array([night[number] for number in columns[0]]),
+        )
         statuses[at] = columns[2]
         disturbed = np.array([verdict == DISTURBED for verdict in columns[3]])
         for name, column in zip(names, columns[4:], strict=True):

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from perfdash import methods
@@ -168,7 +169,7 @@ class Imported:
     copied: tuple[str, str] | None = None
     taken_in: str | None = None
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The identity of a run: the same for every import of it from anywhere.
 
@@ -196,7 +197,7 @@ class Imported:
         """The run's name in its foreign file. In the history, its start precedes the name."""
         return str(self.run.imported.get("name") or self.run.name)
 
-    @property
+    @cached_property
     def content(self) -> str:
         """A digest of the results; it differs after a run was resumed or corrected.
 
@@ -226,6 +227,7 @@ class Imported:
         ]  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 14)
 def case_digest(case: Case) -> str:
     """A digest that identifies a case.
 
