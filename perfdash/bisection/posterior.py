@@ -6,6 +6,7 @@ Observations are added in the order of the journal; search.py decides what to do
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from perfdash.stats.step_likelihood import (
     LONG_PAUSE,
     AnswerEvidence,
     Evidence,
+    KnownNoise,
     log_sum,
     lumped,
     weigh,
@@ -98,7 +100,7 @@ class SearchState:
         """
         values = self.values
         if not self.question.answers and not raw:
-            values = tuple(float(v) for v in without_host(self.places, self.times, self.values))
+            values = _without_host(self.places, self.times, self.values)
         by_place: dict[int, list[float]] = {}
         for place, value in zip(self.places, values, strict=True):
             if self.measurable(place):
@@ -111,6 +113,21 @@ class SearchState:
 
     def count(self, place: int) -> int:
         return self.places.count(place)
+
+
+# Each state is looked at several times: to decide what is next, to show it, and when it is replayed.
+@functools.lru_cache(maxsize=32)
+def _without_host(
+    places: tuple[int, ...], times: tuple[float, ...], values: tuple[float, ...]
+) -> tuple[float, ...]:
+    return tuple(float(v) for v in without_host(places, times, values))
+
+
+@functools.lru_cache(maxsize=32)
+def _weighed(values: tuple[tuple[float, ...], ...], known: KnownNoise | None, resolution: float) -> Evidence:
+    evidence = weigh(values, known=known, resolution=resolution)
+    evidence.cut.flags.writeable = False
+    return evidence
 
 
 def start(question: Question) -> SearchState:
@@ -325,7 +342,7 @@ def look(state: SearchState, within: SearchRange, none_prior: float) -> RangeVie
         )
     else:
         resolution = max(resolution, lumped(list(state.by_place(raw=True).values())))
-        evidence = numbers = weigh(values, known=question.known, resolution=resolution)
+        evidence = numbers = _weighed(tuple(map(tuple, values)), question.known, resolution)
     now = belief(_log_prior(state, within), tested, evidence.cut, evidence.none, none_prior)
     inside = range(within.low, within.high + 1)
     measurable = np.array([state.measurable(place) or state.is_marked(place) for place in inside])
