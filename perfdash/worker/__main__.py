@@ -47,10 +47,12 @@ def main() -> None:
     linux.adopt_orphans()
     # Before torch is imported: it counts the cores to decide how many compilers to start.
     os.sched_setaffinity(0, orders["cores"])
+    gc.disable()  # nothing that is imported ends, and looking for it takes a second
     hello = _hello(orders["packages"])
     # Collections in the forked processes need not visit, and so copy, all that was imported.
     gc.collect()
     gc.freeze()
+    gc.enable()
     control.send(json.dumps(hello).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 3)

@@ -55,6 +55,16 @@ def test_a_model_that_prints_its_environment_tells_no_secret(parent, tmp_path):
     assert "s3cret" not in printed
 
 
+def test_garbage_is_collected_in_a_case_but_none_of_what_was_imported(parent, tmp_path):
+    text = (
+        "import gc\n\n\ndef model(batch_size):\n    print(gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
+    )
+    (tmp_path / "tells.py").write_text(text)
+    tells = replace(job(tmp_path, "itself", role="check"), target=f"{tmp_path / 'tells.py'}:model")
+    parent.run(tells, tmp_path / "log")
+    assert "True True" in (tmp_path / "log").read_text()
+
+
 def test_it_says_what_it_is(parent):
     import torch
 
