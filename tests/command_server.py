@@ -175,6 +175,7 @@ def serve(listening: socket.socket, starter: int) -> None:
     import perfdash
 
     linux.die_with_parent(starter)
+    gc.disable()  # until all is imported: nothing of it ends, and looking for it takes seconds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in LIBRARIES:
@@ -191,6 +192,7 @@ def serve(listening: socket.socket, starter: int) -> None:
     # Collections in the forked processes need not visit, and so copy, all that was imported.
     gc.collect()
     gc.freeze()
+    gc.enable()
     events = selectors.DefaultSelector()
     events.register(listening, selectors.EVENT_READ)
     while True:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
+# Until the tests begin: nothing that is imported or collected ends, and looking for it takes seconds.
+gc.disable()
 # Before numpy and torch are imported, here and in what tests start: two test processes whose linear
 # algebra spins on both cores are ten times slower than two with one thread each.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import atexit
 import functools
-import gc
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,13 +121,26 @@ UNMEASURED = tuple(
 )
 # Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
-    "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
-    "tests/worker/models/", "tests/test_wheel.py", "tests/test_notebook.py", "tests/test_python_api.py",
-    "tests/worker/backends/", "tests/truth/", "tests/cli/", "tests/worker/test_compiler_caches.py",
+    "tests/truth/test_truth.py", "tests/worker/models/", "tests/test_wheel.py", "tests/test_notebook.py",
+    "tests/test_python_api.py", "tests/worker/backends/", "tests/truth/", "tests/cli/",
+    "tests/worker/test_compiler_caches.py",
     "tests/worker/test_gates_of_gradients.py", "tests/worker/test_case_structure.py",
     "tests/runner/test_launcher.py", "tests/worker/test_instances.py", "tests/bisection/environments/",
     "tests/explain/", "tests/ci/",
 )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """Every second process of -n collects from the last file to the first.
+
+    pytest compiles a file anew where nobody has; so each process finds half of them compiled by the other.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if int(worker.removeprefix("gw")) % 2 and isinstance(collector, pytest.Session | pytest.Directory):
+        report.result.reverse()
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,11 +150,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(UNMEASURED):
             item.add_marker("unmeasured")
 
-    def order(item: pytest.Item) -> tuple[int, bool]:
+    @functools.cache
+    def size(path: Path) -> int:
+        return path.stat().st_size
+
+    def order(item: pytest.Item) -> tuple[int, bool, int, tuple[str, ...]]:
         places = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
         place = next(places, len(LONGEST))
         slow = item.get_closest_marker("slow") is not None
-        return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
+        late = item.nodeid.startswith(LATE) and not slow
+        # The largest files first, so that no process begins one when the others are about to end.
+        return (place if slow else 0, late, -size(item.path) if slow or late else 0, item.path.parts)
 
     items.sort(key=order)
     texts: dict[Path, str] = {}
@@ -155,6 +178,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
     # What is sampled in this process freezes all and lets it go again.
     gc.freeze = gc.unfreeze = lambda: None
 
@@ -191,6 +215,8 @@ class ShowFailures:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("numprocesses", None):
+        gc.enable()  # this process collects nothing: its workers do
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         session.config.pluginmanager.register(ShowFailures(terminal))
@@ -232,7 +258,9 @@ class Ran:
 
 def pytest_unconfigure() -> None:
     _server.close()
-    _unfreeze()  # some libraries complain of objects that are never freed
+    # Some libraries complain of objects that are never freed. Not before pytest itself has ended: it collects
+    # garbage five times.
+    atexit.register(_unfreeze)
 
 
 def perfdash(

@@ -180,6 +180,7 @@ def serve(listening: socket.socket, starter: int) -> None:
     from perfdash.worker.__main__ import _COMPILER_MODULES, main
 
     linux.die_with_parent(starter)
+    gc.disable()  # until all is imported: nothing of it ends, and looking for it takes seconds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in ("torch", *_COMPILER_MODULES, "perfdash.worker.case"):
@@ -196,6 +197,7 @@ def serve(listening: socket.socket, starter: int) -> None:
     sys.path[:] = path  # setuptools adds the packages that it brings, which a worker does not begin with
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.freeze = gc.unfreeze = lambda: None
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while True:
