@@ -36,7 +36,9 @@ if [ "$place" = /dev/shm ]; then export TMPDIR="$scratch"; fi
 export PERFDASH_CACHE="$scratch/cache" # one for all three passes
 times=()
 servers_pid=
+waiting_pid=
 summary() {
+  if [ -n "$waiting_pid" ]; then kill "$waiting_pid" 2>/dev/null && wait "$waiting_pid" || true; fi
   if [ -n "$servers_pid" ]; then kill "$servers_pid" 2>/dev/null && wait "$servers_pid" || true; fi
   rm -rf "$scratch"
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
@@ -67,7 +69,9 @@ lint() {
     ci/jenkins_lint.sh "python -m pytest -q -p no:cacheprovider $servers")
   local number pids=() failed=0
   for number in "${!checks[@]}"; do
-    PATH="$bin:$PATH" bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &
+    # mypy takes longest and has one process: the others let it run.
+    PATH="$bin:$PATH" nice -n "$([ "${checks[$number]}" = mypy ] && echo 0 || echo 10)" \
+      bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &
     pids+=("$!")
   done
   for number in "${!checks[@]}"; do
@@ -84,8 +88,15 @@ lint() {
 # takes some ten seconds a process.
 marked() { grep -rl --include='test_*.py' "mark\.$1\b" tests | sort; }
 
+# Files whose slow tests wait for a fifth of their time or more, since what they measure sleeps, or a script does.
+# They run in one process beside the others, on one of their cores.
+waiting=(
+  tests/ci/test_three_nights.py tests/cli/test_bisect_worker.py tests/cli/test_confirm_command.py
+  tests/ci/test_gpu_day.py tests/ci/test_front_door.py tests/jenkins/test_real.py
+)
+
 tests() { # PART [WORDS...]
-  local files
+  local files selected code=0
   case "$1" in
     # A file to a process, so that what its tests share is made once.
     quick)
@@ -94,9 +105,16 @@ tests() { # PART [WORDS...]
       ;;
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.
     slow)
-      mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "slow and not machine and not unmeasured and not cuda" -n auto --own-core \
-        --dist loadfile --no-loadscope-reorder "${files[@]}"
+      mapfile -t files < <(marked slow | grep -vxF "$(printf '%s\n' "${waiting[@]}")")
+      selected="slow and not machine and not unmeasured and not cuda"
+      "$bin/python" -m pytest -m "$selected" -n 1 --own-core "${waiting[@]}" >"$scratch/waiting" 2>&1 &
+      waiting_pid="$!"
+      "$bin/python" -m pytest -m "$selected" -n auto --own-core --dist loadfile --no-loadscope-reorder \
+        "${files[@]}" || code="$?"
+      wait "$waiting_pid" || code="$?"
+      waiting_pid=
+      cat "$scratch/waiting"
+      return "$code"
       ;;
     # Those that need all cores in one process: they mostly wait. In the others those that measure nothing.
     machine)

@@ -28,12 +28,14 @@ def script(tmp_path):
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     shutil.copy(CHECKOUT / "ci" / "test.sh", tmp_path / "ci")
     for name, text in {
-        "a": "",
-        "b": "pytest.mark.slow",
-        "c": "pytest.mark.slow, pytest.mark.machine",
+        "test_a": "",
+        "test_b": "pytest.mark.slow",
+        "test_c": "pytest.mark.slow, pytest.mark.machine",
+        "ci/test_three_nights": "pytest.mark.slow",
     }.items():
-        (tmp_path / "tests").mkdir(exist_ok=True)
-        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+        file = tmp_path / "tests" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     programs = [*(f"ci/{name}.sh" for name in ("setup", "postgres", "browser", "groovy", "jenkins_lint"))]
     programs += [f"venv/bin/{name}" for name in ("python", "ruff", "mypy", "shellcheck")]
     for name in programs:
@@ -69,13 +71,15 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     code, out, calls = script()
     assert code == 0, out
     assert times(out) == ["lint and types", "quick", "slow", "machine"]
-    servers, quick, slow, machine = calls
+    servers, quick, *both, machine = calls
+    waiting, slow = sorted(both)  # they begin at once
     assert servers.endswith(SERVERS)
     assert f"not cuda and not slow --ignore {SERVERS}" in quick
     assert "slow and not machine and not unmeasured and not cuda -n auto --own-core" in slow
     assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
+    assert "slow and not machine and not unmeasured and not cuda -n 1 --own-core tests/ci/" in waiting
     assert "(machine or slow and unmeasured) and not cuda -n 2" in machine
-    assert machine.endswith("tests/test_b.py tests/test_c.py")
+    assert machine.endswith("tests/ci/test_three_nights.py tests/test_b.py tests/test_c.py")
 
 
 def test_quick_and_words_run_once(script):
@@ -100,4 +104,12 @@ def test_a_part_that_fails_does_not_hide_the_next(script):
     code, out, calls = script(fails="not cuda and not slow")
     assert code == 1
     assert times(out) == ["lint and types", "quick", "slow", "machine"]
-    assert len(calls) == 4
+    assert len(calls) == 5
+
+
+@pytest.mark.parametrize("fails", ["-n 1 --own-core", "-n auto --own-core"])
+def test_what_fails_of_tests_at_the_same_time_is_shown(script, fails):
+    code, out, calls = script(fails=fails)
+    assert code == 1
+    assert out.count("this failed") == 1
+    assert len(calls) == 5
