@@ -379,6 +379,7 @@ done
 """
 
 
+@pytest.mark.slow
 def test_parameters_are_checked_by_their_value(tmp_path: Path) -> None:
     (tmp_path / "own.toml").touch()
     lines = ("\t".join(f"{name}={value}" for name, value in more.items()) + "\n" for more, _ in CHECKED)

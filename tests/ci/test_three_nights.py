@@ -105,8 +105,9 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     comment = comments_of(hub, third)
     assert culprit[:10] in comment
     assert "A more thorough mixer" in comment
-    issues = [issue for issue in hub.issues if "mixer" in issue["title"] and "slower" in issue["title"]]
-    assert issues
+    # Where only one latency is found, the title is of the peak memory, which rises as well.
+    issues = [issue for issue in hub.issues if "mixer" in issue["title"]]
+    assert any("latency" in issue["body"] for issue in issues)
     assert {issue["state"] for issue in issues} == {"open"}
 
 

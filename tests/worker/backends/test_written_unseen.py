@@ -94,6 +94,7 @@ def test_tensorrt_through_torchscript_gets_shapes_and_dtype(tensorrt):
         model(x=torch.randn(8, 16), scale=torch.tensor([2.0]))
 
 
+@pytest.mark.slow
 def test_tensorrt_int8_is_calibrated_before_it_is_exported(tensorrt):
     module, inputs = modules.Lstm().eval(), (torch.randn(4, 8, 8),)
     backend = registry.find("backends", "tensorrt-int8")

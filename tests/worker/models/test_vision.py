@@ -61,6 +61,8 @@ SMALL = {
     "unet": {"height": 32, "width": 47},
     "yolov3": {"height": 96, "width": 128},
 }
+# What takes more than a second, at this size too.
+LARGE = {"efficientdet", "super_slomo", "yolov3"}
 # Normalised by statistics of a batch, a hundred random layers magnify a rounding error a hundredfold.
 SENSITIVE = {"efficientdet", "yolov3"}
 
@@ -103,7 +105,9 @@ def test_parameters_and_full_shapes(name):
     assert [tuple(output.shape) for output in outputs] == FULL[name]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in SMALL]
+)
 def test_a_seed_settles_the_output_and_inputs_matter(name, small):
     module, inputs, first = small(name)
     again = tensors(run(*build(name, **SMALL[name])))
