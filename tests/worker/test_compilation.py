@@ -200,7 +200,8 @@ def test_an_attempt_that_is_thrown_away_is_no_part_of_compiling():
     assert capture["graphs"] == 3
     assert capture["calls_captured"] == 2 + 3 + 5
     assert [facts["graphs"] for facts in step.first.values()] == [1, 1, 1]
-    assert sum(facts["seconds"] for facts in step.first.values()) <= figures["first_call_s"]
+    # Each is rounded to a tenth of a millisecond.
+    assert sum(facts["seconds"] for facts in step.first.values()) <= figures["first_call_s"] + 3 * 0.5e-4
     assert frames[-1].failures()["given_up"] == {}
     assert frames[-1].recompiles() == 2
 
