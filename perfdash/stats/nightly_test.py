@@ -121,7 +121,7 @@ def judge(
     net = raw - shifts.own
     scores = net / _deviation(noise, within, old)
     wide = excess_spread(np.where(noise.constant[:, None], np.nan, scores))
-    tonight, best = _windows(net, scores / wide, noise, judged, guard + 1)
+    tonight, best, unclipped = _windows(net, scores / wide, noise, judged, guard + 1)
 
     least = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), judged.shape))
     age = shift.nights if least.size and abs(shift.change) >= np.median(least) else 0
@@ -133,7 +133,7 @@ def judge(
     alarm = discovered & (best.p <= MOST_P)
     lasting = relevant & (best.p <= SUSPECT_P)
     far = _usual_reach(_pooled_news(noise, ~noise.quiet, CLIP), candidates)
-    alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
+    alone = judged & (np.abs(unclipped) >= far) & (np.abs(tonight.change) >= least) & ~lasting
     if age <= 2:
         alone &= ~quiet
     candidate = lasting | alone
@@ -196,7 +196,8 @@ def sensitivity(
     noise = noise_level(
         np.where(present, values - host_shift(values, present, FLOOR).own, np.nan), floor=FLOOR
     )
-    tails, clips = _tails(noise), _clips(noise)[np.asarray(nights, dtype=np.int64) - 1]
+    clips = _clips(noise)[np.asarray(nights, dtype=np.int64) - 1]
+    tails = _tails(noise, clips)
     most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
     minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
     least = np.full((len(values), len(nights)), np.inf)
@@ -247,10 +248,11 @@ class _WindowTest:
 
 def _windows(
     net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
-) -> tuple[_WindowTest, _WindowTest]:
-    """The tests of tonight alone and of the best window.
+) -> tuple[_WindowTest, _WindowTest, Array]:
+    """The tests of tonight alone and of the best window, and a score (S,) that is not clipped.
 
-    The p of the best window is corrected for the search. `most` (S,): the longest window of each series.
+    That is the score of tonight alone, clipped only if the night before was as far off. The p of the best
+    window is corrected for the search. `most` (S,): the longest window of each series.
     `net`, `scores` (S, T): each night minus the baseline, as a log and in deviations.
     """
     longest = min(WINDOWS, net.shape[1])
@@ -265,10 +267,16 @@ def _windows(
     # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
     used = judged[:, None] & has[..., 1] & (count <= most[:, None])
     weights = _window_weights(has, noise)
-    part = np.clip(part, -clips[:, None], clips[:, None])
-    mean = np.where(has, part * weights.weights, 0.0).sum(axis=-1)
-    score = as_normal(mean / weights.error, noise.df[:, None])
-    p = np.where(used, _p(_tails(noise), clips, score, weights.independent), np.nan)
+    part = np.where(has, part, 0.0)
+    clipped = np.clip(part, -clips[:, None], clips[:, None])
+    score = as_normal((clipped * weights.weights).sum(axis=-1) / weights.error, noise.df[:, None])
+    p = np.where(used, _p(_tails(noise, clips), clips, score, weights.independent), np.nan)
+    # With few degrees of freedom five deviations are nothing rare. The second night of a step is no new one.
+    near = np.abs(part[:, 0, 0]) < clips[0]
+    clipped[near, 0, 1] = part[near, 0, 1]
+    unclipped = as_normal(
+        (clipped[:, 0] * weights.weights[:, 0]).sum(axis=-1) / weights.error[:, 0], noise.df
+    )
     rows = np.arange(len(net))
 
     def test(window: Counts, p: Array) -> _WindowTest:
@@ -277,7 +285,8 @@ def _windows(
         return _WindowTest(score[rows, window] + none, p, level + none, count[rows, window])
 
     best = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=1)
-    return test(np.zeros_like(best), p[:, 0]), test(best, _searched(p[rows, best], most, _neighbours(noise)))
+    searched = _searched(p[rows, best], most, _neighbours(noise))
+    return test(np.zeros_like(best), p[:, 0]), test(best, searched), unclipped
 
 
 @dataclass(frozen=True)
@@ -335,13 +344,14 @@ def _clips(noise: NoiseLevel) -> Array:
     return np.where(has_outliers & (np.arange(1, WINDOWS + 1) >= LONG), LONG_CLIP, CLIP)
 
 
-def _tails(noise: NoiseLevel) -> list[tuple[Flags, dict[float, Tails]]]:
+def _tails(noise: NoiseLevel, clips: Array) -> list[tuple[Flags, dict[float, Tails]]]:
     """Noisy and quiet series, where there are such, each with the tails of what is new in their nights.
 
-    The tails are by the deviations at which the nights are clipped.
+    The tails are by the deviations at which the nights are clipped: each of `clips`.
     """
+    used = np.unique(clips).tolist()
     return [
-        (rows, {clip: Tails(_pooled_news(noise, rows, clip), clip, WINDOWS) for clip in (CLIP, LONG_CLIP)})
+        (rows, {clip: Tails(_pooled_news(noise, rows, clip), clip, WINDOWS) for clip in used})
         for rows in (~noise.quiet, noise.quiet)
         if rows.any()
     ]

@@ -96,7 +96,7 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     culprit = commits["A more thorough mixer"]
     alerts = json.loads(third.text("regressions.json"))
     slower = {alert["metric"]: alert for alert in alerts if alert["case"]["model"] == "mixer"}
-    # With four nights before it one latency in fifty is missed (stats.nightly_test); seldom both.
+    # One is enough: a re-measurement may not decide about the other.
     latencies = [slower[metric] for metric in ("eager_ms", "backend_ms") if metric in slower]
     assert latencies
     assert {alert["state"] for alert in latencies} == {"confirmed"}

@@ -257,6 +257,23 @@ def test_a_value_far_off_is_suspected_and_no_alarm_on_a_small_host(series):
     assert not verdicts.suspect[1:].any()
 
 
+@pytest.mark.parametrize("nights", [4, 6, 9])
+@pytest.mark.parametrize("series", [1, 2])
+def test_a_series_that_rises_in_its_first_nights_hides_no_step(series, nights):
+    """Its nights look autocorrelated, so that less than one degree of freedom is left."""
+    values = 0.001 * np.arange(nights + 1) + np.linspace(0, 1, series)[:, None]
+    values[0, -1] += np.log(1.66)
+    verdicts = judge(values)
+    assert verdicts.candidate.tolist() == [True] + [False] * (series - 1)
+    assert not verdicts.alarm.any()
+
+
+def test_the_night_after_an_outlier_is_no_candidate():
+    values = host(3, series=3, sd=0.01)
+    values[0, -2] += 0.7
+    assert not judge(values).candidate[0]
+
+
 @pytest.mark.parametrize("history", [3, 5, 10])
 def test_short_histories_are_not_overconfident(history):
     rng = np.random.default_rng(history)
