@@ -116,10 +116,11 @@ tests() { # PART [WORDS...]
       cat "$scratch/waiting"
       return "$code"
       ;;
-    # Those that need all cores in one process: they mostly wait. In the others those that measure nothing.
+    # Those that need all cores in one process, which waits for much of its time. In two others those that
+    # measure nothing.
     machine)
       mapfile -t files < <(marked slow)
-      "$bin/python" -m pytest -m "(machine or slow and unmeasured) and not cuda" -n 2 --dist loadfile \
+      "$bin/python" -m pytest -m "(machine or slow and unmeasured) and not cuda" -n 3 --dist loadfile \
         --no-loadscope-reorder "${files[@]}"
       ;;
     chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;

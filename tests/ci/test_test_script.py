@@ -78,7 +78,7 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     assert "slow and not machine and not unmeasured and not cuda -n auto --own-core" in slow
     assert slow.endswith("tests/test_b.py tests/test_c.py"), "the others need not be collected"
     assert "slow and not machine and not unmeasured and not cuda -n 1 --own-core tests/ci/" in waiting
-    assert "(machine or slow and unmeasured) and not cuda -n 2" in machine
+    assert "(machine or slow and unmeasured) and not cuda -n 3" in machine
     assert machine.endswith("tests/ci/test_three_nights.py tests/test_b.py tests/test_c.py")
 
 
