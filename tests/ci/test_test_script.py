@@ -1,6 +1,7 @@
 """ci/test.sh: what it runs in which order, what a failure stops, and the times at the end.
 
-Its programs are stand-ins that write down how they were called; one named in FAILS ends with 1.
+Its programs are stand-ins that write down how they were called; one named in FAILS ends with 1, and one named
+in WAITS ends with 2 on Ctrl-C, as pytest does.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,10 @@ CHECKOUT = Path(__file__).parents[2]
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$CALLS"
 case "$*" in *"${FAILS:-no such words}"*) echo "this failed"; exit 1;; esac
+case "$*" in *"${WAITS:-no such words}"*)
+  trap 'kill $!; exit 2' INT
+  sleep 300 & echo waits >>"$CALLS"; wait;;
+esac
 """
 SERVERS = "tests/test_command_server.py"
 
@@ -42,18 +49,26 @@ def script(tmp_path):
         (tmp_path / name).write_text(STAND_IN)
         (tmp_path / name).chmod(0o755)
 
-    def run(*words: str, fails: str | None = None) -> tuple[int, str, list[str]]:
+    def run(
+        *words: str, fails: str | None = None, interrupted: str | None = None
+    ) -> tuple[int, str, list[str]]:
         calls = tmp_path / "calls"
         calls.write_text("")
         env = {**os.environ, "PERFDASH_VENV": "venv", "CALLS": str(calls), "TMPDIR": str(tmp_path)}
         env |= {"FAILS": fails} if fails else {}
-        done = subprocess.run(
+        env |= {"WAITS": interrupted} if interrupted else {}
+        with subprocess.Popen(
             [tmp_path / "ci" / "test.sh", *words],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        ) as script:  # fmt: skip
+            if interrupted:
+                while "waits" not in calls.read_text():
+                    time.sleep(0.05)
+                os.killpg(script.pid, signal.SIGINT)
+            out, _ = script.communicate()
         assert not list(tmp_path.glob("perfdash-*")), "its scratch folder is left"
         listed = [line for line in calls.read_text().splitlines() if line.startswith("python -m pytest")]
-        return done.returncode, done.stdout, listed
+        return script.returncode, out, listed
 
     return run
 
@@ -113,3 +128,10 @@ def test_what_fails_of_tests_at_the_same_time_is_shown(script, fails):
     assert code == 1
     assert out.count("this failed") == 1
     assert len(calls) == 5
+
+
+@pytest.mark.parametrize(("part", "begun"), [(f"not slow --ignore {SERVERS}", 2), ("-n auto --own-core", 4)])
+def test_ctrl_c_ends_it(script, part, begun):
+    code, out, calls = script(interrupted=part)
+    assert code == 130, out
+    assert len(calls) == begun, "another part began"
