@@ -44,7 +44,7 @@ summary() {
   if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
 }
 trap summary EXIT
-# pytest ends by itself on Ctrl-C, and bash would go on with the next part.
+# On Ctrl-C pytest ends with a code of its own, after which bash would run the next part.
 trap 'exit 130' INT
 
 # One pair of servers for all parts; a part starts its own where these cannot be started. Their linear algebra has

@@ -271,7 +271,8 @@ def _windows(
     clipped = np.clip(part, -clips[:, None], clips[:, None])
     score = as_normal((clipped * weights.weights).sum(axis=-1) / weights.error, noise.df[:, None])
     p = np.where(used, _p(_tails(noise, clips), clips, score, weights.independent), np.nan)
-    # With few degrees of freedom five deviations are nothing rare. The second night of a step is no new one.
+    # With few degrees of freedom five deviations are nothing rare, so the first night that is far off is not
+    # clipped. A second one belongs to the same step.
     near = np.abs(part[:, 0, 0]) < clips[0]
     clipped[near, 0, 1] = part[near, 0, 1]
     unclipped = as_normal(
