@@ -20,7 +20,7 @@ from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.night import Night, gpus_of, package_versions
 from perfdash.report.published_totals import published
-from perfdash.report.reproduce import OWN, command_of_run, pattern
+from perfdash.report.reproduce import CHECKOUT, OWN, command_of_run, pattern
 from perfdash.report.step_sizes import has_own_batch_sizes, step_in_words
 from perfdash.report.step_tables import StepTable, generation, training
 
@@ -34,6 +34,10 @@ _WORK = {
     "training": "one iteration of forward and backward pass, with the optimizer's step",
     "generation": "one generation: the prompts are read, and tokens decoded greedily",
     "sizes": "one step: a forward pass at each of several sizes",
+}
+_MADE_WEIGHTS = {
+    OWN: "those that the models' own functions give",
+    CHECKOUT: "those that the checkout's models give",
 }
 _MEANING = {
     "perfdash": "Speedup is eager latency over compiled latency, sampled in pairs in one pinned process; "
@@ -121,14 +125,15 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
 
 
 def _weights(rows: Sequence[Row], setting: str) -> str:
-    """What weights the models have. Those of own models come from their functions; a file is for all."""
+    """What weights the models have: a file is for all; own models and those of a checkout make theirs."""
     if setting not in ("random", "pretrained"):
         return "those of a file"
-    of_functions = "those that the models' own functions give"
     suites = {row.case.suite for row in rows}
-    if suites == {OWN}:
-        return of_functions
-    return f"{setting}, and in suite {OWN} {of_functions}" if OWN in suites else setting
+    made = {suite: words for suite, words in _MADE_WEIGHTS.items() if suite in suites}
+    if len(suites) == len(made) == 1:
+        return made[suites.pop()]
+    others = [setting] if len(suites) > len(made) else []
+    return ", and ".join(others + [f"in suite {suite} {words}" for suite, words in made.items()])
 
 
 def _sizes(rows: Sequence[Row]) -> list[str]:

@@ -21,7 +21,7 @@ _SOURCES = ("--suite", "--model", "--torchbench")
 # What no setting of a testbed has: when a case is ended, and the interpreter.
 _OF_RUN = ("--timeout", "--phase-timeout", "--memory-limit", "--output-limit", "--python")
 # What the suites of --model and --torchbench are called.
-OWN, _CHECKOUT = "own", "torchbench-checkout"
+OWN, CHECKOUT = "own", "torchbench-checkout"
 # Variables that concern the machine and its programs, not the measurement. Nor do values that are paths.
 _OF_THE_MACHINE = re.compile(r"LD_PRELOAD|CC|CXX|CFLAGS|CXXFLAGS|\w+_VERSION")
 
@@ -64,7 +64,7 @@ def command_of_run(case: Case, run: RunRow | None) -> str:
         for name, value in measured_variables(run.facts.get("variables") or {}).items()
         if "/" not in value and not _OF_THE_MACHINE.fullmatch(name)
     }
-    if {*_suites(source_of(case, run.command))} - {*suite_names(), _CHECKOUT}:
+    if {*_suites(source_of(case, run.command))} - {*suite_names(), CHECKOUT}:
         variables = {}
     return command(case, {**run.setting, "env": {**variables, **run.setting.get("env", {})}}, run.command)
 
@@ -113,7 +113,7 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
         ]
         return [word for target in named[:1] or targets for word in ("--model", target)]
     checkout = ["--torchbench", checkouts[-1]] if checkouts else []
-    if case.suite == _CHECKOUT and checkout:
+    if case.suite == CHECKOUT and checkout:
         return checkout
     if case.suite in suites:
         return ["--suite", case.suite, *checkout]

@@ -34,11 +34,13 @@ from perfdash.suites.suite_file import (
 )
 from perfdash.suites.torchbench_checkout import find_checkout, needs_checkout, suite_named
 from perfdash.worker import own_files, registry
+from perfdash.worker.loaders import models
 
 # Fields that may differ when a run is resumed: limits and hints on the duration.
 _MAY_CHANGE = {
     "timeout_s", "phase_timeouts", "memory_limit_bytes", "output_limit_bytes", "cost_s", "parameters",
 }  # fmt: skip
+_OF_FUNCTIONS = ("python", NOTEBOOK)  # loaders of models that a function of the user makes
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def make_plan(
     if needs_checkout(suites):
         find_checkout(path)
     planned = select(list(map(adapt, suites)) if adapt else suites, settings)
-    _refuse_pretrained_functions(planned, settings)
+    _refuse_pretrained(planned, settings)
     dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
@@ -120,13 +122,28 @@ def make_plan(
     return cut(planned, costs, shard), dynamo_names
 
 
-def _refuse_pretrained_functions(cases: Sequence[Planned], settings: RunSettings) -> None:
-    """Raise UsageError for --weights pretrained where functions of the user make all models."""
-    if settings.weights == "pretrained" and all(of.loader in ("python", NOTEBOOK) for of in cases):
-        raise UsageError(
-            f"--weights pretrained: {cases[0].case.model} comes from a function that makes its weights, "
-            "and perfdash downloads none for it: leave --weights out, or give a file of weights"
-        )
+def _refuse_pretrained(cases: Sequence[Planned], settings: RunSettings) -> None:
+    """Raise UsageError for --weights pretrained where no loader knows any for a model that is selected."""
+    if settings.weights != "pretrained" or any(map(_may_be_pretrained, cases)):
+        return
+    names = sorted({of.case.model for of in cases})
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    why = ""
+    if all(of.loader in _OF_FUNCTIONS for of in cases):
+        why = ", whose functions make their weights"
+    raise UsageError(
+        f"--weights pretrained: perfdash knows no weights to download for {shown}{why}. Leave --weights out, "
+        "or give a file of weights"
+    )
+
+
+def _may_be_pretrained(planned: Planned) -> bool:
+    """Whether the model has weights that are not random, or its loader may find some."""
+    if planned.loader == "transformers":
+        return bool(planned.config.get("pretrained"))
+    if planned.loader == "models":
+        return models.is_trained(planned.target)
+    return planned.loader not in _OF_FUNCTIONS
 
 
 def _dynamo_names(suites: Sequence[Suite]) -> dict[str, str]:

@@ -25,10 +25,17 @@ from tests.report.technique_runs import night
             "pretrained",
             "Weights are pretrained, and in suite own those that the models' own",
         ),
+        (("torchbench-checkout",), "pretrained", "Weights are those that the checkout's models give; there"),
+        (
+            ("own", "torchbench-checkout"),
+            "random",
+            "Weights are in suite own those that the models' own functions give, and in suite "
+            "torchbench-checkout those that the checkout's models give; there",
+        ),
         (("own", "timm"), "/a/file.safetensors", "Weights are those of a file; there"),
     ],
 )
-def test_the_weights_of_own_models_are_what_their_functions_return(suites, weights, words):
+def test_the_weights_of_models_that_make_theirs_are_said_so(suites, weights, words):
     result = from_result(good("net", 1.2, "faster"))
     rows = [replace(result, case=replace(result.case, suite=suite)) for suite in suites]
     shown = night(rows)

@@ -224,12 +224,33 @@ def test_suites_of_one_file_name_are_refused(tmp_path, name, words):
         make_plan(RunSettings(suite=tuple(map(str, files))), uncut=True)
 
 
+@pytest.mark.parametrize(
+    ("suite", "models", "words"),
+    [
+        ("torchbench", "dlrm", "dlrm"),
+        ("torchbench", "dlrm,dcgan,BERT_pytorch,drq", "BERT_pytorch, dcgan, dlrm and 1 more"),
+        ("huggingface", "AlbertForQuestionAnswering", "AlbertForQuestionAnswering"),
+        ("huggingface", "BigBird,AlbertForQuestionAnswering", None),
+        ("techniques", "digits_cnn", None),
+        ("torchbench", "resnet18", None),
+        ("torchbench", "dlrm,resnet18", None),
+    ],
+)
+def test_pretrained_weights_that_no_loader_knows_are_refused(suite, models, words):
+    settings = RunSettings(suite=(suite,), models=models, weights="pretrained")
+    if words is None:
+        assert make_plan(settings)[0].cases
+    else:
+        with pytest.raises(UsageError, match=f"--weights pretrained: .* to download for {words}[.] L"):
+            make_plan(settings)
+
+
 def test_pretrained_weights_of_own_models_alone_are_refused(tmp_path):
     """Nobody downloads any: the function's weights would be measured, and recorded as pretrained."""
     (tmp_path / "net.py").touch()
     own = {"model": (f"{tmp_path}/net.py:make",)}
     for settings, notebook in ((own, None), ({}, "net")):
-        with pytest.raises(UsageError, match=r"--weights pretrained: .* a function that makes its weights"):
+        with pytest.raises(UsageError, match=r"net[.a-z]*, whose functions make their weights\."):
             make_plan(RunSettings(**settings, weights="pretrained"), notebook=notebook)
     weights = tmp_path / "weights.pt"
     weights.touch()

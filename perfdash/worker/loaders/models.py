@@ -22,13 +22,24 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
 
 
+def is_trained(name: str) -> bool:
+    """Whether a model is trained when it is built, on the digits data; all others have random weights."""
+    return name.startswith("digits_")
+
+
 def load(job: Job) -> tuple[Any, Any]:
     """Build a model with the `build` function of its file.
 
-    The call is build(batch_size, **config, **inputs). Raises LookupError for an unknown model.
+    The call is build(batch_size, **config, **inputs). Raises LookupError for an unknown model, and where
+    pretrained weights are requested: nobody has published any for these.
     """
     if job.target not in names():
         raise unknown_model("perfdash", job.target, names())
+    if job.weights == "pretrained" and not is_trained(job.target):
+        raise LookupError(
+            f"no pretrained weights are known for {job.case.model}: leave --weights out, or give a file of "
+            "weights"
+        )
     module = importlib.import_module(f"perfdash.worker.models.{job.target}")
     built: tuple[Any, Any] = module.build(job.case.batch_size, **job.config, **job.inputs)
     return built

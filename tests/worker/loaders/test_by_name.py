@@ -124,3 +124,9 @@ def test_quantised_weights_count():
     with torch.no_grad():
         first, other = module.eval()(images), module(torch.randn_like(images))
     assert (first - other).norm() > 0.05 * first.norm()
+
+
+def test_a_model_without_published_weights_is_not_measured_as_pretrained():
+    """It would be recorded as pretrained, with random weights."""
+    with pytest.raises(LookupError, match="no pretrained weights are known for lennard_jones: leave"):
+        load("models", "lennard_jones", weights="pretrained")
