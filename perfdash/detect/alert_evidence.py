@@ -165,11 +165,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     for alert in compress(alerts, dated):
         to_date.setdefault(alert.testbed_id, []).append(alert)
     panels = {bed: _panel(connection, bed, of_bed, runs, first_days[bed]) for bed, of_bed in to_date.items()}
-    steps = {
-        bed: alert_store.load(connection, testbed_id=bed, states=REAL)
-        for bed, past in panels.items()
-        if has_several_machines(past.runs)
-    }
+    steps = {bed: _steps(connection, bed, past, to_date[bed]) for bed, past in panels.items()}
     undated = [alert for alert, is_dated in zip(alerts, dated, strict=True) if not is_dated]
     nights = _nights_of_undated(connection, undated, runs)
     phases = _failed_phases(connection, alerts)
@@ -228,8 +224,8 @@ def evidence_of(
 ) -> AlertEvidence:
     """The evidence of an alert.
 
-    `cases`, `runs`: by their ids; `past`: the nights of its testbed; `steps`: the testbed's alerts, which
-    several machines' levels do without. Of an alert that is not dated `nights` instead of `past`.
+    `cases`, `runs`: by their ids; `past`: the nights of its testbed; `steps`: the testbed's alerts, those of
+    its series at least. Of an alert that is not dated `nights` instead of `past`.
     """
     good, bad, seen = (
         runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
@@ -243,7 +239,8 @@ def evidence_of(
     known = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
     before = known or _BASELINE  # which were longer ago than is read, or pruned
     nights = len({run.started[:10] for run in of_case.runs if _time(run) >= _time(bad)})
-    dates = _dates(_at_one_level(past, of_case, alert, bad, steps), alert, metric, bad) or _between(good, bad)
+    at_one_level = _at_one_level(past, of_case, alert, bad, steps)
+    dates = _dates(at_one_level, alert, metric, bad, steps) or _between(good, bad)
     speedup = _speedups(of_case, alert, bad)
     return AlertEvidence(alert, case, good, bad, seen, speedup, before, nights, dates)
 
@@ -311,10 +308,16 @@ def _at_one_level(past: Panel, of_case: Panel, alert: Alert, bad: RunLine, steps
     return _part(level, [level.case_ids.index(of_case.case_ids[0])], range(len(period)))
 
 
-def _dates(of_case: Panel, alert: Alert, metric: str, bad: RunLine) -> tuple[tuple[RunLine, float], ...]:
-    """The log likelihood of each night around an alert to be the first with its change."""
+def _dates(
+    of_case: Panel, alert: Alert, metric: str, bad: RunLine, steps: Sequence[Alert]
+) -> tuple[tuple[RunLine, float], ...]:
+    """The log likelihood of each night around an alert to be the first with its change.
+
+    Only nights between the step before and the next one count: those beyond are at another level.
+    """
     values = metric_logs(of_case, metric)[0]
-    nights = np.flatnonzero(np.isfinite(values))
+    start, end = _between_steps(of_case.runs, alert, steps)
+    nights = start + np.flatnonzero(np.isfinite(values[start:end]))
     runs = [of_case.runs[night] for night in nights]
     first = next((place for place, run in enumerate(runs) if _time(run) >= _time(bad)), None)
     if not first:
@@ -325,11 +328,36 @@ def _dates(of_case: Panel, alert: Alert, metric: str, bad: RunLine) -> tuple[tup
     return tuple((runs[place], float(logs[place])) for place in range(possible[0] - 1, possible[-1] + 1))
 
 
+def _between_steps(runs: Sequence[RunLine], alert: Alert, steps: Sequence[Alert]) -> tuple[int, int]:
+    """The nights around an alert's first one that are at the levels before and after its change alone.
+
+    The places of the first, and behind the last: a level ends where another change of the series begins or is
+    over, this one's own return among them.
+    """
+    place = {run.id: number for number, run in enumerate(runs)}
+    of_series = [alert, *(step for step in steps if step.series == alert.series and step.id != alert.id)]
+    ends = {step.bad_run_id for step in of_series}
+    ends |= {run_id for step in of_series for spell in step.spells for run_id in spell}
+    known = [place[run_id] for run_id in ends if run_id in place]
+    bad = place.get(alert.bad_run_id or -1, 0)
+    before = max((number for number in known if number < bad), default=0)
+    return before, min((number for number in known if number > bad), default=len(runs))
+
+
 def _is_dated(alert: Alert, runs: Mapping[int, RunLine], first_day: str) -> bool:
     """Whether the nights around an alert's change date it: a change of a number, from `first_day` on."""
     bad = runs.get(alert.bad_run_id or -1)
     of_number = alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
     return of_number and bad is not None and bad.started >= first_day
+
+
+def _steps(
+    connection: sa.Connection, testbed_id: int, past: Panel, alerts: Sequence[Alert]
+) -> Sequence[Alert]:
+    """The alerts of a testbed that are real: of the cases of some alerts; all, for several machines' levels."""
+    has_several = has_several_machines(past.runs)
+    case_ids = None if has_several else {alert.case_id for alert in alerts if alert.case_id is not None}
+    return alert_store.load(connection, testbed_id=testbed_id, states=REAL, case_ids=case_ids)
 
 
 def _panel(

@@ -100,7 +100,7 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
     for alert in alerts:
         if alert.kind not in ("metric", "host") or alert.metric not in values:
             continue
-        for bad_run, fixed_run in _fixed_spells(alert):
+        for bad_run, fixed_run in alert.spells[-_SPELLS:]:
             bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
             if alert.kind == "host" and not is_left_out(place.get(bad_run), fixed):
                 continue  # most nights before the repair are at its level: the repair is a shift of theirs
@@ -110,14 +110,6 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
                 elif fixed is not None and alert.case_id in row:
                     values[name][row[alert.case_id], bad:fixed] = np.nan
     return replace(panel, values=values)
-
-
-def _fixed_spells(alert: Alert) -> list[tuple[int, int]]:
-    """The runs with which an alert's change began and was over, each time that it was fixed."""
-    spells = [(bad, fixed) for bad, fixed in alert.details.get("spells", [])]
-    if alert.state == FIXED:
-        spells.append((alert.bad_run_id or -1, alert.details.get("fixed_run_id", -1)))
-    return spells[-_SPELLS:]
 
 
 def advance(
@@ -241,7 +233,7 @@ def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Al
     details = {
         **fresh.details,
         "returns": int(alert.details.get("returns", 0)) + 1,
-        "spells": _fixed_spells(alert),
+        "spells": alert.spells[-_SPELLS:],
         "fixed_states": _fixed_states(alert),
     }
     returned = replace(fresh, id=alert.id, opened=alert.opened, details=details)
@@ -460,7 +452,7 @@ def dismissed(alert: Alert, at: str) -> Alert:
     What was suspected to be the return of a fixed change leaves that alert fixed, by the run that fixed it.
     """
     if alert.state == SUSPECTED and "returns" in alert.details:
-        spells = _fixed_spells(alert)
+        spells = alert.spells[-_SPELLS:]
         fixed_run = spells[-1][1] if spells else alert.seen_run_id
         return replace(_fixed_again(alert, fixed_run, at), seen_run_id=alert.seen_run_id)
     return replace(alert, state=DISMISSED, changed=at) if alert.state in (SUSPECTED, NEW) else alert

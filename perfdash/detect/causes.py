@@ -255,7 +255,10 @@ def _of_testbed(
     if not runs:
         return undated
     builds = [(order[build_of(old)], order[build_of(new)]) for old, new in pairwise(runs)]
-    logs = np.stack([_with_twins(_over(runs, member), member, twins, builds, order) for member in members])
+    of_run = {run.id: order[build_of(run)] for run in runs}
+    logs = np.stack(
+        [_with_twins(_over(runs, member, of_run), member, twins, builds, order) for member in members]
+    )
     groups = group(logs)
     dated = list(undated)
     for number in range(len(groups.dates)):
@@ -270,17 +273,23 @@ def _of_testbed(
     return dated
 
 
-def _over(runs: Sequence[RunLine], member: AlertEvidence) -> Array:
+def _over(runs: Sequence[RunLine], member: AlertEvidence, builds: Mapping[int, int]) -> Array:
     """The log likelihoods of a member's dates over the runs of its testbed.
 
-    A change that is first seen in a run of its case may have come with any run since the case's run before.
+    A change that is first seen in a run of its case may have come with any run since the case's run before,
+    but not with one of the build that the case was measured with before, where it got another one since.
+    `builds`: the builds of the runs, by their ids.
     """
-    own = [_time(run) for run, _ in member.dates]
+    own = [run for run, _ in member.dates]
+    times = [_time(run) for run in own]
     logs = np.full(len(runs), IMPOSSIBLE)
     for place, run in enumerate(runs):
-        later = bisect.bisect_left(own, _time(run))
-        if later < len(own):
-            logs[place] = member.dates[later][1]
+        later = bisect.bisect_left(times, _time(run))
+        if later == len(own):
+            continue
+        if 0 < later and builds[own[later - 1].id] == builds[run.id] != builds[own[later].id]:
+            later -= 1
+        logs[place] = member.dates[later][1]
     return logs
 
 

@@ -57,6 +57,14 @@ class Alert:
     def series(self) -> tuple[str, int | None, str | None]:
         return self.kind, self.case_id, self.metric
 
+    @property
+    def spells(self) -> list[tuple[int, int]]:
+        """The runs with which its change began and was over, each time that it was fixed, oldest first."""
+        spells = [(bad, fixed) for bad, fixed in self.details.get("spells", [])]
+        if self.state == FIXED:
+            spells.append((self.bad_run_id or -1, self.details.get("fixed_run_id", -1)))
+        return spells
+
 
 @dataclass(frozen=True)
 class AlertEvent:
@@ -87,13 +95,16 @@ def load(
     testbed_id: int | None = None,
     states: Iterable[str] = LIVE,
     or_seen_in: int | None = None,
+    case_ids: Iterable[int] | None = None,
 ) -> list[Alert]:
-    """Alerts in some states, or last seen in a run, oldest first."""
+    """Alerts in some states, or last seen in a run, oldest first; of some cases, or all."""
     table = schema.alerts
     in_run = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
     query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states)) | in_run).order_by(table.c.id)
     if testbed_id is not None:
         query = query.where(table.c.testbed_id == testbed_id)
+    if case_ids is not None:
+        query = query.where(table.c.case_id.in_(list(case_ids)))
     return [Alert(**row._mapping) for row in connection.execute(query)]
 
 

@@ -11,7 +11,7 @@ from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
-from tests.detect.simulated import farm, judge_last
+from tests.detect.simulated import farm, judge_last, of_setting
 from tests.history.made import row, run
 from tests.stores import made_store
 
@@ -197,6 +197,27 @@ def test_two_machines_that_saw_one_build_are_one_cause(store):
     assert len(cause.testbeds) == 2
     assert len(cause.members) == 8
     assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("early", "late", "ranges"),
+    [
+        (28, 29, [("2026-01-28", "2026-01-29"), ("2026-01-29", "2026-01-30")]),  # night 0 is of 1 January
+        (29, 28, [("2026-01-28", "2026-01-29"), ("2026-01-29", "2026-01-30")]),
+        (28, 28, [("2026-01-28", "2026-01-29")]),
+    ],
+)
+def test_runs_of_one_night_have_one_build(store, early, late, ranges):
+    """Two runs a night, of other settings: a change of one on the next night did not come with this build."""
+    runs = [of_setting(night, 2) for night in farm(36, change=slower((5, 5, early, 1.3)))]
+    runs += [of_setting(night, 4) for night in farm(36, seed=1, change=slower((3, 3, late, 1.3)))]
+    found = causes_of(store, runs)
+    assert sorted((cause.good.started[:10], cause.bad.started[:10]) for cause in found) == ranges
+    for cause in found:
+        for member in cause.members:
+            first = early if member.case.threads == 2 else late
+            assert member.between[1].started[:10] == f"2026-01-{first + 1}"
 
 
 @pytest.mark.slow

@@ -175,3 +175,31 @@ def test_changes_of_the_whole_history(taken):
         assert date_change(whole, net, number, "backend_ms", bad, 1).first.name == names(runs)[20]
         assert date_change(whole, net, number, "backend_ms", bad, -1) is None
         assert date_change(whole, net, number, "eager_ms", bad, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("nights", "steps", "first"),
+    [
+        (50, [(1.15, 30, 38)], [30]),
+        (46, [(1.10, 30, 99), (1.10, 38, 99)], [30, 38]),
+        (46, [(1.10, 30, 99), (1.10, 36, 99)], [30, 36]),
+    ],
+    ids=["fixed since", "two steps", "six nights apart"],
+)
+def test_the_date_of_a_change_is_that_of_its_own_step(taken, nights, steps, first):
+    """The levels before and after it are not those of nights beyond another step of the series."""
+
+    def change(night, name, values):
+        for factor, *spell in steps:
+            values = slower("model03", spell[0], factor, until=spell[-1])(night, name, values)
+        return values
+
+    runs = farm(nights, change=change)
+    store = taken(runs)
+    judge_last(store, nights - 25)
+    with store.read() as connection:
+        alerts = kept.load(connection, states=kept.STATES)
+        dated = [item.between for item in gather(connection, alerts)]
+    assert [(good.name, bad.name) for good, bad in dated] == [
+        (names(runs)[night - 1], names(runs)[night]) for night in first
+    ]
