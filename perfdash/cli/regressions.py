@@ -126,7 +126,8 @@ def regressions(
         for judged in judge_new(store, rules=judging_rules(), warn=lambda text: typer.echo(text, err=True)):
             if judged.unlike:
                 typer.echo(
-                    f"{judged.run.name} is not judged: it has too few of the cases of the runs before it",
+                    f"{judged.run.name} is not judged: it has too few of the cases of the runs before it, or "
+                    "is the first run of its kind",
                     err=True,
                 )
             if judged.later:

@@ -354,7 +354,7 @@ def _is_dated(alert: Alert, runs: Mapping[int, RunLine], first_day: str) -> bool
 def _steps(
     connection: sa.Connection, testbed_id: int, past: Panel, alerts: Sequence[Alert]
 ) -> Sequence[Alert]:
-    """The alerts of a testbed that are real: of the cases of some alerts; all, for several machines' levels."""
+    """The real alerts of a testbed: those of the cases of some alerts; all, for several machines' levels."""
     has_several = has_several_machines(past.runs)
     case_ids = None if has_several else {alert.case_id for alert in alerts if alert.case_id is not None}
     return alert_store.load(connection, testbed_id=testbed_id, states=REAL, case_ids=case_ids)

@@ -287,7 +287,7 @@ def _over(runs: Sequence[RunLine], member: AlertEvidence, builds: Mapping[int, i
         later = bisect.bisect_left(times, _time(run))
         if later == len(own):
             continue
-        if 0 < later and builds[own[later - 1].id] == builds[run.id] != builds[own[later].id]:
+        if later > 0 and builds[own[later - 1].id] == builds[run.id] != builds[own[later].id]:
             later -= 1
         logs[place] = member.dates[later][1]
     return logs

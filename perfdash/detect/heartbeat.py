@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from perfdash.history.nightlies import CLOCK_ERROR, OK, RUNNING, Nightly
 
@@ -48,6 +49,26 @@ def job_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     return [*(_present_health(past, now) if past else []), *wrong]
 
 
+def problems_since(nightlies: Sequence[Nightly], since: datetime, now: datetime) -> list[Beat]:
+    """What was wrong with one job's nightlies (oldest first, at least one) from a time until now, in order.
+
+    Those that ended, or were due, in this time; at the end what is wrong now.
+    """
+    beats = []
+    past = [nightly for nightly in nightlies if _time(nightly.begun) <= now + CLOCK_ERROR]
+    for nightly, following in pairwise(past):
+        if nightly.state != OK and _time(nightly.ended or nightly.begun) >= since:
+            beats.append(_ending(nightly, True))
+        missing = _missing(nightly, following)
+        if missing and _time(following.begun) >= since:
+            due = _time(nightly.begun) + timedelta(seconds=nightly.every_s)
+            beats.append(
+                Beat("missing", nightly.job, f"{missing} did not come, the first was due {_shown(due)}")
+            )
+    present = [beat for beat in job_health(nightlies, now) if not beat.good]
+    return list(dict.fromkeys([*beats, *present]))
+
+
 def _present_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     """The state of one job's nightlies, none of which begins in the future."""
     last = nightlies[-1]
@@ -60,8 +81,12 @@ def _present_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     if overdue == 1:
         beats.append(Beat("late", last.job, f"one was due {_shown(due)} and has not started"))
     elif overdue > 1:
-        beats.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
+        beats.append(_absent(last.job, overdue, due))
     return beats
+
+
+def _absent(job: str, number: int, first_due: datetime) -> Beat:
+    return Beat("missing", job, f"{number} did not come, the first was due {_shown(first_due)}")
 
 
 def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> list[Beat]:

@@ -230,7 +230,6 @@ FAILING = "failing"  # a failure that is not new
 def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
     """The causes counted by group, in words; acknowledged ones and other testbeds are left out."""
     words = []
-    is_suspected = any(cause.group == SUSPECTED for cause in reported_causes)
     for group in GROUPS:
         loud = [cause for cause in reported_causes if cause.group == group and not cause.acknowledged]
         if not loud:
@@ -248,7 +247,7 @@ def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
             name = FAILING
         if 0 < fresh < number:
             notes.append(f"{fresh} new")
-        elif not fresh and not is_suspected and group in _WORSE:  # what is suspected may be new
+        elif not fresh and group in _WORSE and group != SUSPECTED:  # what is suspected may be new
             notes.append("none new")
         if number == 1 and name.endswith("s"):
             name = name[:-1]

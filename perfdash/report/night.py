@@ -289,16 +289,18 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.judged is None:
         return Night(imported, untold="this night was not judged, because only those of the latest days are")
     # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
-    before = ids_before(connection, run, settings_of_run(connection, run.id)) or ids_before(connection, run)
+    of_its_settings = ids_before(connection, run, settings_of_run(connection, run.id))
+    before = of_its_settings or ids_before(connection, run)
     if not before:
         later = later_judged_first(connection, run)
         if later and not were_beside(run, later):
             return Night(imported, untold=_BEFORE_ALL.format(run.started[:10], later[-1].name))
-        return Night(imported, untold="first run of this kind, nothing to compare it with")
+        return Night(imported, untold=_FIRST)
     earlier = list_runs(connection, ids=before[-2 * _REFERENCE_RUNS :])
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
-        return Night(imported, untold="it has too few of the cases of the runs before it")
+        few = "it has too few of the cases of the runs before it"
+        return Night(imported, untold=few if of_its_settings else _FIRST)
     alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable_nights(shortly))]
     alerts = alerts_of_night(connection, run, imported)
     evidence = gather(connection, [*alerts, *_elsewhere(connection, run)])
@@ -338,6 +340,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     return Night(imported, tuple(causes), text, caution=caution, baseline=previous)
 
 
+_FIRST = "first run of this kind, nothing to compare it with"
 _BEFORE_ALL = (
     "this run began before all others of its kind, on {}, but {} was judged before it (if the clock of this "
     "run was wrong, exclude it)"

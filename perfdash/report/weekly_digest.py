@@ -14,7 +14,7 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.findings import WORSE
 from perfdash.detect.heartbeat import Beat
 from perfdash.detect.nightly_judging import SeriesThreshold, noisiest
-from perfdash.detect.nightly_problems import nightly_problems
+from perfdash.detect.nightly_problems import nightly_problems_since
 from perfdash.history import alert_store, schema
 from perfdash.history.queries import RunLine, in_chunks, list_runs
 from perfdash.metrics import title_of
@@ -31,6 +31,7 @@ from perfdash.series_rules import SeriesRule
 _SHOWN = 15  # causes of a kind
 _NOISIEST = 5  # series
 _LINE = 300
+_NIGHTLIES = 10  # that went wrong
 
 
 def weekly_digest(
@@ -64,7 +65,7 @@ def weekly_digest(
     fixed = _fixed(connection, times)
     runs = _count_runs(connection, since, until)
     lines = [f"{counted(runs, 'run') if runs else 'No run'} ended in this time."]
-    lines += [f"Nightly {_broken_nightly(beat)}." for beat in nightly_problems(connection, now)]
+    lines += _nightlies(nightly_problems_since(connection, now - timedelta(days=days), now))
     count = len(lines)
     lines += _section("Came", [_with_owners(cause, owners) for cause in came])
     lines += _section("Fixed", [cause.headline for cause in fixed])
@@ -93,6 +94,13 @@ def _ended(since: str, until: str) -> sa.ColumnElement[bool]:
     runs = schema.runs
     end = sa.func.coalesce(runs.c.ended, runs.c.started)
     return sa.and_(end.between(since, until), runs.c.excluded.is_(None))
+
+
+def _nightlies(beats: Sequence[Beat]) -> list[str]:
+    """A line for each nightly that went wrong, the latest ones if there are many."""
+    lines = [f"Nightly {_broken_nightly(beat)}." for beat in beats[-_NIGHTLIES:]]
+    more = len(beats) - len(lines)
+    return [f"Nightlies that went wrong before these: {more}.", *lines] if more else lines
 
 
 def _broken_nightly(beat: Beat) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perfdash.detect.heartbeat import job_health, nightlies_of, problems_before
+from perfdash.detect.heartbeat import job_health, nightlies_of, problems_before, problems_since
 from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly, copy_nightly
 from tests.stores import made_store
@@ -156,3 +156,23 @@ def test_of_several_at_work_the_one_that_expects_it():
     assert of([xeon, gpu], 0.1, "timm cpu amp") == []
     both = [nightly(0), nightly(0, job="b")]
     assert [job for job, _ in of(both, 0.1, "timm cpu amp")] == ["nightly", "b"]  # of which?
+
+
+def test_what_went_wrong_in_a_week():
+    """Those that ended or were due in it, each once, and what is wrong at its end."""
+    nights = [
+        nightly(0, FAILED, "disk full"),
+        nightly(1),
+        nightly(4),
+        nightly(5, PARTIAL, "1 result missing"),
+    ]
+    beats = problems_since([*nights, nightly(6)], at(1.5), at(6.5))
+    assert [(beat.level, beat.what) for beat in beats] == [
+        ("missing", "2 did not come, the first was due 2026-11-03 01:00 UTC"),
+        ("partial", "2026-11-06T01:00:00Z, begun 2026-11-06T01:00:00Z: 1 is missing"),
+    ]
+    assert [beat.level for beat in problems_since(nights, at(1.5), at(5.5))] == ["missing", "partial"]
+    assert [beat.level for beat in problems_since(nights, at(0), at(7.5))] == [
+        "failed", "missing", "partial", "missing"
+    ]  # fmt: skip
+    assert problems_since([nightly(0), nightly(1)], at(0), at(1.5)) == []

@@ -21,7 +21,15 @@ from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.report import night as night_report
 from perfdash.report.cause_text import counts, of_changes
-from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED, RunChange
+from perfdash.report.changes import (
+    APPEARED,
+    NEW_FAILURE,
+    REGRESSION,
+    REPAIRED,
+    SUSPECTED,
+    VANISHED,
+    RunChange,
+)
 from perfdash.report.comment import comment
 from perfdash.report.gates import night_gate
 from perfdash.report.junit import document
@@ -805,6 +813,32 @@ def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
     assert counts(of_changes(changes[1:])) == ["10 new failures"]
 
 
+def test_the_first_run_of_other_settings_is_compared_with_nothing(tmp_path):
+    """A nightly of two cells: the first night of the second has none of the cases of the first."""
+    first, second = farm(2, 12)
+    other = Imported(
+        replace(first.run, name="other", uid="other", started=first.run.started.replace("T01", "T02")),
+        tuple(replace(row, case=replace(row.case, suite="huggingface")) for row in first.rows),
+    )
+    few = replace(second, rows=second.rows[:1])
+    with made_store(tmp_path / "h.db") as store:
+        for night in (first, other, few):
+            take_in(store, [night])
+            judge_new(store)
+        with store.read() as connection:
+            told = [of_history(connection, night).untold for night in (first, other, few)]
+    assert told[:2] == ["first run of this kind, nothing to compare it with"] * 2
+    assert told[2] == "it has too few of the cases of the runs before it"
+
+
+def test_what_is_not_new_is_called_so_beside_a_suspicion():
+    changes = [
+        RunChange(VANISHED, case("m1"), "status", "pass", None, fresh=False),
+        RunChange(SUSPECTED, case("m2"), "backend_ms", 1.0, 1.2, 0.18, metric="backend_ms", fresh=True),
+    ]
+    assert counts(of_changes(changes)) == ["1 vanished (none new)", "1 suspected regression"]
+
+
 @pytest.mark.slow
 def test_a_fixed_change_that_a_re_measurement_refuted_is_not_open(tmp_path):
     """Its return was only suspected: the night shows nothing, and the nights since its fix neither."""
@@ -958,6 +992,21 @@ def test_the_week_names_broken_nightlies_and_counts_its_runs(tmp_path, last, day
             week = weekly_digest(connection, datetime(2026, 1, day, 8, tzinfo=UTC))
     assert week.lines[:2] == ("No run ended in this time.", line)
     assert week.lines[-1] == "Nothing came, nothing is open."
+
+
+def test_the_week_names_nightlies_that_are_followed_by_good_ones(tmp_path):
+    with made_store(tmp_path / "h.db") as store:
+        with store.write() as connection:
+            for day in (1, 4, 6):
+                state = nightlies.PARTIAL if day == 4 else nightlies.OK
+                nightlies.copy_nightly(connection, gpu_nightly(f"2026-01-{day:02}", state))
+        with store.read() as connection:
+            week = weekly_digest(connection, datetime(2026, 1, 6, 8, tzinfo=UTC))
+    assert week.lines[1:-1] == (
+        "Nightly gpu missing: 2 did not come, the first was due 2026-01-02 01:00 UTC.",
+        "Nightly gpu partial: 2026-01-04, begun 2026-01-04T01:00:00Z.",
+        "Nightly gpu missing: 1 did not come, the first was due 2026-01-05 01:00 UTC.",
+    )
 
 
 def test_the_week_counts_what_is_acknowledged(tmp_path):
