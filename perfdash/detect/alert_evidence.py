@@ -18,7 +18,7 @@ from perfdash.detect.environment_changes import environment_changes
 from perfdash.detect.findings import WORSE, has_several_machines, metric_logs, on_one_machine
 from perfdash.detect.nights import first_latest_day
 from perfdash.history import alert_store, schema
-from perfdash.history.alert_store import NOT_REAL, STATES, Alert
+from perfdash.history.alert_store import FIXED, NOT_REAL, STATES, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
@@ -238,7 +238,9 @@ def evidence_of(
     metric = alert.metric
     known = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
     before = known or _BASELINE  # which were longer ago than is read, or pruned
-    nights = len({run.started[:10] for run in of_case.runs if _time(run) >= _time(bad)})
+    fixed_run = alert.details.get("fixed_run_id") if alert.state == FIXED else None
+    end = next((place for place, run in enumerate(of_case.runs) if run.id == fixed_run), None)
+    nights = len({run.started[:10] for run in of_case.runs[:end] if _time(run) >= _time(bad)})
     at_one_level = _at_one_level(past, of_case, alert, bad, steps)
     dates = _dates(at_one_level, alert, metric, bad, steps) or _between(good, bad)
     speedup = _speedups(of_case, alert, bad)

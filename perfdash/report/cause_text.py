@@ -72,9 +72,9 @@ class ReportedCause:
         return all(member.acknowledged for member in self.of_run)
 
     @property
-    def models(self) -> int:
-        """The number of the run's models with changes of its group; most models of a host count as none."""
-        return len(_models([member for member in self.of_run if member.group == self.group]))
+    def models(self) -> set[tuple[str, str]]:
+        """Suite and name of the run's models with changes of its group; most models of a host are none."""
+        return _models([member for member in self.of_run if member.group == self.group])
 
     @property
     def main(self) -> list[RunChange]:
@@ -236,11 +236,12 @@ def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
             continue
         notes = []
         if group in (NEW_FAILURE, VANISHED, APPEARED, REPAIRED):  # cases count, not their causes
-            cases = [member for cause in loud for member in cause.of_run]
-            number, fresh = len(cases), sum(member.fresh for member in cases)
+            of_run = [member for cause in loud for member in cause.of_run]
+            cases = {member.case for member in of_run}
+            number, fresh = len(cases), len({member.case for member in of_run if member.fresh})
         else:
             number, fresh = len(loud), sum(cause.fresh for cause in loud)
-            models = sum(cause.models for cause in loud)
+            models = len(set().union(*(cause.models for cause in loud)))
             notes += [f"{models} models"] if models > number else []
         name = group.lower()
         if group == NEW_FAILURE and fresh < number:

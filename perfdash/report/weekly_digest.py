@@ -71,7 +71,7 @@ def weekly_digest(
     lines += _section("Fixed", [cause.headline for cause in fixed])
     lines += _section("Open for longer", [_aged(cause, today, owners, opened) for cause in older])
     lines += _section("Noisiest series, with the noise of a night", _noise(connection, rules, since, until))
-    cases = sum(len(cause.members) for cause in fixed)
+    cases = len({member.case for cause in fixed for member in cause.members})
     title = f"{counted(days, 'day')} to {today}: {len(came)} came, {cases} fixed, {len(causes)} open"
     title += f", {acknowledged} acknowledged" if acknowledged else ""
     if len(lines) == count:

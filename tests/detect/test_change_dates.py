@@ -178,15 +178,15 @@ def test_changes_of_the_whole_history(taken):
 
 
 @pytest.mark.parametrize(
-    ("nights", "steps", "first"),
+    ("nights", "steps", "first", "held"),
     [
-        (50, [(1.15, 30, 38)], [30]),
-        (46, [(1.10, 30, 99), (1.10, 38, 99)], [30, 38]),
-        (46, [(1.10, 30, 99), (1.10, 36, 99)], [30, 36]),
+        (50, [(1.15, 30, 38)], [30], 8),
+        (46, [(1.10, 30, 99), (1.10, 38, 99)], [30, 38], 16),
+        (46, [(1.10, 30, 99), (1.10, 36, 99)], [30, 36], 16),
     ],
     ids=["fixed since", "two steps", "six nights apart"],
 )
-def test_the_date_of_a_change_is_that_of_its_own_step(taken, nights, steps, first):
+def test_the_date_of_a_change_is_that_of_its_own_step(taken, nights, steps, first, held):
     """The levels before and after it are not those of nights beyond another step of the series."""
 
     def change(night, name, values):
@@ -199,7 +199,8 @@ def test_the_date_of_a_change_is_that_of_its_own_step(taken, nights, steps, firs
     judge_last(store, nights - 25)
     with store.read() as connection:
         alerts = kept.load(connection, states=kept.STATES)
-        dated = [item.between for item in gather(connection, alerts)]
-    assert [(good.name, bad.name) for good, bad in dated] == [
+        evidence = gather(connection, alerts)
+    assert [(good.name, bad.name) for good, bad in (item.between for item in evidence)] == [
         (names(runs)[night - 1], names(runs)[night]) for night in first
     ]
+    assert evidence[0].nights == held, "nights after its repair do not show it"

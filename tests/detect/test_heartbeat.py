@@ -169,7 +169,7 @@ def test_what_went_wrong_in_a_week():
     beats = problems_since([*nights, nightly(6)], at(1.5), at(6.5))
     assert [(beat.level, beat.what) for beat in beats] == [
         ("missing", "2 did not come, the first was due 2026-11-03 01:00 UTC"),
-        ("partial", "2026-11-06T01:00:00Z, begun 2026-11-06T01:00:00Z: 1 is missing"),
+        ("partial", "2026-11-06T01:00:00Z, begun 2026-11-06T01:00:00Z: 1 result missing"),
     ]
     assert [beat.level for beat in problems_since(nights, at(1.5), at(5.5))] == ["missing", "partial"]
     assert [beat.level for beat in problems_since(nights, at(0), at(7.5))] == [

@@ -28,6 +28,7 @@ from perfdash.report.changes import (
     REPAIRED,
     SUSPECTED,
     VANISHED,
+    ChangeEnd,
     RunChange,
 )
 from perfdash.report.comment import comment
@@ -813,6 +814,23 @@ def test_failing_cases_are_counted_one_by_one_by_whether_they_are_new():
     assert counts(of_changes(changes[1:])) == ["10 new failures"]
 
 
+def test_a_case_and_a_model_are_counted_once():
+    fixed = [
+        RunChange(REPAIRED, case("m1"), metric, change=-0.69, metric=metric)
+        for metric in ("eager_ms", "backend_ms", "graph_breaks")
+    ]
+    assert counts(of_changes(fixed)) == ["1 fixed"]
+    slower_and_larger = [
+        RunChange(
+            REGRESSION, case(model), metric, change=0.18, metric=metric,
+            good=ChangeEnd(f"2026-01-{day:02}T01:00:00Z"), bad=ChangeEnd(f"2026-01-{day + 1:02}T01:00:00Z"),
+        )
+        for metric, day in (("backend_ms", 1), ("backend_peak_bytes", 2))
+        for model in ("m1", "m2")
+    ]  # fmt: skip
+    assert counts(of_changes(slower_and_larger)) == ["2 regressions"]
+
+
 def test_the_first_run_of_other_settings_is_compared_with_nothing(tmp_path):
     """A nightly of two cells: the first night of the second has none of the cases of the first."""
     first, second = farm(2, 12)
@@ -833,8 +851,8 @@ def test_the_first_run_of_other_settings_is_compared_with_nothing(tmp_path):
 
 def test_what_is_not_new_is_called_so_beside_a_suspicion():
     changes = [
-        RunChange(VANISHED, case("m1"), "status", "pass", None, fresh=False),
-        RunChange(SUSPECTED, case("m2"), "backend_ms", 1.0, 1.2, 0.18, metric="backend_ms", fresh=True),
+        RunChange(VANISHED, case("m1"), "status", fresh=False),
+        RunChange(SUSPECTED, case("m2"), "backend_ms", change=0.18, metric="backend_ms"),
     ]
     assert counts(of_changes(changes)) == ["1 vanished (none new)", "1 suspected regression"]
 
