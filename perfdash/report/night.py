@@ -411,7 +411,7 @@ def _with_few_nights(connection: sa.Connection, earlier: Sequence[RunLine], shor
     )
     needed = [
         (few, f"{_FEWEST} nights before{advice}"),
-        (elsewhere, f"one or two nights before on {machines}"),
+        (elsewhere, f"more nights before on {machines}"),
     ]
     cautions = [
         f"numbers of {cases.sum()} of {passed} cases, which need {nights}"

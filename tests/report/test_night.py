@@ -253,7 +253,7 @@ def test_the_first_nights_of_a_machine_say_that_its_numbers_are_not_judged(tmp_p
     assert list(cautioned) == nights
     for night in cautioned.values():
         assert night.caution == (
-            f"numbers of {models} of {models} cases, which need one or two nights before on farm2"
+            f"numbers of {models} of {models} cases, which need more nights before on farm2"
         )
         assert headline(night) == "No change was found in what could be compared"
 
