@@ -14,13 +14,20 @@ if TYPE_CHECKING:
     from perfdash.suites.case_selection import Planned
 
 
+_OF_RUNS = ("shard", "costs", "hours", "junit", "fail_on", "strict")  # options of what a run saves or shows
+
+
 def print_batch_sizes(flags: Mapping[str, Any], as_json: bool) -> int:
     """Search, print the sizes, keep nothing; the exit code. Raises UsageError as a run would."""
+    from perfdash.errors import UsageError
     from perfdash.records import to_json
     from perfdash.runner import host
     from perfdash.runner.find_batch_size import find_batch_sizes
     from perfdash.settings import resolve
 
+    given = [f"--{name.replace('_', '-')}" for name in _OF_RUNS if flags.get(name)]
+    if given:
+        raise UsageError(f"--find-batch-size cannot be combined with {', '.join(given)}: it saves no run")
     settings, _ = resolve(flags)
 
     def on_finish(size: LargestBatch) -> None:
@@ -36,7 +43,10 @@ def print_batch_sizes(flags: Mapping[str, Any], as_json: bool) -> int:
     def on_left_out(planned: Sequence[Planned]) -> None:
         typer.echo(left_out_words(planned), err=True)
 
-    sizes = find_batch_sizes(settings, on_start, on_finish, on_try, on_left_out)
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    sizes = find_batch_sizes(settings, on_start, on_finish, on_try, on_left_out, say)
     typer.echo(dumps([to_json(size) for size in sizes], indent=1) if as_json else words(sizes))
     return 0
 

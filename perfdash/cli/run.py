@@ -61,9 +61,9 @@ def run(
     if find_batch_size:
         from perfdash.cli import find_batch_size as command
 
-        if resume is not None or dry_run:
+        if resume is not None or retry or dry_run:
             raise UsageError(
-                "--find-batch-size cannot be combined with --resume or --dry-run: it saves no run"
+                "--find-batch-size cannot be combined with --resume, --retry or --dry-run: it saves no run"
             )
         raise typer.Exit(command.print_batch_sizes(flags, as_json))
     if dry_run:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from perfdash.errors import UsageError
 from perfdash.records import DEFAULT_CONFIGURATION, Case, Status
 from perfdash.runner.case_status import status_of
 from perfdash.runner.compatibility import check_machine, check_slots
-from perfdash.runner.cores import by_slots, slots_of
+from perfdash.runner.cores import by_slots, slots_of, when_free
 from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.gpu_monitor import fault
 from perfdash.runner.messages import Answer, Order
@@ -105,12 +107,13 @@ def find_batch_sizes(
     on_finish: Callable[[LargestBatch], None],
     on_try: Callable[[LargestBatch, int], None],
     on_left_out: Callable[[Sequence[Planned]], None],
+    say: Callable[[str], None],
 ) -> list[LargestBatch]:
     """Search every model of the settings; nothing is kept.
 
     `on_left_out` is called with cases that have no batch size to search, if there are any, `on_start` with
-    the device once the slot is open, `on_finish` and `on_try` as in search(). Raises UsageError and
-    MachineError as a run would.
+    the device once the slot is open, `on_finish` and `on_try` as in search(), `say` with a line while
+    another run has the cores (`wait` of the settings). Raises UsageError and MachineError as a run would.
     """
     plan, _ = make_plan(settings, uncut=True)
     running = [planned_case for planned_case in plan.cases if planned_case.skip_reason is None]
@@ -130,12 +133,21 @@ def find_batch_sizes(
         for own_settings, places in by_slots(settings, real):
             own = [real[place] for place in places]
             slots = slots_of(own_settings)[:1]  # one slot: cases side by side would share the memory
-            with open_executor(own_settings, slots, Path(logs)) as executor:
+            with ExitStack() as stack:
+                enter = partial(_entered, stack, own_settings, slots, Path(logs))
+                executor = when_free(enter, settings.wait, say)
                 check_slots(executor.introduce(own), own)
                 if not found:
                     on_start(real[0].case.device)
                 found += search(own, executor, Path(logs), on_finish, on_try)
     return found
+
+
+def _entered(
+    stack: ExitStack, settings: RunSettings, slots: Sequence[tuple[int, ...]], logs: Path
+) -> Executor:
+    executor: Executor = stack.enter_context(open_executor(settings, slots, logs))
+    return executor
 
 
 def runs_its_batch_size(planned: Planned) -> bool:

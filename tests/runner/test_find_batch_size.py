@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.cli.find_batch_size import left_out_words, limit_words, words
+from perfdash.errors import UsageError
 from perfdash.records import Case, Status
+from perfdash.runner import cores, find_batch_size
+from perfdash.runner.cores import CoresTaken
 from perfdash.runner.executors import Message
 from perfdash.runner.find_batch_size import (
     EAGER,
@@ -25,7 +28,7 @@ from perfdash.runner.find_batch_size import (
 )
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import make_plan
-from perfdash.settings import resolve
+from perfdash.settings import RunSettings, resolve
 from tests.runner.planned import PLANNED
 
 DONE = ProcessOutcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
@@ -242,3 +245,21 @@ def test_memory_that_other_programs_hold_is_no_largest_batch(tmp_path):
     (found, *_) = search([planned()], slots, tmp_path, lambda _: None)
     assert (found.fits, found.fails, found.status) == (4, None, Status.INFRA_ERROR)
     assert found.reason.startswith("at batch size 8: 1 process of other programs held memory of the GPU")
+
+
+def test_it_waits_for_cores_that_another_run_has(monkeypatch):
+    """They are free at the second try, which comes to an end of its own here."""
+    lines, tries = [], []
+
+    def opened(settings, slots, logs):
+        tries.append(slots)
+        if len(tries) == 1:
+            raise CoresTaken("core 0 is being measured on by process 7; end it", ["core-of-no-machine"])
+        raise UsageError("opened")
+
+    monkeypatch.setattr(find_batch_size, "open_executor", opened)
+    monkeypatch.setattr(cores, "_POLL_S", 0.01)
+    settings = RunSettings(suite=("timm",), models="lcnet_050", backend="eager", wait=60.0)
+    with pytest.raises(UsageError, match="opened"):
+        find_batch_size.find_batch_sizes(settings, *[lambda *_: None] * 4, lines.append)
+    assert lines == ["core 0 is being measured on by process 7; waiting for up to 60 s"]

@@ -37,11 +37,15 @@ def test_half_a_gibibyte_more_is_so_many_samples_more(tmp_path):
         assert sizes["status"] is None
 
 
-@pytest.mark.parametrize("other", [["--dry-run"], ["--resume", "last"]])
+@pytest.mark.parametrize(
+    "other",
+    [["--dry-run"], ["--resume", "last"], ["--retry", "oom"], ["--shard", "1/2", "--fail-on", "failure"]],
+)
 def test_it_goes_with_no_other_kind_of_run(tmp_path, other):
     ran = perfdash("run", "--suite", "timm", "--find-batch-size", *other, cwd=tmp_path)
     assert ran.code == 2
     assert "--find-batch-size cannot be combined with" in ran.err
+    assert all(word in ran.err for word in other if word.startswith("--"))
 
 
 def test_a_step_over_several_batch_sizes_has_none_to_find(tmp_path):
