@@ -52,11 +52,11 @@ class Summary:
 
 
 def summarize(rows: Sequence[Row]) -> Summary:
-    """Summarize rows of one suite and setting. A value that is not above zero was not measured."""
+    """Summarize rows of one suite and setting."""
     counted = [row for row in rows if is_counted(row)]
 
     def measured(name: str) -> list[float]:
-        return [value for row in counted if 0 < (value := row.values.get(name, 0.0)) < math.inf]
+        return [row.values[name] for row in counted if was_measured(row, name)]
 
     speedups, ratios = measured("speedup"), measured("compression_ratio")
     low, high = _interval(counted)
@@ -90,6 +90,11 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
             speedups.append((value, low, high))
             one_parent += row.basis == "pooled"  # sampled in one process
     return geometric_mean_interval(speedups, one_parent=one_parent) if speedups else (None, None)
+
+
+def was_measured(row: Row, name: str) -> bool:
+    """Whether a row has a value of a metric; one that is not above zero was not measured."""
+    return 0 < row.values.get(name, 0.0) < math.inf
 
 
 def is_counted(row: Row) -> bool:

@@ -24,6 +24,7 @@ from perfdash.history.pass_rates_and_means import (
     is_counted,
     is_disturbed,
     setting_of_case,
+    was_measured,
 )
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
@@ -288,11 +289,11 @@ class Drawn:
 _MEANS = {"speedup": True, "compilation_s": False, "compression_ratio": True}  # whether geometric
 
 
-def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) -> Drawn:
+def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Mapping[str, Sequence[int]]) -> Drawn:
     """Summarize nights before the daily ones by week (median, range); keep later ones single.
 
-    A week counts only the nights measured by the method of its last night. `counted`: the cases that are in
-    the means of the last night; all means are over these.
+    A week counts only the nights measured by the method of its last night. `counted`: by metric, the cases
+    that are in its mean of the last night. All its means are over these; without any, each over its night's.
     """
     first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
@@ -312,9 +313,9 @@ def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) ->
             highs=[span[2] for span in spans] + line.highs,
             breaks=method_breaks(methods, line.column),
         )
-        if line.name in _MEANS and counted:
+        if line.name in _MEANS and (case_ids := counted.get(line.name)):
             means = means_over_same_models(
-                history, counted, line.name, periods, run_ids, geometric=_MEANS[line.name]
+                history, case_ids, line.name, periods, run_ids, geometric=_MEANS[line.name]
             )
             whole = _with_means(whole, means)
         lines.append(whole)
@@ -452,8 +453,13 @@ def suite_view(
     several = len(set(sizes)) < len(sizes)
     open_words = {number: change.word for number, change in changes.items()}
     heat, measure = heat_lines(history, numbers, start, several, open_words)
-    counting = {row.case for row in of_setting if is_counted(row)}
-    counted = [number for number in numbers if history.cases[number] in counting]
+    # A passing case may lack a metric, as a compression ratio where it needs too little memory.
+    counting = [row for row in of_setting if is_counted(row)]
+    with_value = {name: {row.case for row in counting if was_measured(row, name)} for name in _MEANS}
+    counted = {
+        name: [number for number in numbers if history.cases[number] in cases]
+        for name, cases in with_value.items()
+    }
     return SuiteView(
         bed,
         trend,

@@ -218,7 +218,7 @@ def test_a_trend_leaves_out_runs_of_a_few_cases(store):
         history = read_history(connection, bed, nights=4)
     assert (len(first.nights), first.partial) == (11, 1)
     assert (len(second.nights), second.partial) == (11, 0)
-    lines = drawn(first, history, [])
+    lines = drawn(first, history, {})
     assert lines.weekly == 2
     assert len(lines.times) == len(lines.names) == 2 + 3
     assert [len(line.values) for line in lines.lines] == [5] * 4
@@ -256,8 +256,9 @@ def test_a_mean_does_not_move_because_a_model_fails(store):
         history = read_history(connection, bed, nights=60)
         (trend,) = read_trends(connection, bed, history.runs)
         numbers = {case.model: number for number, case in history.cases.items()}
-        raw = {line.name: line for line in drawn(trend, history, []).lines}
-        same = {line.name: line for line in drawn(trend, history, [numbers["quick"], numbers["usual"]]).lines}
+        raw = {line.name: line for line in drawn(trend, history, {}).lines}
+        counted = {name: [numbers["quick"], numbers["usual"]] for name in ("speedup", "compilation_s")}
+        same = {line.name: line for line in drawn(trend, history, counted).lines}
     assert len(set(raw["compilation_s"].values)) == 3
     assert same["compilation_s"].values == pytest.approx([15.0] * len(raw["compilation_s"].values))
     assert same["pass_rate"] == raw["pass_rate"]
@@ -278,10 +279,30 @@ def test_a_night_of_other_models_only_is_a_gap(store):
         history = read_history(connection, bed)
         (trend,) = read_trends(connection, bed, history.runs)
         (number,) = [number for number, case in history.cases.items() if case.model == "counts"]
-    line = next(line for line in drawn(trend, history, [number]).lines if line.name == "compilation_s")
+    lines = drawn(trend, history, {"compilation_s": [number]}).lines
+    line = next(line for line in lines if line.name == "compilation_s")
     assert line.values[:3] == [pytest.approx(20.0), None, *line.values[2:3]]
     assert set(line.values) == {None, 20.0}
     assert line.values.count(None) == 2
+
+
+def test_each_mean_ends_at_the_headline_though_a_passing_model_has_no_such_value(store):
+    """As of a model whose memory became too small for a compression ratio: 2.0x, on the first night only."""
+    for number in range(2):
+        ratios = {"large": 1.5, "same": 1.0, "small": 0.0 if number else 2.0}
+        rows = [
+            result(Case("timm", name), night=number, compression_ratio=ratio)
+            for name, ratio in ratios.items()
+        ]
+        take_in(store, [run(str(FIRST + timedelta(days=number)), rows)])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        (trend,) = read_trends(connection, bed, read(store).runs)
+        view = read_suite_view(connection, bed, trend.setting)
+    lines = {line.name: line for line in view.drawn.lines}
+    assert lines["compression_ratio"].values == pytest.approx([1.5**0.5] * 2)
+    for name in ("speedup", "compilation_s", "compression_ratio"):
+        assert lines[name].values[-1] == pytest.approx(getattr(view.summary, name)), name
 
 
 @given(st.lists(st.lists(st.sampled_from([math.nan, 1.0, 2.0, 3.0]), min_size=4, max_size=4), min_size=1))
