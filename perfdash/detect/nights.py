@@ -40,7 +40,8 @@ JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
 NIGHTS_BACK = 120  # days with runs that are read
 _MOST_OLDER_SERIES = 6  # of one testbed, up to which series are added that the last night did not measure
 _NEAR = 15  # runs on either side, whose counts decide whether a run is partial
-_LATELY, _ONE_DAY = timedelta(days=40), timedelta(days=1)
+LATELY = timedelta(days=40)  # since the last night of a series that is still measured
+_ONE_DAY = timedelta(days=1)
 _AGES = (("night", 0), ("week", 7), ("month", 30))
 _TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week before", 30: "a month before"}
 
@@ -255,7 +256,7 @@ def newest_of_each_series(runs: Sequence[RunLine], counts_by_run: Mapping[int, C
     heads: list[RunLine] = []
     for run in reversed(runs):
         age = _day(heads[0]) - _day(run) if heads else timedelta()
-        if age > _LATELY or (age > _ONE_DAY and len(heads) >= _MOST_OLDER_SERIES):
+        if age > LATELY or (age > _ONE_DAY and len(heads) >= _MOST_OLDER_SERIES):
             break
         if not any(comparable_counts(counts_by_run[run.id], counts_by_run[head.id]) for head in heads):
             heads.append(run)

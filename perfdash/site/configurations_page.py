@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from perfdash.detect.nights import other_machine
+from perfdash.detect.nights import LATELY, days_between, has_enough_cases, other_machine
 from perfdash.history.pass_rates_and_means import is_compiled, is_counted
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
@@ -18,6 +18,7 @@ from perfdash.records import DEFAULT_CONFIGURATION, PASSING, Status
 from perfdash.report.dashboard_tables import compilers
 from perfdash.report.site_links import configurations_page, model_page
 from perfdash.site.overview_page import SettingNight, TestbedView
+from perfdash.site.suite_page import SuiteTrend
 from perfdash.site.testbed_history import Testbed
 
 MOST = 300  # models that a table lists
@@ -168,11 +169,6 @@ def configurations_view(
         return None
     nights: dict[Setting, SettingNight] = {night.trend.setting: night for night in overview.settings}
     settings = list(dict.fromkeys(setting[1:] for setting in nights))
-    settings.sort(key=lambda key: (key[-1] != DEFAULT_CONFIGURATION, key[4] != "inductor", str(key)))
-    suites = [
-        (suite, [nights.get((suite, *setting)) for setting in settings])
-        for suite in dict.fromkeys(night.trend.setting.suite for night in overview.settings)
-    ]
     measured: dict[Setting, dict[Model, MeasuredRow]] = {setting: {} for setting in settings}
     for setting, night in nights.items():
         run = night.trend.last[0]
@@ -180,6 +176,11 @@ def configurations_view(
             if night.trend.setting.includes(row.case):
                 model = row.case.suite, row.case.model, row.case.batch_size
                 measured[setting[1:]][model] = MeasuredRow(row, run)
+    settings = _baseline_first(settings, measured, [night.trend for night in overview.settings])
+    suites = [
+        (suite, [nights.get((suite, *setting)) for setting in settings])
+        for suite in dict.fromkeys(night.trend.setting.suite for night in overview.settings)
+    ]
     newest = max(night.trend.last[0].started for night in overview.settings)[:10]
     every = [one.row.status for by_model in measured.values() for one in by_model.values()]
     return ConfigurationsView(
@@ -191,6 +192,41 @@ def configurations_view(
         newest,
         sum(status == Status.NOT_TONIGHT for status in every),
     )
+
+
+def _baseline_first(
+    settings: Sequence[Setting],
+    measured: Mapping[Setting, Mapping[Model, MeasuredRow]],
+    trends: Sequence[SuiteTrend],
+) -> list[Setting]:
+    """The settings in the order of their columns: the one that the others are compared with comes first.
+
+    It is the default configuration of inductor, in float32 or else in the dtype with the most models. Last
+    are settings that are no longer measured, and those with less than half of the models of another one of
+    their device, number of threads and scenario: a few models run by hand are no baseline for the others.
+    """
+    last: dict[Setting, RunLine] = {}
+    for trend in trends:
+        setting, run = trend.setting[1:], trend.last[0]
+        last[setting] = max(last.get(setting, run), run, key=lambda line: line.started)
+
+    def has_few(setting: Setting) -> bool:
+        device, _, threads, scenario, *_ = setting
+        beside = (len(measured[of]) for of in settings if (of[0], *of[2:4]) == (device, threads, scenario))
+        return not has_enough_cases(len(measured[setting]), max(beside))
+
+    few = {setting for setting in settings if has_few(setting)}
+    newest = max((last[setting] for setting in settings if setting not in few), key=lambda line: line.started)
+
+    def rank(setting: Setting) -> tuple[object, ...]:
+        is_old = days_between(last[setting], newest) > LATELY.days
+        is_default = setting[-1] == DEFAULT_CONFIGURATION
+        return (
+            setting in few or is_old, not is_default, setting[4] != "inductor", setting[1] != "float32",
+            -len(measured[setting]), str(setting),
+        )  # fmt: skip
+
+    return sorted(settings, key=rank)
 
 
 def _comparable(settings: Sequence[Setting]) -> list[tuple[str, list[Setting]]]:

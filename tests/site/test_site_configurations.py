@@ -164,6 +164,49 @@ def test_a_model_that_the_first_column_lacks_is_compared_with_nothing(tmp_path):
     assert "1 is not compared: it is not in the first column." in Page(page).text
 
 
+AMP = {"dtype": "amp", "amp_dtype": "bfloat16"}
+BFLOAT16 = {"dtype": "bfloat16"}
+EAGER = {"backend": "eager"}
+MODELS = [f"model{number}" for number in range(4)]
+
+
+def night_of(day, *ways, models=MODELS):
+    """A night of the models in each of some ways; freezing takes 8 ms, the default 10 ms."""
+    level = {True: 8.0, False: 10.0}
+    rows = [measured(level["configuration" in way], model, **way) for model in models for way in ways]
+    return run(str(FIRST + timedelta(days=day)), rows)
+
+
+@pytest.mark.parametrize("way", [BFLOAT16, AMP])
+def test_a_model_run_by_hand_in_another_dtype_is_no_baseline(tmp_path, way):
+    nights = night_of(0, {}, FREEZING), night_of(1, way, models=MODELS[:1])
+    page = page_of(tmp_path, *nights)
+    ((columns, by_model),) = tables(page)
+    names = [column.partition(" <")[0] for column in columns]
+    assert names[:2] == ["inductor float32 default", "inductor float32 freezing"]
+    assert len(names) == 3
+    assert set(by_model) == set(MODELS)
+    assert all("-20.0%" in line for line in by_model.values())
+    assert "not compared: " not in Page(page).text
+
+
+@pytest.mark.parametrize(
+    ("nights", "first"),
+    [
+        ([night_of(0, {}, BFLOAT16, FREEZING)], "float32 default"),
+        ([night_of(0, BFLOAT16, FREEZING), night_of(1, {}, models=MODELS[:1])], "bfloat16 default"),
+        ([night_of(0, BFLOAT16, FREEZING), night_of(1, AMP, models=MODELS[:3])], "bfloat16 default"),
+        ([night_of(0, {}, FREEZING), night_of(60, BFLOAT16, {**BFLOAT16, **FREEZING})], "bfloat16 default"),
+        ([night_of(0, EAGER, FREEZING), night_of(1, {}, models=MODELS[1:])], "float32 default"),
+    ],
+    ids=["float32", "float32 by hand", "more models", "float32 no more", "inductor"],
+)
+def test_the_first_column_is_the_default_of_what_is_measured(tmp_path, nights, first):
+    ((columns, _),) = tables(page_of(tmp_path, *nights))
+    name = columns[0].partition(" <")[0]
+    assert name.removeprefix("inductor ") in (first, first.removeprefix("float32 "))
+
+
 def test_an_edited_configuration_has_its_settings_and_the_date_of_its_last_night(tmp_path):
     def of_night(night, size):
         settings = f'{{"inductor_config":{{"max_fusion_size":{size}}}}}'
@@ -174,7 +217,7 @@ def test_an_edited_configuration_has_its_settings_and_the_date_of_its_last_night
     names = [f"inductor configuration mine (max_fusion_size={size})" for size in (16, 64)]
     ((columns, by_model),) = tables(page)
     last = f' <span class="muted">last night {FIRST}</span>'
-    assert columns == ["inductor default", names[0] + last, names[1]]
+    assert columns == ["inductor default", names[1], names[0] + last], "what is no longer measured is last"
     matrix = page.read_text().partition('id="matrix"')[2].partition("</table>")[0]
     assert matrix.count(last) == 1
     assert f">{names[0]}</a>{last}" in matrix
