@@ -348,9 +348,17 @@ def _plan(
         compile_mode=settings.compile_mode,
         inductor_config=settings.inductor_config,
         variant=model.variant or {},
-        cost_s=setting("cost_s"),
+        cost_s=_cost(setting("cost_s"), suite.scenario, declared["sizes"]),
         **{name: value for name, value in declared.items() if value is not None},
     )
+
+
+def _cost(of_one: float | None, scenario: str, sizes: tuple[int, ...]) -> float | None:
+    """About how long a case takes, seconds; `of_one`: in the suite's own scenario.
+
+    Scenario sizes compiles and measures once more for each size.
+    """
+    return of_one if of_one is None or scenario == "sizes" else of_one * (1 + len(sizes))
 
 
 def _sizes(sizes: tuple[int, ...] | None, scenario: str, settings: RunSettings) -> tuple[int, ...]:

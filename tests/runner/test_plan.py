@@ -256,3 +256,10 @@ def test_pretrained_weights_of_own_models_alone_are_refused(tmp_path):
     weights.touch()
     assert make_plan(RunSettings(**own, weights=str(weights)))[0].cases
     assert make_plan(RunSettings(**own, suite=("timm",), quick=True, weights="pretrained"))[0].cases
+
+
+def test_scenario_sizes_takes_once_more_for_each_size():
+    settings = RunSettings(suite=("timm",), models="lcnet_050", configuration=("default", "dynamic-batch"))
+    default, dynamic_batch = make_plan(settings)[0].cases
+    assert dynamic_batch.sizes == (2, 4, 8)
+    assert dynamic_batch.cost_s == 4 * default.cost_s
