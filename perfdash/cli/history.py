@@ -289,25 +289,35 @@ def prune(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old runs, or only their samples. Run folders are kept."""
+    """Remove old runs, or only their samples. Run folders are kept.
+
+    The runs that date open alerts stay."""
+    from perfdash.detect.causes import runs_that_date_open_alerts
     from perfdash.history import maintenance
     from perfdash.history.queries import list_runs
     from perfdash.history.run_selection import check_time
+    from perfdash.report.number_format import counted
 
     moment = check_time(before, "--before")
     prefix = "the samples of " if samples else ""
     with opened(db, out) as store:
         with store.read() as connection:
-            old = [run for run in list_runs(connection) if run.started < moment]
-        plain = {"done": yes, "before": moment, "only_samples": samples, "runs": [run.name for run in old]}
+            older = [run for run in list_runs(connection) if run.started < moment]
+            dating = set() if samples else runs_that_date_open_alerts(connection)
+        old = [run for run in older if run.id not in dating]
+        kept = [run.name for run in older if run.id in dating]
+        names = [run.name for run in old]
+        plain = {"done": yes, "before": moment, "only_samples": samples, "runs": names, "kept": kept}
+        runs_kept = f"{counted(len(kept), 'older run')} {'is' if len(kept) == 1 else 'are'} kept"
+        note = f"\n{runs_kept}: open alerts are dated by them" if kept else ""
         if not yes:
-            text = f"Would remove {prefix}{len(old)} runs; --yes does it"
+            text = f"Would remove {prefix}{len(old)} runs; --yes does it{note}"
             print_result({**plain, "results": None}, text, as_json)
             return
         count = maintenance.prune(store, old, samples_only=samples)
         if not samples:
             maintenance.prune_nightlies(store, moment)
-        text = f"Removed {prefix}{count} results of {len(old)} runs"
+        text = f"Removed {prefix}{count} results of {len(old)} runs{note}"
         print_result({**plain, "results": count}, text, as_json)
         maintenance.shrink(store, pruned=count > 0)
 

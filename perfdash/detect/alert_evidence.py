@@ -121,6 +121,22 @@ class AlertEvidence:
         return self.dates[max(0, low - 1)][0], self.dates[high][0]
 
     @property
+    def dating_runs(self) -> set[int]:
+        """The ids of the runs without which the change would lose its date, its range or its speedup.
+
+        Those around it, by its alert and by its cause, with some nights before and those that raised the
+        alert.
+        """
+        good, bad = self.between
+        ids = {run.id for run in (self.good, self.bad, good, bad) if run is not None}
+        if good is None or bad is None:
+            return ids
+        runs = [run for run, _ in self.dates]
+        first = sum(_time(run) <= _time(good) for run in runs) - _SPEEDUPS
+        end = sum(_time(run) < _time(bad) for run in runs) + int(self.alert.details.get("nights") or 1)
+        return ids | {run.id for run in runs[max(0, first) : end]}
+
+    @property
     def changed(self) -> list[str]:
         """What changed between the two nights, `name: old | new`: of the machine first, then of the packages.
 

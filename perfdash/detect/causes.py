@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import AlertEvidence, failing_status, gather
+from perfdash.detect.alert_evidence import REAL, AlertEvidence, failing_status, gather
 from perfdash.detect.environment_changes import NOT_OF_A_BUILD, build_changes, machine_changes
 from perfdash.detect.findings import WORSE
 from perfdash.history import alert_store
@@ -184,6 +184,21 @@ def gather_in_causes(connection: sa.Connection, alerts: Sequence[Alert]) -> list
     is_open = [item for item in evidence if item.alert.state in SHOWN]
     ranged = {member.alert.id: member for cause in causes(is_open) for member in cause.members}
     return [ranged.get(item.alert.id, item) for item in evidence[: len(alerts)]]
+
+
+def runs_that_date_open_alerts(connection: sa.Connection) -> set[int]:
+    """The ids of the runs that a history must keep, so that open alerts keep their dates and causes.
+
+    Also those with which the other changes of a series began or were over: they bound the levels around it.
+    """
+    evidence = gather(connection, alert_store.load(connection, states=SHOWN))
+    members = [member for cause in causes(evidence) for member in cause.members]
+    ids = {run_id for member in members for run_id in member.dating_runs}
+    series = {(member.alert.testbed_id, member.alert.series) for member in members}
+    for alert in alert_store.load(connection, states=REAL):
+        if (alert.testbed_id, alert.series) in series:
+            ids |= {alert.bad_run_id or -1, *(run_id for spell in alert.spells for run_id in spell)}
+    return ids
 
 
 def strongest(members: Sequence[AlertEvidence]) -> AlertEvidence:

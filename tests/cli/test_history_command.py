@@ -94,6 +94,10 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
         "Removed 240 results of 10 runs" in command("history", "prune", "--before", "2026-01-11", "--yes").out
     )
     assert command("history", "prune", "--before", "yesterday").code == 2
+    would = command("history", "prune", "--before", "2026-01-30").out
+    assert "\n7 older runs are kept: open alerts are dated by them" in would
+    samples = command("history", "prune", "--before", "2026-01-30", "--samples").out
+    assert samples == "Would remove the samples of 19 runs; --yes does it\n"
     assert len(json.loads(command("history", "runs", "--json").out)) == 20
 
     merged = command("history", "merge", "runs/history.db", "--db", "other.db")

@@ -5,10 +5,20 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, build_of, causes, gather_in_causes
+from perfdash.detect.causes import (
+    COMPILER,
+    HOST,
+    LIBRARY,
+    UNKNOWN,
+    build_of,
+    causes,
+    gather_in_causes,
+    runs_that_date_open_alerts,
+)
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
 from perfdash.history.ingest import take_in
+from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.results import Imported
 from tests.detect.simulated import farm, judge_last, of_setting
@@ -386,3 +396,24 @@ def test_one_alert_has_the_range_of_its_cause(store):
     assert any(good.started[:10] != "2026-01-28" for good, _ in alone)
     assert [(good.started[:10], bad.started[:10]) for good, bad in together] == [("2026-01-28", "2026-01-29")]
     assert cause.bad.started[:10] == "2026-01-29"
+
+
+@pytest.mark.slow
+def test_causes_whose_nights_are_pruned_keep_their_dates_and_alerts(store):
+    causes_of(store, farm(36, 24, change=slower((2, 7, 24, 1.06), (2, 4, 12, 0.8), (10, 10, 26, 1.2))))
+
+    def dated():
+        with store.read() as connection:
+            return [
+                (cause.good, cause.bad, [(member.alert.id, member.before >= 5) for member in cause.members])
+                for cause in causes(gather(connection, kept.load(connection, states=SHOWN)))
+            ]
+
+    before = dated()
+    assert sorted(len(members) for *_, members in before) == [1, 3, 6]
+    with store.read() as connection:
+        ids = runs_that_date_open_alerts(connection)
+        old = list_runs(connection)[:34]
+    prune(store, [line for line in old if line.id not in ids])
+    assert dated() == before
+    assert len(ids) < len(old) - 10
