@@ -470,8 +470,10 @@ def accept_level(
             )
         details = _level_details(connection, run, selection)
         level = AcceptedLevel.of(details)
-        rows = panel(connection, [run], [])
-        cases = cases_by_id(connection, rows.case_ids)
+        # A case that vanished is not in the run, but its alert can be accepted.
+        is_open = alert_store.load(connection, testbed_id=run.testbed_id, states=alert_store.SHOWN)
+        of_alerts = (alert.case_id for alert in is_open if alert.case_id is not None)
+        cases = cases_by_id(connection, [*panel(connection, [run], []).case_ids, *of_alerts])
         count = sum(any(level.selects(case, metric) for metric in SERIES) for case in cases.values())
         if not count:
             models = ", ".join(sorted({case.model for case in cases.values()})[:10]) or "none"

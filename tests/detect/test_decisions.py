@@ -263,6 +263,27 @@ def test_a_status_from_an_accepted_run_on_raises_no_alert(store):
     assert alerts(store) == [(number, "status", "accepted")]
 
 
+@pytest.mark.parametrize("selection", [LevelSelection(alert=1), LevelSelection(model="model05")])
+def test_a_model_that_is_no_longer_measured_is_accepted_alone(quick, selection):
+    def change(night, name, values):
+        return None if name in ("model03", "model05") and night >= 30 else values
+
+    runs = farm(34, models=8, change=change)
+    judge_nights(quick, runs[:33], 29)
+    assert [alert[1:] for alert in alerts(quick)] == [("vanished", "open")] * 2
+    number = selection.alert or 2
+    _, cases, ended, _ = curation.accept_level(quick, runs[31].run.name, "it was removed", selection)
+    assert (cases, ended) == (1, [number])
+    judge_new(quick)
+    for night in runs[33:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    states = {1: "open", 2: "open", number: "accepted"}
+    assert alerts(quick) == [(each, "vanished", state) for each, state in states.items()]
+    with pytest.raises(UsageError, match="select none of its series"):
+        curation.accept_level(quick, runs[33].run.name, "why", LevelSelection(model="vgg*"))
+
+
 def test_a_level_that_selects_nothing_is_refused(store):
     runs = farm(3, models=2)
     judge_nights(store, runs)
