@@ -84,7 +84,7 @@ def load(
 ) -> list[Act]:
     """Acts, oldest first: all, or those of a kind, run or testbed."""
     table = schema.acts
-    query = sa.select(*table.c[_NAMES]).order_by(table.c.id)
+    query = sa.select(*table.c[_NAMES]).order_by(table.c.at, table.c.id)  # a merge copies them run by run
     wanted = {"act": act, "run_id": run_id, "testbed_id": testbed_id}
     for name, value in wanted.items():
         if value is not None:

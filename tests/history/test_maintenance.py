@@ -109,6 +109,18 @@ def test_a_merge_that_is_stopped_keeps_no_run_without_its_exclusion(store, tmp_p
         assert [act.act for act in acts.load(connection)] == [acts.EXCLUDE]
 
 
+def test_decisions_are_listed_oldest_first_after_a_merge(store, tmp_path, monkeypatch):
+    first, second = run("2026-11-01", [row()]), run("2026-11-02", [row()])
+    with made_store(tmp_path / "other.db") as other:
+        take_in(other, [first, second])
+        for night, at in ((second, "2026-11-03T01:00:00Z"), (first, "2026-11-04T01:00:00Z")):
+            monkeypatch.setattr(acts, "now", lambda at=at: at)
+            curation.exclude(other, night.run.name, "the fan was broken")
+        merge(store, other)
+    with store.read() as connection:
+        assert [act.subject for act in acts.load(connection)] == [second.run.name, first.run.name]
+
+
 @pytest.mark.parametrize("is_whole", [False, True], ids=["interrupted", "whole"])
 def test_a_run_that_was_renamed_there_keeps_the_name_it_has_here(store, tmp_path, is_whole):
     whole = run(rows=[row("a"), row("b")])
