@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
@@ -391,10 +392,18 @@ def _lock(store: Store, connection: sa.Connection) -> None:
 
 
 def _migrate(store: Store, revision: str) -> None:
-    """Run all migrations that a store needs, or none. Raises MachineError where the disk is full."""
+    """Run all migrations that a store needs, or none.
+
+    Raises MachineError where the disk is full, or the user may not write an SQLite file or its folder.
+    """
     from alembic import command
     from alembic.config import Config
 
+    if store.is_sqlite and not _may_be_written(Path(store.shown)):
+        raise MachineError(
+            f"the history {store.shown} is of an older perfdash and must be migrated, which needs write "
+            "permission for the file and its folder; open it once as a user who has it, or read a copy"
+        )
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
     new_copy = None
@@ -458,6 +467,9 @@ def _back_up(path: Path, revision: str) -> int | None:
             source.backup(target)
         return copy.stat().st_ino if is_new else None
     except (sqlite3.Error, OSError) as error:
+        # SQLite: "database or disk is full", or "disk I/O error" at a limit of the file's size.
+        no_room = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk" in str(error)
+        room = f". {_needed_room(path)}" if no_room else ""
         raise MachineError(
-            f"no backup of {path} can be made ({error}), so it is not migrated. {_needed_room(path)}"
+            f"no backup of {path} can be made ({error}), so it is not migrated{room}"
         ) from error

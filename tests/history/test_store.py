@@ -236,6 +236,20 @@ def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
 
 
+def test_an_older_history_that_may_not_be_written_asks_for_the_permission_and_not_for_room(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "history.db"
+    _write_older_store(path, "zeroblob(1000)")
+    monkeypatch.setattr(store.os, "access", lambda file, mode: False)  # root may write everything
+    with pytest.raises(
+        MachineError, match=r"of an older perfdash .* permission .* and its folder"
+    ) as refused:
+        open_store(str(path))
+    assert "room" not in str(refused.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["history.db"]
+
+
 @pytest.mark.parametrize("copy_of", [None, "an earlier try", "another process"])
 def test_a_migration_without_room_says_how_much_it_needs_and_keeps_no_copy(tmp_path, monkeypatch, copy_of):
     """Its own copy would take the room that the next try needs. Any other copy stays."""
