@@ -87,10 +87,12 @@ def _of_numbers(
     step, direction = abs(outcome.step), math.copysign(1.0, outcome.step)
     most = MOST_PAIRS_UNTIL_SURE if stage.until_sure else MOST_PAIRS
     measured_places = {measurement.place for measurement in stage.measurements}
+    # The step may have a change of a neighbour in it, too, so that half of it is still the culprit's.
+    smallest = min(direction * outcome.step_low, direction * outcome.step_high, step / 2)
     test = confirmation_test.decide(
         differences,
         suspected=outcome.step or 1.0,
-        at_least=max(min(direction * outcome.step_low, direction * outcome.step_high), 0.0),
+        at_least=max(smallest, 0.0),
         sd=deviation,
         df=max(len(stage.measurements) - len(measured_places), 1),
         minimum_change=0.0,

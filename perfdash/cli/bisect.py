@@ -139,7 +139,7 @@ def bisect(
         float | None, typer.Option(min=0, max=1000, help="Ignore changes smaller than this (0.02 = 2 %).")
     ] = None,
     max_builds: Annotated[
-        int | None, typer.Option(min=2, help="Stop after this many builds. --resume continues.")
+        int | None, typer.Option(min=2, help="Stop the search after this many builds. --resume continues.")
     ] = None,
     prior: Annotated[
         list[str] | None,

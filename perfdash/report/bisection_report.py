@@ -180,7 +180,7 @@ def _percent(probability: float) -> str:
 
 
 def _confirmed(result: BisectionResult, culprit: Culprit) -> str:
-    against = f"against {code(culprit.parent.label)} in newly built environments"
+    against = f"against {code(culprit.parent.label)} in environments built a second time"
     if culprit.confirmed == "more":
         return f"not yet confirmed {against}"
     if culprit.confirmed_why:
@@ -250,7 +250,7 @@ def _without(result: BisectionResult) -> str:
     noise = f" One measurement scatters by {top.sd:.2%}." if top.sd and result.kind == "ratio" else ""
     reason = {
         "not reproduced": "**Not reproduced**: on this host the two ends do not differ, or by less than the "
-        "noise.",
+        "noise or `--minimum-change`.",
         "undecided": "**Undecided**: these measurements do not show whether the two ends differ.",
         "cannot tell": "**Cannot tell** which revision it was.",
     }.get(result.word, result.word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -18,7 +19,7 @@ from perfdash.bisection.workbench import weights
 from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.records import Case, Result, Status, to_json
-from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision
+from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision, revisions
 
 
 def named(bisection):
@@ -286,6 +287,24 @@ def test_a_refuted_culprit_resumes_the_search_at_its_neighbours(tmp_path, distur
     assert [culprit.revisions[0].label for culprit in result.culprits] == ["10"]
     assert result.culprits[0].confirmed == "confirmed"
     assert [earlier.label for earlier in result.refuted] == [refuted]
+
+
+@pytest.mark.parametrize(
+    ("small", "large"), [((11, 1.13), (12, 2.0)), ((13, 1.13), (12, 2.0)), ((13, 1.05), (12, 1.3))]
+)
+def test_a_small_change_beside_the_culprit_does_not_refute_it(tmp_path, small, large):
+    """The step of the search has both changes, the pairs around the culprit have the larger one alone."""
+    listed = revisions(20)
+    levels = {
+        commit.label: 10.0 * math.prod(by for at, by in (small, large) if number >= at)
+        for number, commit in enumerate(listed)
+    }
+    result = result_of(bisected(Script(listed, levels, sd=0.005), tmp_path))
+    assert result.word == "found"
+    assert not result.refuted
+    (culprit,) = [culprit for culprit in result.culprits if culprit.revisions[0].label == "12"]
+    assert culprit.confirmed == "confirmed"
+    assert culprit.confirmed_change.ratio == pytest.approx(large[1], rel=0.02)
 
 
 @pytest.mark.slow
