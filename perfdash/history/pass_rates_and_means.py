@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.history.results import Row
-from perfdash.records import DISTURBED, PASSING, Case, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
 from perfdash.stats.means import (
     arithmetic_mean,
     clipped_geometric_mean,
@@ -23,18 +23,18 @@ from perfdash.stats.means import (
 # The columns that identify the setting of a summary; the name of the configuration does not.
 SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic", "settings")
 NAMED_SETTING = (*SETTING, "configuration")
-_NOT_ATTEMPTED = frozenset(
-    {Status.SKIPPED, Status.NOT_TONIGHT, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT}
-)
+# A change of this needs a migration of the stored summaries, as 0014 is one.
+_NOT_ATTEMPTED = NOT_MEASURED | {Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT}
 
 
 @dataclass(frozen=True)
 class Summary:
     """Counts of some cases, and means over the cases that passed with captured calls.
 
-    `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`: the
-    number of speedups in the mean. `speedup`: geometric mean; `speedup_low` to `speedup_high` is its 95 %
-    interval from the models' own intervals, None if a model has none. A mean of no values is None.
+    `attempted`: neither skipped, nor passed for being skipped, nor without a finite output, nor failed
+    because of the machine. `measured`: the number of speedups in the mean. `speedup`: geometric mean;
+    `speedup_low` to `speedup_high` is its 95 % interval from the models' own intervals, None if a model has
+    none. A mean of no values is None.
     """
 
     cases: int

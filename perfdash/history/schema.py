@@ -178,7 +178,7 @@ summaries = Table(
     Column("settings", Text, primary_key=True, server_default=""),
     Column("configuration", Text, nullable=False, server_default="default"),
     Column("cases", Integer, nullable=False),
-    Column("attempted", Integer, nullable=False),  # neither skipped nor passed for being skipped
+    Column("attempted", Integer, nullable=False),  # as pass_rates_and_means.Summary has it
     Column("passed", Integer, nullable=False),
     Column("measured", Integer, nullable=False),  # values in the means
     Column("speedup", Double),  # geometric mean

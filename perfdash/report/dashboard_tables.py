@@ -247,11 +247,12 @@ _APART = {
     Status.NOT_TONIGHT: "not tonight",
     Status.PASS_DUE_TO_SKIP: "not checked",
     Status.NO_FINITE_OUTPUT: "without a finite output",
+    Status.INFRA_ERROR: "failed because of the machine",
 }
 
 
 def pass_rate(of: Summary) -> str:
-    """Passed over attempted; skipped and unchecked results are counted separately."""
+    """Passed over attempted; what was not measured or not checked is counted separately."""
     counts = [(word, of.statuses.get(str(status), 0)) for status, word in _APART.items()]
     extra = "".join(f" (+{count} {word})" for word, count in counts if count)
     if not of.attempted:

@@ -149,6 +149,7 @@ def test_the_summary_of_a_run(store):
         row("c", speedup=9.0, calls_captured=0),
         row("d", "fail_accuracy", speedup=7.0),
         row("e", "skipped", wall_s=0.0),
+        row("i", "infra_error"),
         row("f", "pass_due_to_skip", speedup=3.0),
         row("n", "no_finite_output", speedup=6.0),
         row(of=case("g", dtype="bfloat16"), speedup=4.0),
@@ -157,14 +158,15 @@ def test_the_summary_of_a_run(store):
     with store.read() as connection:
         by_dtype = {summary["dtype"]: summary for summary in trend(connection, "timm")}
     full = by_dtype["float32"]
-    assert (full["cases"], full["attempted"], full["passed"], full["measured"]) == (7, 4, 3, 2)
+    assert (full["cases"], full["attempted"], full["passed"], full["measured"]) == (8, 4, 3, 2)
     assert full["speedup"] == pytest.approx(1.0)
     assert full["speedup_clipped"] == pytest.approx(math.sqrt(2))
     assert full["compilation_s"] == pytest.approx(15.0)
     assert full["compression_ratio"] == pytest.approx(1.0)
     assert full["compression_ratio_arithmetic"] == pytest.approx(1.25)
     assert full["statuses"] == {
-        "pass": 3, "fail_accuracy": 1, "skipped": 1, "pass_due_to_skip": 1, "no_finite_output": 1
+        "pass": 3, "fail_accuracy": 1, "skipped": 1, "pass_due_to_skip": 1, "no_finite_output": 1,
+        "infra_error": 1,
     }  # fmt: skip
     assert by_dtype["bfloat16"]["speedup"] == pytest.approx(4.0)
 

@@ -223,6 +223,26 @@ def test_a_mean_that_0_1_0_stored_has_the_interval_of_the_same_results_today(add
         assert (intervals[2, dtype] == pytest.approx(intervals[1, dtype], rel=1e-9)) == is_single
 
 
+def test_a_stored_pass_rate_leaves_out_what_the_machine_lost(address):
+    engine = migrated(address, "0013")
+    tables = sa.MetaData()
+    statuses = {"pass": 2, "infra_error": 3, "crash": 1, "skipped": 4}
+    with engine.begin() as connection:
+        tables.reflect(connection)
+        of = tables.tables
+        for table in ("hosts", "environments", "testbeds"):
+            connection.execute(filled(of[table], id=1))
+        connection.execute(filled(of["runs"], id=1, host_id=1, testbed_id=1, environment_id=1))
+        for threads, by_status in enumerate((statuses, {"pass": 2, "crash": 1})):
+            setting = {name: name for name in ("suite", "device", "dtype", "scenario", "backend")}
+            attempted = sum(by_status.values()) - by_status.get("skipped", 0)
+            values = {"run_id": 1, "dynamic": False, "threads": threads, **setting, "statuses": by_status}
+            connection.execute(filled(of["summaries"], attempted=attempted, **values))
+    engine.dispose()
+    with open_store(address) as opened, opened.read() as connection:
+        assert connection.execute(sa.select(schema.summaries.c.attempted)).scalars().all() == [3, 3]
+
+
 def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path):
     path = tmp_path / "history.db"
     _write_older_store(path, "zeroblob(20000000)")

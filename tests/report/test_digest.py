@@ -12,7 +12,9 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.report.cause_text import of_changes
 from perfdash.report.changes import REPAIRED, RunChange
+from perfdash.report.comment import comment
 from perfdash.report.digest import broken_nightly, run_digest
+from perfdash.report.night_export import plot_csv
 from tests.report.nights import (
     CHANGES,
     NIGHTS,
@@ -76,6 +78,15 @@ def test_what_the_machine_lost_is_not_counted_as_failing(other, passes):
     counted = [one for one in text.lines if "cases pass" in one]
     assert counted == ([] if passes is None else [f"{passes} of 1 cases pass."])
     assert "6 cases failed because of the machine" in text.title
+
+
+def test_all_reports_count_passes_alike_where_the_machine_lost_a_case():
+    statuses = {"a": "pass", "b": "pass", "lost": "infra_error", "wrong": "fail_accuracy"}
+    rows = [row("timm", model, status=status) for model, status in statuses.items()]
+    night = replace(first_night(), imported=imported(rows))
+    assert "2 of 3 cases pass." in run_digest(night).lines
+    assert "| 67%, 2/3 (+1 failed because of the machine) |" in comment(night)
+    assert float(plot_csv(rows)["pass_rate_percent.csv"].split()[-1]) == pytest.approx(200 / 3, rel=1e-3)
 
 
 def test_cases_that_the_hours_left_out_are_counted():
