@@ -37,6 +37,13 @@ def backend_of(case: Case, several: bool) -> str:
     return f"{case.backend} ({case.configuration})" if several else case.backend
 
 
+def model_names(cases: Iterable[Case]) -> dict[tuple[str, str], str]:
+    """The name of each (suite, model), with the suite where several suites have a model of that name."""
+    models = dict.fromkeys((case.suite, case.model) for case in cases)
+    suites = Counter(model for _, model in models)
+    return {(suite, model): f"{suite}/{model}" if suites[model] > 1 else model for suite, model in models}
+
+
 def dtype_words(dtype: str, amp_dtype: str | None) -> str:
     """The dtype, with that of autocast where it has one."""
     return f"amp ({amp_dtype})" if amp_dtype else dtype

@@ -16,7 +16,7 @@ from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
 from perfdash.history.queries import rows_of
 from perfdash.history.results import Row
 from perfdash.report import dashboard_tables, site_links
-from perfdash.report.dashboard_tables import DashboardSetting, by_suite
+from perfdash.report.dashboard_tables import DashboardSetting, by_suite, model_names
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.night import Night, gpus_of, package_versions
 from perfdash.report.published_totals import published
@@ -158,6 +158,7 @@ def _shapes(setting: DashboardSetting) -> str:
 
 def _marked(rows: Sequence[Row]) -> str:
     """The models that passed without being compiled completely."""
+    names_by_model = model_names(row.case for row in rows)
     rows = [row for row in rows if row.status == "pass"]
     lines = []
     for title, marked in (
@@ -172,7 +173,7 @@ def _marked(rows: Sequence[Row]) -> str:
         ),
         ("Kernels that fell back to eager", [r for r in rows if (r.values.get("fallbacks") or 0) > 0]),
     ):
-        names = list(dict.fromkeys(row.case.model for row in marked))
+        names = list(dict.fromkeys(names_by_model[row.case.suite, row.case.model] for row in marked))
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{more}")
@@ -245,8 +246,10 @@ def reason_of_failure(connection: sa.Connection, cause: Cause) -> str:
     """The reason of a failure that a cause explains, of the first model; empty for other causes."""
     row = failed_row(connection, cause.main[0])
     text = reason(row) if row else ""
-    models = {one.case.model for one in cause.main if one.case}
-    return f"{row.case.model}: {text}" if row and text and len(models) > 1 else text
+    if row is None or not text:
+        return ""
+    names = model_names([row.case, *(one.case for one in cause.main if one.case)])
+    return f"{names[row.case.suite, row.case.model]}: {text}" if len(names) > 1 else text
 
 
 def failed_row(connection: sa.Connection, evidence: AlertEvidence) -> Row | None:

@@ -246,7 +246,8 @@ def _failures(results: Sequence[Result], names: Sequence[str], width: int | None
 def _notes(results: Sequence[Result], names: Sequence[str], width: int | None) -> list[str]:
     """The notes of the results, the models with the same note together."""
     noted: dict[str, list[tuple[str, str]]] = {}
-    models = [plain(result.case.model) for result in results]
+    name_of = dashboard.model_names(result.case for result in results)
+    models = [plain(name_of[result.case.suite, result.case.model]) for result in results]
     count = Counter(models)
     for result, model, name in zip(results, models, names, strict=True):
         for note in dict.fromkeys(result.notes):
@@ -260,14 +261,16 @@ def _notes(results: Sequence[Result], names: Sequence[str], width: int | None) -
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """The model of each result; of a model with several results also what not all results share."""
+    """The model of each result, as `model_names` has it; of several results also what not all share."""
     alike, count = _alike(rows), Counter((row.case.suite, row.case.model) for row in rows)
     cells = {"batch": size_in_words, "dtype": _dtype, "compiler": _compiler(rows)}
+    name_of = dashboard.model_names(row.case for row in rows)
     names = []
     for row in rows:
+        model = row.case.suite, row.case.model
         words = [cell(row) for column, cell in cells.items() if column not in alike]
-        is_one = count[row.case.suite, row.case.model] == 1 or not words
-        names.append(plain(row.case.model) + ("" if is_one else f" with {' '.join(words)}"))
+        is_one = count[model] == 1 or not words
+        names.append(plain(name_of[model]) + ("" if is_one else f" with {' '.join(words)}"))
     return names
 
 

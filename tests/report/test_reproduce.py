@@ -215,6 +215,14 @@ def test_what_failed_is_no_pass_with_nothing_captured():
     assert "(1): `b`" in _marked([row("timm", "b", **bare)])
 
 
+def test_marked_models_of_one_name_are_counted_by_suite():
+    bare = {"graphs": 0, "calls_captured": 0, "graph_breaks": 0}
+    rows = [row("timm", "b", **bare), row("timm", "b", batch_size=8, **bare)]
+    assert "(1): `timm/b`" in _marked([*rows, row("huggingface", "b")])
+    marked = _marked([*rows, row("timm", "c", **bare), row("huggingface", "b", **bare)])
+    assert "(3): `timm/b`, `c`, `huggingface/b`" in marked
+
+
 @pytest.mark.parametrize(
     ("case", "settings", "typed", "shown"),
     [

@@ -146,6 +146,20 @@ def test_notes_and_failures_name_the_result_where_a_model_has_several():
     ]
 
 
+def test_models_of_one_name_are_named_with_their_suite():
+    one, two, other = (failed(model, Status.CRASH, "compile", "SIGSEGV") for model in ("net", "net", "other"))
+    two.case = replace(two.case, suite="huggingface")
+    for result, note in ((one, "small peak"), (one, "both"), (two, "both")):
+        result.notes.append(note)
+    lines = summary([one, two, other], info(3)).splitlines()
+    place = lines.index("Why")
+    why = "crash (RuntimeError) in compile: SIGSEGV"
+    assert lines[place + 1 :] == [
+        f"  timm/net: {why}", f"  huggingface/net: {why}", f"  other: {why}", "",
+        "Notes", "  timm/net: small peak", "  timm/net, huggingface/net: both",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("status", [Status.EAGER_TWO_RUNS_DIFFER, Status.NO_FINITE_OUTPUT])
 def test_why_names_what_differs_of_a_result_that_no_error_ended(status):
     result = good("net", 1.2, "faster")
