@@ -37,7 +37,7 @@ def test_the_comment_names_each_cause_once(last_night):
     text = comment(last_night, site_url="https://perf.example/")
     assert len(text.encode()) <= LARGEST
     assert text.splitlines()[0] == (
-        "# 2 new failures, 2 regressions (44 models), 1 suspected regression (5 models)"
+        "# 2 new failures, 2 regressions (44 models, none new), 1 suspected regression (5 models)"
     )
     lines = [line for line in text.splitlines() if "https://perf.example/causes/" in line]
     assert len(lines) == 4
