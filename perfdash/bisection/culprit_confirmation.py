@@ -87,7 +87,7 @@ def _of_numbers(
     step, direction = abs(outcome.step), math.copysign(1.0, outcome.step)
     most = MOST_PAIRS_UNTIL_SURE if stage.until_sure else MOST_PAIRS
     measured_places = {measurement.place for measurement in stage.measurements}
-    # The step may have a change of a neighbour in it, too, so that half of it is still the culprit's.
+    # The search may have counted a neighbour's change in the step: pairs that show half of it refute nothing.
     smallest = min(direction * outcome.step_low, direction * outcome.step_high, step / 2)
     test = confirmation_test.decide(
         differences,

@@ -291,7 +291,8 @@ def prune(
 ) -> None:
     """Remove old runs, or only their samples. Run folders are kept.
 
-    The runs that date open alerts stay."""
+    The runs that date open alerts stay.
+    """
     from perfdash.detect.causes import runs_that_date_open_alerts
     from perfdash.history import maintenance
     from perfdash.history.queries import list_runs

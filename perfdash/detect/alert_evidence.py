@@ -334,7 +334,7 @@ def _dates(
     Only nights between the step before and the next one count: those beyond are at another level.
     """
     values = metric_logs(of_case, metric)[0]
-    start, end = _between_steps(of_case.runs, alert, steps)
+    start, end = _between_steps(of_case.runs, alert, bad, steps)
     nights = start + np.flatnonzero(np.isfinite(values[start:end]))
     runs = [of_case.runs[night] for night in nights]
     first = next((place for place, run in enumerate(runs) if _time(run) >= _time(bad)), None)
@@ -346,8 +346,10 @@ def _dates(
     return tuple((runs[place], float(logs[place])) for place in range(possible[0] - 1, possible[-1] + 1))
 
 
-def _between_steps(runs: Sequence[RunLine], alert: Alert, steps: Sequence[Alert]) -> tuple[int, int]:
-    """The nights around an alert's first one that are at the levels before and after its change alone.
+def _between_steps(
+    runs: Sequence[RunLine], alert: Alert, bad: RunLine, steps: Sequence[Alert]
+) -> tuple[int, int]:
+    """The nights around an alert's first one, `bad`, that are at the levels before and after its change.
 
     The places of the first, and behind the last: a level ends where another change of the series begins or is
     over, this one's own return among them.
@@ -357,9 +359,9 @@ def _between_steps(runs: Sequence[RunLine], alert: Alert, steps: Sequence[Alert]
     ends = {step.bad_run_id for step in of_series}
     ends |= {run_id for step in of_series for spell in step.spells for run_id in spell}
     known = [place[run_id] for run_id in ends if run_id in place]
-    bad = place.get(alert.bad_run_id or -1, 0)
-    before = max((number for number in known if number < bad), default=0)
-    return before, min((number for number in known if number > bad), default=len(runs))
+    first = sum(_time(run) < _time(bad) for run in runs)
+    start = max((number for number in known if number < first), default=0)
+    return start, min((number for number in known if number > first), default=len(runs))
 
 
 def _is_dated(alert: Alert, runs: Mapping[int, RunLine], first_day: str) -> bool:

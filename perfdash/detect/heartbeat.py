@@ -62,9 +62,7 @@ def problems_since(nightlies: Sequence[Nightly], since: datetime, now: datetime)
         missing = _missing(nightly, following)
         if missing and _time(following.begun) >= since:
             due = _time(nightly.begun) + timedelta(seconds=nightly.every_s)
-            beats.append(
-                Beat("missing", nightly.job, f"{missing} did not come, the first was due {_shown(due)}")
-            )
+            beats.append(_absent(nightly.job, missing, due))
     present = [beat for beat in job_health(nightlies, now) if not beat.good]
     return list(dict.fromkeys([*beats, *present]))
 

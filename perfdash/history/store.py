@@ -468,7 +468,8 @@ def _back_up(path: Path, revision: str) -> int | None:
         return copy.stat().st_ino if is_new else None
     except (sqlite3.Error, OSError) as error:
         # SQLite: "database or disk is full", or "disk I/O error" at a limit of the file's size.
-        no_room = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk" in str(error)
+        of_sqlite = isinstance(error, sqlite3.Error) and "disk" in str(error)
+        no_room = of_sqlite or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         room = f". {_needed_room(path)}" if no_room else ""
         raise MachineError(
             f"no backup of {path} can be made ({error}), so it is not migrated{room}"

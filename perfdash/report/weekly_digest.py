@@ -31,7 +31,7 @@ from perfdash.series_rules import SeriesRule
 _SHOWN = 15  # causes of a kind
 _NOISIEST = 5  # series
 _LINE = 300
-_NIGHTLIES = 10  # that went wrong
+_NIGHTLIES = 5  # of a job, that went wrong
 
 
 def weekly_digest(
@@ -97,10 +97,15 @@ def _ended(since: str, until: str) -> sa.ColumnElement[bool]:
 
 
 def _nightlies(beats: Sequence[Beat]) -> list[str]:
-    """A line for each nightly that went wrong, the latest ones if there are many."""
-    lines = [f"Nightly {_broken_nightly(beat)}." for beat in beats[-_NIGHTLIES:]]
-    more = len(beats) - len(lines)
-    return [f"Nightlies that went wrong before these: {more}.", *lines] if more else lines
+    """A line for each nightly that went wrong, of each job the latest ones if there are many."""
+    lines = []
+    for job in dict.fromkeys(beat.job for beat in beats):
+        of_job = [beat for beat in beats if beat.job == job]
+        shown = of_job[-_NIGHTLIES:]
+        if more := len(of_job) - len(shown):
+            lines.append(f"Nightly {job}: {more} more went wrong before these.")
+        lines += [f"Nightly {_broken_nightly(beat)}." for beat in shown]
+    return lines
 
 
 def _broken_nightly(beat: Beat) -> str:

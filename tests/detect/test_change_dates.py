@@ -177,6 +177,7 @@ def test_changes_of_the_whole_history(taken):
         assert date_change(whole, net, number, "eager_ms", bad, 1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nights", "steps", "first", "held"),
     [
