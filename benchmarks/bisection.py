@@ -102,6 +102,8 @@ SETTINGS = [
     Setting("5 sigma, three builders", 5, jobs=3, share=0.5),
     Setting("3 sigma, 3 builders, broken", 3, jobs=3, broken=0.1, share=0.5),
     Setting("5 sigma and another of 4", 5, second=4, share=0.5),
+    Setting("60 sigma and another of 10", 60, second=10, share=0.5),
+    Setting("30 sigma, bias of 1", 30, bias=1.0, share=0.5),
     Setting("answers", 1, answers=1.0, share=0.5),
     Setting("answers, bad fails half", 1, answers=0.5, share=0.5),
     Setting("3 sigma, 10,000 commits", 3, commits=10_000, share=0.2),

@@ -400,13 +400,13 @@ class History:
         """
         import pandas as pd
 
-        from perfdash.detect.nightly_judging import judge_new
+        from perfdash.detect.nightly_judging import judge_if_allowed
         from perfdash.history.store import open_store
         from perfdash.report.alert_text import ALERT_COLUMNS, open_alerts, to_plain
         from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
-            judge_new(store, rules=judging_rules(), warn=_warn)
+            judge_if_allowed(store, judging_rules(), _warn)
             alerts = open_alerts(store, everything=everything, worse=worse)
         frame = pd.json_normalize([to_plain(alert) for alert in alerts])
         return frame.reindex(columns=list(dict.fromkeys([*ALERT_COLUMNS, *frame.columns])))

@@ -275,7 +275,8 @@ REPRODUCED_LAST = 0.5  # the same, once more measurements of the two ends would 
 NOT_REPRODUCED_LAST = 0.6
 BEYOND_NOISE = 2e-3  # probability that two builds do not differ at all, by a step or by their bias
 TELLS = 4.5  # deviations that all allowed measurements of a build must show, or the range is not searched
-SECOND = 0.2  # a second step below this share of the first is ignored
+SECOND = 0.2  # a second step below this share of the first is ignored,
+SECOND_LEAST, SECOND_CLEAR = 0.05, 4.0  # unless it is above this, and so many deviations of a measurement
 
 Judged = Literal["more", "reproduced", "not reproduced", "undecided"]
 
@@ -292,11 +293,11 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
     """
     none, last = view.belief.none, pairs >= question.most_pairs // (2 if within.whole else 1)
     alone = None if view.numbers is None else _ends_alone(view, question)
-    least = max(question.minimum_change, SECOND * within.whole)
+    least = max(question.minimum_change, _least_second(view, within))
     counts = alone is None or max(abs(alone.low), abs(alone.high)) >= least
     if none <= REPRODUCED and counts:
         return "reproduced"
-    if none >= NOT_REPRODUCED or (alone is not None and _nothing(alone, view.exact, question, within)):
+    if none >= NOT_REPRODUCED or (alone is not None and _nothing(alone, view.exact, least)):
         return "not reproduced"
     hidden = alone is not None and _strength(alone, question.most_repeats) < TELLS
     certain = alone is not None and _none(alone, within) <= BEYOND_NOISE
@@ -324,9 +325,20 @@ def _none(alone: Evidence, within: SearchRange) -> float:
     return 1 / (1 + (1 - prior) / prior * math.exp(min(float(alone.cut[0]) - alone.none, 700.0)))
 
 
-def _nothing(alone: Evidence, exact: bool, question: Question, within: SearchRange) -> bool:
+def _least_second(view: RangeView, within: SearchRange) -> float:
+    """The smallest change that is searched for beside a culprit.
+
+    Noise with two modes, and builds that differ a little, look like a small change; beside a small culprit a
+    share of it tells them apart. A large one would hide real changes by that.
+    """
+    if view.numbers is None:
+        return 0.0
+    return min(SECOND * within.whole, max(SECOND_LEAST, SECOND_CLEAR * view.numbers.sd))
+
+
+def _nothing(alone: Evidence, exact: bool, least: float) -> bool:
     """Whether the ends differ by less than can be measured, or than counts."""
-    smallest = max(question.minimum_change, alone.sd, SECOND * within.whole)
+    smallest = max(alone.sd, least)
     return (exact and alone.step == 0) or (-smallest < alone.low and alone.high < smallest)
 
 
@@ -469,24 +481,36 @@ def _explained(state: SearchState) -> bool:
 
 
 def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
-    """The outcomes, each of several steps bounded by its neighbours and estimated between them."""
+    """The outcomes, each of several steps bounded by its neighbours and estimated between them.
+
+    A step whose place cannot be told bounds its neighbours, too.
+    """
     steps = sorted(
-        (outcome for outcome in state.outcomes if outcome.verdict == "found"),
+        (
+            outcome
+            for outcome in state.outcomes
+            if outcome.first and outcome.verdict in ("found", "cannot tell")
+        ),
         key=lambda outcome: outcome.first,
     )
     if len(steps) < 2 or state.question.answers:
         return state.outcomes
     better, by_place = {}, state.by_place()
     for k, outcome in enumerate(steps):
-        low = steps[k - 1].last if k else 0
-        high = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
-        better[outcome.first] = outcome = dataclasses.replace(outcome, low=low, high=high)
-        if low not in by_place or high not in by_place:  # it failed since then
+        if outcome.verdict != "found":
             continue
+        left = steps[k - 1].last if k else 0
+        right = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
+        # An edge may have failed since then, and not all places around a set are measured.
+        before = [place for place in by_place if left <= place < outcome.first]
+        after = [place for place in by_place if outcome.last <= place <= right]
+        if not before or not after:
+            continue
+        low, high = min(before), max(after)
         apart = look(state, SearchRange(low, high, abs(outcome.step)), NONE_PRIOR).numbers
         assert apart is not None
         better[outcome.first] = dataclasses.replace(
-            outcome, step=apart.step, step_low=apart.low, step_high=apart.high
+            outcome, low=low, high=high, step=apart.step, step_low=apart.low, step_high=apart.high
         )
     return tuple(
         better.get(outcome.first, outcome) if outcome.verdict == "found" else outcome

@@ -120,10 +120,11 @@ def regressions(
         if over is not None:
             _over_time(store, over, run, as_json)
             return
-        from perfdash.detect.nightly_judging import judge_new
+        from perfdash.detect.nightly_judging import judge_if_allowed, judge_new
         from perfdash.settings import judging_rules
 
-        for judged in judge_new(store, rules=judging_rules(), warn=lambda text: typer.echo(text, err=True)):
+        judge = judge_new if fail_on else judge_if_allowed  # a check does not pass on what was not judged
+        for judged in judge(store, rules=judging_rules(), warn=lambda text: typer.echo(text, err=True)):
             if judged.unlike:
                 typer.echo(
                     f"{judged.run.name} is not judged: it has too few of the cases of the runs before it, or "

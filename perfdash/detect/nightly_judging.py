@@ -57,7 +57,7 @@ from perfdash.history.queries import (
     panel,
     settings_of_run,
 )
-from perfdash.history.store import Store
+from perfdash.history.store import ReadOnlyHistory, Store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
@@ -157,6 +157,20 @@ def judge_new(
     else:
         return done
     return done + judge_new(store, latest, rules)  # the warnings are known
+
+
+def judge_if_allowed(
+    store: Store, rules: Sequence[SeriesRule] = (), warn: Callable[[str], None] = lambda text: None
+) -> list[JudgedRun]:
+    """As judge_new; but where this user may only read the history, `warn` gets a line about that."""
+    try:
+        return judge_new(store, rules=rules, warn=warn)
+    except ReadOnlyHistory:
+        warn(
+            f"Some nights are not judged yet, and you may only read the history {store.shown}: their changes "
+            "are missing until its owner runs `perfdash regressions`"
+        )
+        return []
 
 
 def _waiting(connection: sa.Connection, testbed_id: int, since: str) -> list[RunLine]:

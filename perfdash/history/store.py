@@ -35,6 +35,7 @@ _IDLE_S = 240.0
 # A connection on which nothing arrives ends after two minutes instead of the two hours of most systems.
 _KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 20, "keepalives_count": 3}
 _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
+_NO_RIGHT, _READ_ONLY_SERVER = "42501", "25006"
 _CONNECT_S = 10
 _GLANCE_S = 3.0
 _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
@@ -42,6 +43,10 @@ _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
 class NoHistory(UsageError):
     """The history does not exist yet."""
+
+
+class ReadOnlyHistory(MachineError):
+    """This user may only read the history."""
 
 
 class BrokenHistory(MachineError):
@@ -134,6 +139,10 @@ class Store:
         except DBAPIError as error:
             if _is_damage(brief(error)):
                 raise BrokenHistory.of(self.shown, brief(error)) from error
+            if action == "written" and _is_refused(error):
+                raise ReadOnlyHistory(
+                    f"the history {self.shown} cannot be written: you may only read it"
+                ) from error
             raise MachineError(
                 f"the history {self.shown} cannot be {action}: {brief(error)}; runs stay in their folders, "
                 "and `perfdash history import FOLDER` takes them in again"
@@ -146,6 +155,13 @@ def brief(error: DBAPIError) -> str:
     """The first line of a database error, without statement, values or password."""
     error_lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
     return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", error_lines[0])
+
+
+def _is_refused(error: DBAPIError) -> bool:
+    """Whether a write failed because this user may only read."""
+    if (code := getattr(error.orig, "sqlstate", None)) is not None:
+        return code in (_NO_RIGHT, _READ_ONLY_SERVER)
+    return "readonly database" in brief(error)
 
 
 def _is_damage(message: str) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.alert_states import as_fixed
 from perfdash.detect.comparison import ComparedRuns, Comparison
+from perfdash.detect.curation import LATEST
 from perfdash.detect.findings import has_several_machines
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.later_nights import BACK, WITHOUT_NOISE, shown
@@ -21,6 +22,7 @@ from perfdash.detect.nights import (
     NEARBY_RUNS,
     begins_in_the_future,
     comparable_nights,
+    first_latest_day,
     ids_before,
     is_a_night,
     later_judged_first,
@@ -287,7 +289,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if begins_in_the_future(run):
         return Night(imported, untold="this run begins in the future, because the clock was wrong")
     if run.judged is None:
-        return Night(imported, untold="this night was not judged, because only those of the latest days are")
+        return Night(imported, untold=_why_not_judged(connection, run))
     # A night may consist of many runs, each with settings of its own, as detect.nightly_judging reads it.
     of_its_settings = ids_before(connection, run, settings_of_run(connection, run.id))
     before = of_its_settings or ids_before(connection, run)
@@ -345,6 +347,12 @@ _BEFORE_ALL = (
     "this run began before all others of its kind, on {}, but {} was judged before it (if the clock of this "
     "run was wrong, exclude it)"
 )
+
+
+def _why_not_judged(connection: sa.Connection, run: RunLine) -> str:
+    if run.started < first_latest_day(connection, run.testbed_id, LATEST):
+        return "this night was not judged, because only those of the latest days are"
+    return "this night is not judged yet"
 
 
 def _judged_late(connection: sa.Connection, run: RunLine) -> str | None:

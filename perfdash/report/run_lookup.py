@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
 from perfdash.detect.comparison_in_history import compare_in_history
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nightly_judging import judge_if_allowed
 from perfdash.detect.nights import other_machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.history import acts, schema
@@ -73,7 +73,7 @@ class RunLookup:
         """The digest of the last days of the history. Raises UsageError where there is no history."""
         rules = judging_rules()
         with open_store(self.history, create=False) as store:
-            judge_new(store, rules=rules, warn=self._warn)
+            judge_if_allowed(store, rules, self._warn)
             with store.read() as connection:
                 now, owners = datetime.now(UTC), model_owners()
                 return weekly_digest(connection, now, days, owners=owners, rules=rules, site_url=site_url)
@@ -159,7 +159,7 @@ class RunLookup:
             return replace(against(imported, comparison), nightly=self._nightlies_before(imported))
         try:
             with open_store(self.history, create=False) as store:
-                judge_new(store, rules=judging_rules(), warn=self._warn)
+                judge_if_allowed(store, judging_rules(), self._warn)
                 with store.read() as connection:
                     return of_history(connection, imported)
         except NoHistory:

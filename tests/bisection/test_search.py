@@ -184,6 +184,21 @@ def test_a_step_there_and_half_back():
     assert {culprit.first for culprit in done.culprits} == {30, 90}
 
 
+def test_a_smaller_step_beside_a_large_one():
+    """+50 % beside x10: a fifth of the first, in logs, would be +58 %."""
+    world = World(stepped(32, (5, math.log(1.5)), (20, math.log(10))), sd=0.02, seed=3)
+    _, done = search(world, 32)
+    sizes = {(culprit.first, culprit.last): culprit for culprit in done.culprits}
+    assert set(sizes) == {(5, 5), (20, 20)}
+    assert sizes[20, 20].step_low <= math.log(10) <= sizes[20, 20].step_high
+    assert sizes[20, 20].step == pytest.approx(math.log(10), abs=0.05)
+
+
+def test_a_count_of_one_beside_a_count_of_ten():
+    _, done = search(World(stepped(32, (5, 1.0), (20, 10.0)), sd=0.0), 32)
+    assert {(culprit.first, culprit.last) for culprit in done.culprits} == {(5, 5), (20, 20)}
+
+
 def test_two_modes_of_memory_are_no_second_change():
     """The peak of a small model has two modes that are 1.7 % apart; the step is 26 %."""
 

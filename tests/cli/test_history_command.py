@@ -54,6 +54,19 @@ def test_regressions_from_first_to_last(command, unjudged):
     assert change["change"] == pytest.approx(0.15, abs=0.02)
 
 
+def test_whoever_may_only_read_the_history_is_told_that_nights_are_not_judged(called, unjudged, monkeypatch):
+    monkeypatch.setattr("perfdash.history.store.os.access", lambda *_: False)
+    shown = called("regressions")
+    assert (shown.code, "No alerts" in shown.out) == (0, True), shown
+    assert "not judged yet, and you may only read the history" in shown.err
+    report = called("report", "last")
+    assert "this night is not judged yet" in report.out
+    assert "not judged yet, and you may only read" in report.err
+    checked = called("regressions", "--fail-on", "regression")
+    assert (checked.code, "you may only read it" in checked.err) == (3, True), checked
+    assert "history import" not in checked.err
+
+
 def test_change_points_are_of_so_many_nights_however_many_runs_a_night_has(command, unjudged):
     with open_store(str(unjudged / "runs" / "history.db")) as store:
         add_runs_beside(store, 2)

@@ -17,7 +17,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
 from perfdash.history.queries import rows_of
-from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, NoHistory, open_store
+from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, NoHistory, ReadOnlyHistory, open_store
 from perfdash.serve.read_only_store import open_to_read
 from tests.stores import filled, migrated
 
@@ -418,8 +418,31 @@ def test_a_store_that_cannot_be_written_can_be_read(tmp_path, monkeypatch):
             with opened.write() as connection:
                 connection.execute(sa.insert(schema.hosts).values(name="other"))
 
-        with pytest.raises(MachineError, match="readonly"):
+        with pytest.raises(ReadOnlyHistory, match="you may only read it"):
             write()
+
+
+@pytest.mark.postgres
+def test_a_reader_of_a_server_is_told_so(postgres_address):
+    with open_store(postgres_address) as opened, opened.write() as connection:
+        for statement in (
+            "create role reader login",
+            "grant select on all tables in schema public to reader",
+        ):
+            connection.execute(sa.text(statement))
+    try:
+        with open_store(postgres_address.replace("//perfdash@", "//reader@"), create=False) as opened:
+
+            def write():
+                with opened.write() as connection:
+                    connection.execute(sa.insert(schema.hosts).values(name="other"))
+
+            with pytest.raises(ReadOnlyHistory, match="you may only read it"):
+                write()
+    finally:
+        with open_store(postgres_address) as opened, opened.write() as connection:
+            connection.execute(sa.text("drop owned by reader"))
+            connection.execute(sa.text("drop role reader"))
 
 
 def test_a_full_disk_is_the_machines_fault(tmp_path):
