@@ -68,7 +68,8 @@ class ChartPoints:
         self._failed = np.hstack([(weeks.failed > 0) & (weeks.passed == 0), failed(statuses)])
         self._disturbed = history.disturbed[:, history.daily :]
         uncaptured = np.isin(statuses, _PASSING) & ~passed
-        self._remarked = uncaptured | self._disturbed | (statuses == str(Status.SKIPPED))
+        lost = np.isin(statuses, [str(Status.SKIPPED), str(Status.INFRA_ERROR)])
+        self._remarked = uncaptured | self._disturbed | lost
         nights = history.recent[history.daily :]
         self._labels = _Labels(
             [period.middle for period in weeks.periods] + [epoch(run.started) for run in nights],

@@ -22,12 +22,12 @@ from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, lis
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
-from perfdash.records import DISTURBED, PASSING, Case, Status
+from perfdash.records import DISTURBED, NOT_MEASURED, PASSING, Case, Status
 from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import numbers_of_machines
 
-FORMAT = 10  # of what is kept: another number makes all of it anew
+FORMAT = 11  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.
@@ -39,7 +39,7 @@ READ = (
 _COUNTS = ("tried", "passed", "failed")  # of the nights of a week
 _AT_ONCE = 20  # runs read in one query
 _PASSING = [str(status) for status in PASSING]
-_NO_FAILURE = ["", str(Status.SKIPPED), str(Status.NOT_TONIGHT), *_PASSING]
+_NO_FAILURE = ["", *map(str, NOT_MEASURED), *_PASSING]
 Singles = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
@@ -299,7 +299,7 @@ def read_history(
 
 
 def failed(statuses: NDArray[np.object_]) -> Flags:
-    """Where a case was tried and did not pass; what was skipped is no failure."""
+    """Where a case was tried and did not pass; what was skipped, or lost by the machine, is no failure."""
     return ~np.isin(statuses, _NO_FAILURE)
 
 

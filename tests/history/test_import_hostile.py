@@ -152,6 +152,7 @@ def test_given_values_are_checked(tmp_path):
     for changes, message in (
         ({"started": "yesterday"}, "--started is 'yesterday': give a time like"),
         ({"started": "0001-01-01T00:00:00+10:00"}, "--started is"),
+        ({"started": "0001-01-01"}, "--started is '0001-01-01': give a time like"),
         ({"threads": 0}, "--threads is 0"),
     ):
         with pytest.raises(UsageError, match=message):

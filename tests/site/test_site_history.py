@@ -91,7 +91,7 @@ def test_nights_are_dates_however_many_runs_each_has(store):
 
 
 def test_what_was_skipped_is_no_failure(store):
-    statuses = ["pass", "skipped", "pass", "crash", "pass_due_to_skip", *["skipped"] * 7]
+    statuses = ["pass", "skipped", "pass", "crash", "pass_due_to_skip", "infra_error", *["skipped"] * 6]
     for day, status in enumerate([*statuses, *["pass"] * (DAYS + 7)]):
         take_in(store, [run(str(FIRST + timedelta(days=day)), [result(CASE, status=status)])])
     history = read(store)

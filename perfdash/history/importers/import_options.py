@@ -50,11 +50,11 @@ def instant(text: str, what: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return _text(moment)
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{what} is {shown(text, 60)!r}: give a time like 2026-01-31 or 2026-01-31T04:05:06Z"
         ) from error
-    return _text(moment)
 
 
 def from_seconds(seconds: float, where: FilePlace, what: str) -> str:
@@ -66,7 +66,10 @@ def from_seconds(seconds: float, where: FilePlace, what: str) -> str:
 
 
 def _text(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")  # %Y is not padded for years before 1000
+    """Raises ValueError for a time before 1970, when nothing was measured that perfdash compares."""
+    if moment.year < 1970:
+        raise ValueError(f"{moment.year} is before 1970")
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def run_row(
