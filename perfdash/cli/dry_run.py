@@ -10,7 +10,7 @@ import typer
 from perfdash.files import dumps
 from perfdash.runner.plan import forecast, make_plan
 from perfdash.runner.run import of_tonight
-from perfdash.runner.schedule import TYPICAL_S
+from perfdash.runner.schedule import TYPICAL_S, duration
 
 
 def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
@@ -41,11 +41,14 @@ def plan_text(prediction: Mapping[str, Any]) -> str:
         row["expected_by"] for row in all_cases if row["expected_by"] in ("mean of the others", "guess")
     ]
     skipped = sum(row["expected_by"] == "skipped" for row in all_cases)
-    lines += ["", *(_shard(row, len(prediction["shards"])) for row in prediction["shards"])]
+    shards = prediction["shards"]
+    lines += ["", *([_shard(row) for row in shards] if len(shards) > 1 else [])]
     slots = f", {prediction['slots']} cases side by side" if prediction["slots"] > 1 else ""
+    last = "the last shard" if len(shards) > 1 else "the run"
+    work, ends_after = (_duration(hours[name]) for name in ("work", "until_the_last_shard_ends"))
     lines.append(
-        f"{len(all_cases)} cases ({skipped} skipped), about {hours['work']:.1f} hours of work in all{slots}; "
-        f"the last shard ends after about {hours['until_the_last_shard_ends']:.1f} hours"
+        f"{_cases(len(all_cases))} ({skipped} skipped), about {work} of work in all{slots}; "
+        f"{last} ends after about {ends_after}"
     )
     if guessed:
         cost = f"{TYPICAL_S:.0f} s" if "guess" in guessed else "the mean of the others"
@@ -53,6 +56,14 @@ def plan_text(prediction: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "Nothing was measured"])
 
 
-def _shard(shard: Mapping[str, Any], count: int) -> str:
-    mark = "  <- this one" if shard["mine"] and count > 1 else ""
-    return f"shard {shard['shard']}: {shard['cases']:>5} cases  {shard['hours']:>7.2f} hours{mark}"
+def _shard(shard: Mapping[str, Any]) -> str:
+    mark = "  <- this one" if shard["mine"] else ""
+    return f"shard {shard['shard']}: {_cases(shard['cases']):>11}  {_duration(shard['hours']):>7}{mark}"
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
+
+
+def _duration(hours: float) -> str:
+    return duration(3600 * hours) if hours else "0 s"

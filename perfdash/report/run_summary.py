@@ -275,8 +275,10 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _place(result: Result, info: RunInfo) -> list[tuple[str, str]]:
-    """(label, text) of where it was measured, and how noisy that machine was."""
+    """(label, text) of where it was measured, and how noisy that machine was; of a run without, nothing."""
     environment = info.environment
+    if not environment:  # no worker was started
+        return []
     worker = environment.get("worker", {})
     versions, commits = worker.get("packages", {}), worker.get("commits") or {}
     own = "".join(f", {name} {versions.get(name)} {commit[:10]}" for name, commit in commits.items())

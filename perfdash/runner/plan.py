@@ -218,12 +218,12 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     shards, ends = [], []
     for number, part in enumerate(parts, start=1):
         hours = _seconds(settings, plan, part) / 3600
-        ends.append(round(hours, 2))
+        ends.append(round(hours, 4))
         shards.append(
             {
                 "shard": f"{number}/{len(parts)}",
                 "cases": len(part),
-                "hours": round(hours, 2),
+                "hours": round(hours, 4),
                 "mine": not plan.shard or plan.shard[0] == number,
             }
         )
@@ -232,7 +232,7 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
         "shards": shards,
         "slots": _slot_count(settings),
         "hours": {
-            "work": round(sum(plan.costs) / 3600, 2),
+            "work": round(sum(plan.costs) / 3600, 4),
             "until_the_last_shard_ends": max(ends),
         },
     }

@@ -38,7 +38,7 @@ def test_cases_costs_and_shards(called, tmp_path):
     assert [entry["shard"] for entry in plan["shards"]] == ["1/2", "2/2"]
     assert [entry["mine"] for entry in plan["shards"]] == [False, True]
     assert sum(entry["hours"] for entry in plan["shards"]) == pytest.approx(9600 / 3600, abs=0.02)
-    assert plan["hours"] == {"work": 2.67, "until_the_last_shard_ends": 1.5}
+    assert plan["hours"] == {"work": 2.6667, "until_the_last_shard_ends": 1.5}
     assert [p.name for p in tmp_path.iterdir()] == ["made.toml"]  # nothing was made
 
 
@@ -61,8 +61,14 @@ def test_for_people(called, tmp_path):
     assert lines[0].startswith("made_a_cpu_float32")
     assert lines[0].endswith("3600 s  suite")
     assert any(line.startswith("shard 1/2") and line.endswith("<- this one") for line in lines)
-    assert "4 cases (0 skipped), about 2.7 hours of work in all, 2 cases side by side" in lines[-3]
+    assert (
+        "4 cases (0 skipped), about 2.7 h of work in all, 2 cases side by side; the last shard ends after"
+        in lines[-3]
+    )
     assert lines[-1] == "Nothing was measured"
+    suite(tmp_path, {"a": 41})
+    lines = called("run", "--suite", "made.toml", "--dry-run").out.splitlines()
+    assert lines[-2] == "1 case (0 skipped), about 41 s of work in all; the run ends after about 41 s"
 
 
 def test_costs_that_nobody_knows_are_counted(called, tmp_path):

@@ -213,6 +213,16 @@ def test_headlines_of_other_results():
     assert headline(skipped) == "m was skipped: needs a GPU"
 
 
+def test_a_run_that_measured_nothing_has_no_place_and_no_noise():
+    skipped = failed("m", Status.SKIPPED, None, "")
+    skipped.skip_reason = "needs a GPU"
+    for results in ([skipped], [skipped, skipped]):
+        text = summary(results, replace(info(len(results)), environment={}, sessions=[]))
+        assert "needs a GPU" in text
+        assert "?" not in text
+        assert "noise" not in text.lower()
+
+
 def test_pays_off():
     result = one_model(1.25, "faster")  # 20 s of compiling, 0.01 ms saved by a call
     assert calls_to_pay_off(result) == pytest.approx(2_000_000)
