@@ -97,12 +97,15 @@ waiting=(
   tests/ci/test_gpu_day.py tests/ci/test_front_door.py tests/jenkins/test_real.py
 )
 
+# Of a shell for measurements nproc says 1: it obeys OpenMP's variables.
+cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
+
 tests() { # PART [WORDS...]
   local files selected code=0
   case "$1" in
     # A file to a process, so that what its tests share is made once.
     quick)
-      "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(nproc)" --dist loadfile \
+      "$bin/python" -m pytest -m "not cuda and not slow" --ignore "$servers" -n "$(cores)" --dist loadfile \
         --no-loadscope-reorder
       ;;
     # Each process on a physical core of its own, since they measure; tests/conftest.py counts these.

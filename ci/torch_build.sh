@@ -214,7 +214,9 @@ from_source() { # prints the environment's folder
     (
       # The same script and variables as in perfdash's recipe pytorch-source.
       cd "$place/source"
-      export PYTHON="$ours" PREFIX SOURCE="$PWD" REVISION="$commit" RECIPE MAX_JOBS="${MAX_JOBS:-$(nproc)}"
+      # nproc obeys OpenMP's variables, which a shell for measurements has.
+      cores="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
+      export PYTHON="$ours" PREFIX SOURCE="$PWD" REVISION="$commit" RECIPE MAX_JOBS="${MAX_JOBS:-$cores}"
       export USE_CUDA="${USE_CUDA:-0}" BUILD_TEST="${BUILD_TEST:-0}" USE_DISTRIBUTED="${USE_DISTRIBUTED:-1}"
       PREFIX="$(own_packages "$place")" RECIPE="$OLDPWD/bisect"
       PATH="$(dirname "$ours"):$PATH" sh -eu "$RECIPE/pytorch-source.sh"

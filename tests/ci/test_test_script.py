@@ -97,6 +97,13 @@ def test_all_parts_run_and_the_last_line_has_their_times(script):
     assert machine.endswith("tests/ci/test_three_nights.py tests/test_b.py tests/test_c.py")
 
 
+def test_a_shell_for_measurements_takes_no_core_from_the_tests(script, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
+    _, _, (_, quick) = script("--quick")
+    assert f"-n {len(os.sched_getaffinity(0))} --dist" in quick
+
+
 def test_quick_and_words_run_once(script):
     _, out, (_, quick) = script("--quick")
     assert times(out) == ["lint and types", "quick"]
