@@ -297,7 +297,9 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
     counts = alone is None or max(abs(alone.low), abs(alone.high)) >= least
     if none <= REPRODUCED and counts:
         return "reproduced"
-    if none >= NOT_REPRODUCED or (alone is not None and _nothing(alone, view.exact, least)):
+    # Of two values of a culprit's build one may be an outlier, which hides a step or shows one.
+    enough = pairs >= LEAST[False] or view.exact
+    if none >= NOT_REPRODUCED or (alone is not None and enough and _nothing(alone, view.exact, least)):
         return "not reproduced"
     hidden = alone is not None and _strength(alone, question.most_repeats) < TELLS
     certain = alone is not None and _none(alone, within) <= BEYOND_NOISE

@@ -194,6 +194,20 @@ def test_a_smaller_step_beside_a_large_one():
     assert sizes[20, 20].step == pytest.approx(math.log(10), abs=0.05)
 
 
+def test_an_outlier_beside_a_large_step_hides_no_smaller_one():
+    class Outlier(World):
+        def answers(self, action):
+            answers = super().answers(action)
+            seen = [event.place for event in self.seen if isinstance(event, Measured)]
+            if isinstance(action, Measure) and action.place == 19 and 19 not in seen:
+                return [Measured(19, answers[0].value - 0.47)]
+            return answers
+
+    world = Outlier(stepped(32, (5, 0.307), (20, 1.842)), sd=0.0307, seed=5)
+    _, done = search(world, 32)
+    assert {(culprit.first, culprit.last) for culprit in done.culprits} == {(5, 5), (20, 20)}
+
+
 def test_a_count_of_one_beside_a_count_of_ten():
     _, done = search(World(stepped(32, (5, 1.0), (20, 10.0)), sd=0.0), 32)
     assert {(culprit.first, culprit.last) for culprit in done.culprits} == {(5, 5), (20, 20)}
