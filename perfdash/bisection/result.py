@@ -99,7 +99,8 @@ class RefutedRevision:
 class TestedRevision:
     """A measured revision.
 
-    level, values: in the metric's unit. said: its statuses. bad: probability that it is bad.
+    level, values: in the metric's unit. said: its statuses. bad: probability that it is bad. between: it has
+    one of several changes, but not all.
     """
 
     place: int
@@ -112,6 +113,11 @@ class TestedRevision:
     said: dict[str, int]
     bad: float | None
     mark: str = ""
+    between: bool = False
+
+    @property
+    def shown_side(self) -> str:
+        return self.mark or ("between" if self.between else self.side)
 
     @property
     def side(self) -> str:
@@ -440,6 +446,8 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
         for place, twin in sorted(stage.search.state.same.items())
         if place not in measured
     ]
+    culprits = sorted(stage.culprits, key=lambda outcome: outcome.first)
+    between = range(culprits[0].last, culprits[-1].first) if culprits else range(0)
     return StageResult(
         number=stage.number,
         recipe=stage.recipe,
@@ -452,7 +460,9 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
         none=outcome.none if outcome else 1.0,
         sd=outcome.sd if outcome and math.isfinite(outcome.sd) else None,
         tested=tuple(
-            _tested(stage, place, builds.get(place)) for place in measured if place not in stage.broken
+            _tested(stage, place, builds.get(place), place in between)
+            for place in measured
+            if place not in stage.broken
         ),
         skipped=tuple(skipped),
         standing=stage.progress(),
@@ -460,7 +470,7 @@ def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
     )
 
 
-def _tested(stage: Stage, place: int, build: MeasuredBuild | None) -> TestedRevision:
+def _tested(stage: Stage, place: int, build: MeasuredBuild | None, between: bool) -> TestedRevision:
     revision, readings = stage.revisions[place], stage.readings(place)
     values = _values(stage, place)
     return TestedRevision(
@@ -474,6 +484,7 @@ def _tested(stage: Stage, place: int, build: MeasuredBuild | None) -> TestedRevi
         said=dict(Counter(reading.status for reading in readings)),
         bad=build.bad if build else None,
         mark=stage.search.state.marks.get(place, ""),
+        between=between,
     )
 
 

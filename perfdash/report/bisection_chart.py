@@ -33,7 +33,7 @@ def text_chart(result: BisectionResult, stage: StageResult) -> str:
         if t.level is not None:
             at = round((t.level - low) / (high - low) * (_TEXT_WIDTH - 1)) if high > low else 0
             bar = "  |" + "·" * at + "o" + " " * (_TEXT_WIDTH - 1 - at) + "|"
-        side = f"marked {t.mark}" if t.mark else t.side
+        side = f"marked {t.mark}" if t.mark else t.shown_side
         pad = " " * (width - _columns(labels[t.place]))
         lines.append(f"{labels[t.place]}{pad}  {texts[t.place]:>{wide}}{bar}  {t.count}x {side}".rstrip())
     return "\n".join(lines)
@@ -67,8 +67,9 @@ def svg(result: BisectionResult, stage: StageResult) -> str:
         x = _LEFT if anchor == "start" else right
         label = escape(plain(t.label, _LABEL))
         parts.append(f'<text x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{label}</text>')
-    has_sides = any(t.mark or t.side for t in stage.tested)
-    legend = f"{'● good, ■ bad, ◆ cannot tell; ' if has_sides else ''}each point is one measurement"
+    sides = {t.shown_side for t in stage.tested}
+    others = "between two culprits, or cannot tell" if "between" in sides else "cannot tell"
+    legend = f"{f'● good, ■ bad, ◆ {others}; ' if any(sides) else ''}each point is one measurement"
     return "\n".join([*parts, "</svg>", f"<figcaption>{legend}</figcaption></figure>"])
 
 
@@ -121,7 +122,7 @@ def _culprits(result: BisectionResult, stage: StageResult) -> list[str]:
 
 
 def _mark(stage: StageResult, t: TestedRevision, y: float) -> str:
-    x, side = _x(stage, t.place), t.mark or t.side
+    x, side = _x(stage, t.place), t.shown_side
     colour = _COLOURS.get(side, _GREY)
     title = f"<title>{escape(plain(f'{t.label} {t.title}', 120))}</title>"
     if side == "bad":

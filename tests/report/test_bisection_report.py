@@ -171,9 +171,19 @@ def test_where_the_nights_went_back_the_loss_of_the_change_has_its_own_size(tmp_
     )
     own, loss = main_text(result).splitlines()[2:4]
     assert own.startswith("- eager latency: **-20.3")
-    assert own.endswith("better; 1.004 ms → 0.7996 ms")
+    assert own.endswith("better; 1.005 ms → 0.799 ms")
     assert loss.startswith("- the nights of alert 7 went back to a revision without it: eager latency **+25.")
-    assert loss.endswith("worse; 0.7996 ms → 1.004 ms")
+    assert loss.endswith("worse; 0.799 ms → 1.005 ms")
+
+
+def test_what_lies_between_two_culprits_is_neither_good_nor_bad(tmp_path):
+    script = Script.step(16, at=11, by=9.0)
+    script.levels.update({str(number): 1.5 for number in range(4, 11)})
+    (stage,) = result_of(bisected(script, tmp_path)).ranges
+    sides = {tested.place: tested.shown_side for tested in stage.tested}
+    assert {place: sides[place] for place in (0, 3, 4, 10, 11, 15)} == {
+        0: "good", 3: "good", 4: "between", 10: "between", 11: "bad", 15: "bad",
+    }  # fmt: skip
 
 
 def test_a_bisection_on_its_way_says_where_it_is(tmp_path):
