@@ -20,6 +20,7 @@ import numpy as np
 from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import changed_with
 from perfdash.detect.findings import (
+    FURTHER,
     PARTS_OF,
     WORSE,
     Finding,
@@ -39,6 +40,7 @@ from perfdash.detect.later_nights import (
     alert_levels,
     is_its_repair,
     is_left_out,
+    is_of_its_machine,
     is_shown_beside,
     later_nights,
     nearer_runs,
@@ -131,11 +133,7 @@ def advance(
     changed: list[tuple[Alert, str | None]] = []
     matched: set[int] = set()
     for alert in alerts:
-        of_series = [
-            index
-            for index, finding in enumerate(findings)
-            if (finding.kind, finding.case_id, finding.metric) == alert.series
-        ]
+        of_series = [index for index, finding in enumerate(findings) if _is_of(finding, alert, panel)]
         same = [index for index in of_series if findings[index].direction == alert.direction]
         opposite = [index for index in of_series if findings[index].direction != alert.direction]
         if alert.seen_run_id == tonight.id:  # this night was judged before
@@ -207,6 +205,18 @@ def advance(
         elif finding.suspect and series not in undone:
             changed.append((new_alert(finding, panel, at, SUSPECTED), None))
     return changed
+
+
+def _is_of(finding: Finding, alert: Alert, panel: Panel) -> bool:
+    """Whether a finding is of an alert's series; of a host that shifted in several steps, of its step."""
+    if (finding.kind, finding.case_id, finding.metric) != alert.series:
+        return False
+    if alert.kind != "host" or finding.direction != alert.direction:
+        return True
+    if FURTHER not in finding.details and FURTHER not in alert.details:
+        return True
+    bad = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), None)
+    return bad is not None and abs(bad - finding.bad) <= 2
 
 
 def _drifted_on(alert: Alert, latest: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> Alert:
@@ -293,7 +303,7 @@ def _suspect_after(
     becomes an alert by re-measurement only.
     """
     tonight = panel.runs[-1]
-    later = later_nights(alert, panel, net)
+    later = later_nights(alert, panel, net, levels)
     if not len(later) or not math.isfinite(later[-1]) or not levels.are_known:
         return None
     nights = later[np.isfinite(later)]
@@ -307,7 +317,8 @@ def _suspect_after(
     is_certain |= lasts(details.get("repeat", 1.0), details.get("heavy_p", 1.0), len(nights))
     if _jumps(alert) or not is_certain:
         return replace(alert, seen_run_id=tonight.id), None
-    raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)
+    keeps_date = not findings or is_of_its_machine(alert, panel, net, levels)  # tonight's is of other nights
+    raised = replace(alert, changed=at) if keeps_date else new_alert(findings[0], panel, at)
     first: dict[str, Any] = {
         name: details[name]
         for name in ("born_run_id", "returns", "spells", "fixed_states")
@@ -379,6 +390,8 @@ def dated(alert: Alert, panel: Panel, net: NetLogs, machines: Levels | None = No
         return replace(alert, good_run_id=runs[0].id, bad_run_id=runs[1].id, details=details)
     if alert.kind != "metric":
         return alert
+    if is_of_its_machine(alert, panel, net, alert_levels(alert, panel, net, machines or {})):
+        return alert  # the nights of the others would halve it
     metric = str(alert.metric)
     newer_date = date_change(panel, net, alert.case_id, metric, alert.bad_run_id, alert.direction)
     if newer_date is None:

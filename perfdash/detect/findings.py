@@ -21,7 +21,7 @@ from perfdash.metrics import JUDGED, JUDGED_COUNTS, PARTS, Metric
 from perfdash.records import FAILED_TO_RUN, PASSING, Status
 from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
-from perfdash.stats.host_shift import HostShift, host_shift
+from perfdash.stats.host_shift import HostShift, Shift, host_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import MachineLevels, machine_levels
 
@@ -38,6 +38,7 @@ _PASSING = {str(status) for status in PASSING}
 _FAILED_TO_RUN = {str(status) for status in FAILED_TO_RUN}
 NO_STATUS = _UNKNOWN | {str(Status.SKIPPED)}
 NOTHING_CAPTURED = "nothing captured"
+FURTHER = "further"  # of a shift of the host: it is a step of a host that had shifted before
 
 
 def is_pass(status: str, calls_captured: float | None = None) -> bool:
@@ -263,6 +264,22 @@ def _within(panel: Panel, metric: str) -> Array | None:
     return np.where(np.isfinite(variance), variance, np.nan)
 
 
+def _host_steps(shift: Shift, least: float) -> list[tuple[float, float, int, bool]]:
+    """(log change, p, nights, whether it is a further step) of a host's shift, and of its last step.
+
+    A shift that began with a further step is that step alone: the nights before it have the rest.
+    """
+    if not shift.nights or abs(shift.change) < least:
+        return []
+    step = shift.further
+    if step is None or min(abs(step.before), abs(step.change)) < least:
+        return [(shift.change, shift.p, shift.nights, False)]
+    steps = [(step.change, step.p, step.nights, True)]
+    return (
+        steps if shift.nights <= step.nights + 1 else [(shift.change, shift.p, shift.nights, False), *steps]
+    )
+
+
 def _of_metric(
     panel: Panel,
     metric: Metric,
@@ -292,21 +309,23 @@ def _of_metric(
     host[rows, -night.host.shape[1] :] += night.host
     findings = []
     last = len(panel.runs) - 1
-    if not metric.part_of and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.threshold):
-        bad = max(0, last - night.shift.nights + 1)
-        findings.append(
-            Finding(
-                "host",
-                None,
-                metric.column,
-                WORSE if night.shift.change > 0 else BETTER,
-                bad - 1 if bad else None,
-                bad,
-                change=night.shift.change,
-                p=night.shift.p,
-                details={"cases": int(night.judged.sum()), "moved": int(night.with_host.sum())},
+    if not metric.part_of:
+        moved = {"cases": int(night.judged.sum()), "moved": int(night.with_host.sum())}
+        for step, p, age, further in _host_steps(night.shift, math.log1p(metric.threshold)):
+            bad = max(0, last - age + 1)
+            findings.append(
+                Finding(
+                    "host",
+                    None,
+                    metric.column,
+                    WORSE if step > 0 else BETTER,
+                    bad - 1 if bad else None,
+                    bad,
+                    change=step,
+                    p=p,
+                    details={**moved, **({FURTHER: True} if further else {})},
+                )
             )
-        )
     for place in np.flatnonzero(night.candidate):
         row = int(rows[place])
         nights = np.flatnonzero(np.isfinite(values[row]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
+from perfdash.detect.findings import FURTHER, WORSE, Finding, Levels, NetLogs, is_pass, is_whole, metric_logs
 from perfdash.detect.nights import JUDGED_NIGHTS, comparable, were_nights
 from perfdash.history.alert_store import NEW, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -19,6 +19,7 @@ from perfdash.records import Status
 from perfdash.stats.intervals import Array
 from perfdash.stats.machine_levels import MachineLevels
 from perfdash.stats.nightly_test import REFERENCE
+from perfdash.stats.noise_level import row_medians
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 WITHOUT_NOISE = ("status", "count", "vanished")  # the kinds of changes that one night decides
@@ -29,6 +30,8 @@ _LOOKED_BACK = 10
 _DAYS_OF_A_TURN = 3  # with results, of each machine's last two runs, if two machines measure in turn
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
+# Nights up to the last good one that show the level of a host before it moved, or moved further.
+_HOST_NIGHTS, _FURTHER_NIGHTS = 30, 5
 _SETTLED = 40  # nights ago: no act of a person has them judged again
 
 
@@ -184,9 +187,13 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
         return UNKNOWN
     places = {run.id: place for place, run in enumerate(panel.runs)}
     if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(levels, later_nights(alert, panel, net))
+        later = later_nights(alert, panel, net, levels)
+        return _new_observed(levels, later) if len(later) and math.isfinite(later[-1]) else UNKNOWN
     values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id or 0)]
-    observation = _level_observed(levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    deciding = _deciding(alert, panel, levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if not math.isfinite(deciding[-1]):
+        return UNKNOWN
+    observation = _level_observed(levels, deciding)
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
@@ -306,14 +313,45 @@ def shows_status(alert: Alert, panel: Panel) -> str:
     return AGAIN if passed == (alert.direction != WORSE) else BACK
 
 
-def later_nights(alert: Alert, panel: Panel, net: NetLogs) -> Array:
-    """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
+def later_nights(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> Array:
+    """The logs of an alert's metric on the nights after the one that raised it; NaN where they do not count.
+
+    It was not measured then, or another machine measured it, as `_deciding` says.
+    """
     if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
         return np.empty(0)
     values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id)]
     born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
     # So long ago that it is not read: of the nights before tonight it is not known which are later.
-    return np.asarray(values[born[0] + 1 :] if born else values[-1:])
+    return _deciding(alert, panel, levels, values[born[0] + 1 :] if born else values[-1:])
+
+
+def is_of_its_machine(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels) -> bool:
+    """Whether other machines measured a changed series in turn, too, and do not show the change."""
+    born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
+    if not born or alert.case_id not in panel.case_ids:
+        return False
+    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id), born[0] :]
+    return bool((np.isfinite(values) & ~np.isfinite(_deciding(alert, panel, levels, values))).any())
+
+
+def _deciding(alert: Alert, panel: Panel, levels: AlertLevels, values: Array) -> Array:
+    """The logs of the last nights; NaN for those of other machines, where these do not show the change.
+
+    A change that only the alert's machine shows is of that machine. `values`: of the nights since the change.
+    """
+    machines = _machines_of(alert, panel)
+    born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
+    if not born or not levels.are_known:
+        return np.asarray(values)
+    is_own = np.array([bool(machine & machines[born[0]]) for machine in machines])
+    of_values = is_own[len(is_own) - len(values) :]
+    others = values[~of_values & np.isfinite(values)]
+    middle = (levels.before + levels.after) / 2
+    is_shown = len(others) and (float(np.mean(others)) - middle) * (levels.after - levels.before) > 0
+    if is_shown or not is_own[-1 - _LOOKED_BACK :].any():
+        return np.asarray(values)
+    return np.where(of_values, values, np.nan)
 
 
 def _new_observed(levels: AlertLevels, values: Array) -> str:
@@ -344,18 +382,29 @@ def _level_observed(levels: AlertLevels, values: Array) -> str:
 
 
 def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
-    """Whether the host still has its new level, compared with the night before it moved."""
+    """Whether the host still has half of its shift, compared with the nights before it moved."""
     places = {run.id: index for index, run in enumerate(panel.runs)}
     good = places.get(alert.good_run_id or -1)
-    if found_again:
-        return AGAIN
     if good is None or alert.change is None:  # so long ago that the new level is the host's normal one
+        return AGAIN if found_again else UNKNOWN
+    if not found_again and _is_turn_of_another(alert, panel):
         return UNKNOWN
     values = metric_logs(panel, str(alert.metric))
-    away = values[:, -1] - values[:, good]
+    nights = _FURTHER_NIGHTS if FURTHER in alert.details else _HOST_NIGHTS
+    away = values[:, -1] - row_medians(values[:, max(0, good - nights + 1) : good + 1])
     if not np.isfinite(away).any():
         return UNKNOWN
     return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK
+
+
+def _is_turn_of_another(alert: Alert, panel: Panel) -> bool:
+    """Whether tonight's machine is none of those that showed a shift, of which one measured lately."""
+    born = next((run for run in panel.runs if run.id == alert.details.get("born_run_id")), None)
+    if born is None:
+        return False
+    shifted, tonight = set(born.hosts), set(panel.runs[-1].hosts)
+    lately = [set(run.hosts) for run in panel.runs[-1 - _LOOKED_BACK : -1]]
+    return not shifted & tonight and any(hosts & shifted for hosts in lately)
 
 
 def is_left_out(bad: int | None, fixed: int | None) -> bool:

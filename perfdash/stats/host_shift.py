@@ -7,6 +7,7 @@ unusual median is fitted by a mixture of two groups of series: one that moved an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,20 @@ _PRIOR = 5  # nights at the host's median spread that are added to each series' 
 _SCALE = 0.9  # scale of the Student's t(4) that has the quartiles of a normal of deviation 1
 _ROUNDS = 20
 _TOGETHER = 10  # nights on either side that help to decide which series moved
+_BESIDE = 5  # nights before a further step that show from where it began
+_MEDIAN = math.pi / 2  # variance of a median over that of a mean
 _EVIDENCE = 6.0  # twice the log likelihood ratio from which two groups are preferred to one
 _UNDIVIDED = 0.95  # share of series that moved, where there is no second group
+
+
+@dataclass(frozen=True)
+class FurtherStep:
+    """A step of a host that was shifted the same way: from the shift `before`, by a log change; p, nights."""
+
+    before: float
+    change: float
+    p: float
+    nights: int
 
 
 @dataclass(frozen=True)
@@ -32,11 +45,13 @@ class Shift:
     """The shift that most series made together tonight: log change, p, number of nights.
 
     `nights`: the number of latest nights with the shift, including tonight; 0 if p is above SHIFT_P.
+    `further`: the last step of a host that was shifted before; None if there is none.
     """
 
     change: float = 0.0
     p: float = 1.0
     nights: int = 0
+    further: FurtherStep | None = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +148,39 @@ def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Fla
     chance = 1.2533 * float(np.median(noise.sd[judged])) / np.sqrt(judged.sum())
     deviation = float(np.hypot(max(wobble, chance), chance))
     p = float(2 * stats.t.sf(abs(tonight) / deviation, len(before) - 1))
+    if p > SHIFT_P:
+        return Shift(tonight, p)
     stood = shifts[::-1] * np.sign(tonight) > abs(tonight) / 2
-    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= SHIFT_P else 0)
+    measured = np.flatnonzero(present.sum(axis=0) >= HOST)
+    further = _further_step(shifts, measured, deviation, len(before) - 1, windows)
+    return Shift(tonight, p, int(np.argmin(np.append(stood, False))), further)
+
+
+def _further_step(
+    shifts: Array, measured: NDArray[np.intp], deviation: float, df: int, windows: int
+) -> FurtherStep | None:
+    """The step of the last nights from the nights just before them, where these were shifted the same way.
+
+    The median of the last 1 to `windows` nights less that of the _BESIDE nights before them, by Student's t;
+    each of the last nights is beyond the middle of the two. Its p is corrected for the search. measured: the
+    nights with enough series.
+    """
+    best = None
+    if not len(measured) or measured[-1] != len(shifts) - 1:
+        return None
+    nights = shifts[measured] * np.sign(shifts[-1])
+    for window in range(1, min(windows, len(nights) - _BESIDE) + 1):
+        recent, earlier = nights[-window:], nights[-window - _BESIDE : -window]
+        before, after = float(np.median(earlier)), float(np.median(recent))
+        if before <= 0 or np.any(recent <= (before + after) / 2):
+            continue
+        error = deviation * math.sqrt(_MEDIAN * (1 / window + 1 / _BESIDE))
+        p = min(float(2 * stats.t.sf((after - before) / error, df)) * windows, 1.0)
+        if p <= SHIFT_P and (best is None or p < best.p):
+            sign = float(np.sign(shifts[-1]))
+            since = len(shifts) - int(measured[-window])
+            best = FurtherStep(sign * before, sign * (after - before), p, since)
+    return best
 
 
 def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Array, Array]:

@@ -663,7 +663,9 @@ def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(q
     with quick.read() as connection:
         alert = next(a for a in kept.load(connection, states=kept.STATES) if a.metric == "backend_ms")
         night = read_night(connection, list_runs(connection)[-1])
-        later = later_nights.later_nights(alert, night, NetLogs(night, [alert]))
+        net = NetLogs(night, [alert])
+        levels = later_nights.alert_levels(alert, night, net, {})
+        later = later_nights.later_nights(alert, night, net, levels)
     assert len(later) == 1
 
 
