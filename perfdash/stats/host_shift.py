@@ -161,9 +161,9 @@ def _further_step(
 ) -> FurtherStep | None:
     """The step of the last nights from the nights just before them, where these were shifted the same way.
 
-    The median of the last 1 to `windows` nights less that of the _BESIDE nights before them, by Student's t;
-    each of the last nights is beyond the middle of the two. Its p is corrected for the search. measured: the
-    nights with enough series.
+    The median of the last 1 to `windows` nights less that of the _BESIDE nights before them, by Student's t,
+    as that of these nights; each of the last nights is beyond the middle of the two. p is corrected for the
+    search. measured: the nights with enough series.
     """
     best = None
     if not len(measured) or measured[-1] != len(shifts) - 1:
@@ -172,7 +172,8 @@ def _further_step(
     for window in range(1, min(windows, len(nights) - _BESIDE) + 1):
         recent, earlier = nights[-window:], nights[-window - _BESIDE : -window]
         before, after = float(np.median(earlier)), float(np.median(recent))
-        if before <= 0 or np.any(recent <= (before + after) / 2):
+        is_shifted = stats.t.sf(before / (deviation * math.sqrt(_MEDIAN / _BESIDE)), df) <= SHIFT_P / 2
+        if not is_shifted or np.any(recent <= (before + after) / 2):
             continue
         error = deviation * math.sqrt(_MEDIAN * (1 / window + 1 / _BESIDE))
         p = min(float(2 * stats.t.sf((after - before) / error, df)) * windows, 1.0)
