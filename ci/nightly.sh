@@ -325,13 +325,15 @@ lacks() { # STAGE
   esac
 }
 
-# The last line that a stage printed this time; where it failed, if it printed nothing else.
+# The last error that a stage printed this time, else its last line; where it failed, if it printed nothing else.
 from_line=1 # in its log; empty where that cannot be written
 last_words() { # STAGE
   local printed words
   if [ -z "$from_line" ]; then echo "$night/$1.log cannot be written" && return; fi
   printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -av '^ *$' || true)"
-  words="$(grep -av '^\[.*\]$' <<<"$printed" | tail -1 || true)"
+  words="$(grep -a '^perfdash: ' <<<"$printed" | tail -1 || true)" # what to do may stand after it
+  words="${words#perfdash: }"
+  if [ -z "$words" ]; then words="$(grep -av '^\[.*\]$' <<<"$printed" | tail -1 || true)"; fi
   if [ -z "$words" ]; then words="$(head -1 <<<"$printed")"; fi
   cut -c1-200 <<<"${words:-it printed nothing}"
 }

@@ -36,6 +36,11 @@ for folder in "${whole[@]}"; do
 done
 for plan in "${!shards[@]}"; do
   mapfile -t folders < <(printf '%s' "${shards[$plan]}")
+  # Shards of another plan measured other cases: some would be missing, and nobody would be told.
+  if [ -z "$SHARD" ] && [ "${#folders[@]}" -lt "$SHARDS" ]; then
+    say "${plan#* }: ${#folders[@]} of $SHARDS shards of one plan: $(basename -a "${folders[@]}" | tr '\n' ' ')" >&2
+    worst=3
+  fi
   # Which shards were merged into what is kept: started again, the same run is not made twice. One that was
   # gone on with has more results, and another key.
   key="$(printf '%s ' "${folders[@]}")$({ cat "${folders[@]/%//results.jsonl}" 2>/dev/null || true; } | cksum | tr ' ' -)"

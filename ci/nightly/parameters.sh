@@ -78,6 +78,7 @@ option_of_history() {
     case "$before $word" in
       *" --hours" | *" --hours="*) echo "--hours" && return ;;
       "--fail-on "*regression* | *" --fail-on="*regression*) echo "--fail-on regression" && return ;;
+      "--costs last" | *" --costs=last") echo "--costs last" && return ;;
     esac
     before="$word"
   done
@@ -86,6 +87,7 @@ option_of_history() {
 # A shard is in the history only once it is merged.
 check_options_of_shards() {
   local more=() parts="${SHARD#*/}"
+  # shellcheck disable=SC2153 # both are parameters
   if [ -z "$parts" ] && [ "$QUICK" = no ]; then parts="$SHARDS"; fi
   if [ "${parts:-1}" = 1 ]; then return; fi
   arguments_of "$RUN_ARGUMENTS $RESUME_ARGUMENTS"
@@ -94,6 +96,7 @@ check_options_of_shards() {
     --fail-on*)
       complain 2 "--fail-on regression needs the history, which shards do not have: give the variable FAIL_ON=regression"
       ;;
+    --costs*) complain 2 "--costs last is another run for each shard: give the run's name or folder" ;;
   esac
 }
 
@@ -140,8 +143,11 @@ check_parameters() {
   local each
   check_numbers SHARDS BASE_RUNS CONFIRM_MOST CONFIRM_MINUTES BISECT_MOST BISECT_HOURS PAIRS START_MINUTES STOP_MINUTES
   if [ -n "$CELL_MINUTES" ]; then check_numbers CELL_MINUTES; fi
-  [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
+  [[ "$EVERY" =~ ^([1-9][0-9]{0,4}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
   [[ "$SHARD" =~ ^([1-9][0-9]*/[1-9][0-9]*)?$ ]] || complain 2 "SHARD=$SHARD: give it as 2/4"
+  [ -z "$SHARD" ] || [ "${SHARD%/*}" -le "${SHARD#*/}" ] || complain 2 "SHARD=$SHARD: there is no such part"
+  [[ "$(words_of "$DEVICES")" =~ [^\ ] ]] || complain 2 "DEVICES=$DEVICES: give cpu, cuda or both"
+  [[ "$(words_of "$THREADS")" =~ [^\ ] ]] || complain 2 "THREADS=$THREADS: give a number of threads, or socket"
   for each in $(words_of "$DEVICES"); do
     [[ "$each" =~ ^(cpu|cuda)$ ]] || complain 2 "DEVICES: '$each' is neither cpu nor cuda"
   done

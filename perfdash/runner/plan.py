@@ -113,6 +113,11 @@ def make_plan(
     dynamo_names = _dynamo_names(suites)
     if uncut:
         return cut(planned, [], None), dynamo_names
+    if settings.shard and settings.costs == "last":
+        raise UsageError(
+            "--costs last is another run for each shard, so that they are cut differently: give all shards "
+            "the same run, by its name or folder"
+        )
     costs = schedule.costs(planned, {result.case.name: result.wall_s for result in _measured(settings)})
     shard = parse_shard(settings.shard) if settings.shard else None
     if shard and shard[1] > len(planned):

@@ -73,7 +73,8 @@ if name == "regressions" and "--json" in words:
 print(name, "did its work", file=sys.stderr)
 code = get(home + "/fail-" + name, None)
 if code is not None:
-    print(name, "is told to fail", file=sys.stderr)
+    print("perfdash:", name, "is told to fail", file=sys.stderr)
+    print("perfdash", *words, file=sys.stderr)  # as post does, to be repeated
     sys.exit(int(code))
 """
 

@@ -378,6 +378,18 @@ def test_a_merge_without_all_shards_stays_incomplete(stage):
     assert not stage.calls("merge-shards")
 
 
+def test_shards_of_two_plans_are_no_whole_night(stage):
+    """Each measured other cases: some were missing, others twice, and the night was "ok"."""
+    done = stage.night(SHARDS="2")
+    path = stage.home / "runs" / "run2" / "run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps({**run, "plan": {**run["plan"], "fingerprint": "of other costs"}}))
+    again = stage.night("--resume", "last", "--from", "merge")
+    assert (done.code, again.code, again.stages()["merge"]) == (0, 3, "3")
+    assert "cpu-1: 1 of 2 shards of one plan: run1" in again.out
+    assert "cpu-1: 1 of 2 shards of one plan: run2" in again.out
+
+
 def test_a_shard_that_failed_is_resumed_and_not_what_it_was_merged_into(stage):
     """The merged run names the JUnit files of its shards, and is newer."""
     mended = stage.fails("run-2-2")
