@@ -43,6 +43,8 @@ def comparison(sides: Comparison) -> str:
         parts.append(f"Nothing to compare: {nothing}")
     else:
         none = "No status changed, and no latency, compilation time or peak memory by more than noise"
+        if sides.untested or _undecided(sides.both):
+            none = "No change was found in what could be compared"
         parts.append(f"Changed: {len(changed)}" if changed else none)
     if changed:
         parts.append(_changes(changed))

@@ -270,11 +270,10 @@ def _fill_memory(result: Result, main: ProcessOutcome) -> None:
 
 def _note_growth(result: Result) -> None:
     """Note that memory grows with every call; on a GPU the compiled side's peak is then not known."""
-    grown = {
-        "eager": (result.memory.get("eager") or {}).get("grown_bytes") or 0,
-        "the compiled side": (result.memory.get("backend") or {}).get("grown_bytes") or 0,
-    }
-    if max(grown.values()) < _TRANSIENT_ERROR_BYTES:
+    figures = {"eager": result.memory.get("eager"), "the compiled side": result.memory.get("backend")}
+    known = {side: (of_side or {}).get("grown_bytes") for side, of_side in figures.items()}
+    grown = {side: count for side, count in known.items() if count is not None}  # a case may end before that
+    if max(grown.values(), default=0) < _TRANSIENT_ERROR_BYTES:
         return
     peaks = "the peaks are those after a few calls"
     if result.case.device == "cuda" and result.backend_peak_bytes is not None:

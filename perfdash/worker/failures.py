@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import signal
@@ -80,8 +81,26 @@ class Unmeasurable(Exception):
         self.status = status
 
 
+def blame_eager(error: BaseException) -> None:
+    """Mark an error as one of the eager side, in a phase that calls both."""
+    with contextlib.suppress(Exception):  # one with slots
+        error.is_of_eager = True  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def of_eager() -> Iterator[None]:
+    """Errors within are of the eager side."""
+    try:
+        yield
+    except BaseException as error:
+        blame_eager(error)
+        raise
+
+
 def classify(phase: str, error: BaseException) -> Status:
     """The status for an error in a phase of the case; the error's causes count as well."""
+    if getattr(error, "is_of_eager", False):
+        phase = "eager"
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, Unmeasurable):
@@ -107,6 +126,8 @@ def describe(phase: str, error: BaseException) -> dict[str, Any]:
     status = classify(phase, error)
     hint = _HINTS.get(status)
     message = str(error)[:2000] or type(error).__name__
+    if message != type(error).__name__ and " " not in message:  # such as the key of a KeyError, a number
+        message = f"{type(error).__name__}: {message}"
     return {
         "status": status.value,
         "phase": phase,

@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Iterable, Optional, Tuple
 
 from perfdash.records import Sampling
-from perfdash.worker import linux
+from perfdash.worker import failures, linux
 from perfdash.worker.device import Cpu, Cuda, Sample
 
 _SHORTEST_SAMPLE_NS = 1_000_000
@@ -91,7 +91,9 @@ def sample_pairs(
     backend_steps_ns have one entry for each step of the last part, from the clean pairs.
     """
     order = random.Random(seed)
-    best = [warm_up(call, device) for call in (eager, backend)]
+    with failures.of_eager():
+        best = [warm_up(eager, device)]
+    best.append(warm_up(backend, device))
     repeats = [max(1, math.ceil(_SHORTEST_SAMPLE_NS / max(1.0, call_ns))) for call_ns in best]
     budget_s = sampling.slow_budget_s if max(best) > _SLOW_CALL_NS else sampling.budget_s
     calls = (eager, backend)
@@ -108,6 +110,7 @@ def sample_pairs(
     cores = os.sched_getaffinity(0) if cores is None else set(cores)
     stolen, waited = linux.stolen_ticks(cores), linux.waited_s()
     waits, busy_s = dict.fromkeys(waited, 0.0), 0.0  # of own threads, by thread: during the calls alone
+    side = 1
     try:
         sampling_start = time.monotonic()
         for pair in range(sampling.max_pairs):
@@ -145,6 +148,10 @@ def sample_pairs(
             is_filling = device.allocated() - allocated > device.garbage_bytes
             if is_filling or pair % _GC_EVERY == _GC_EVERY - 1:
                 gc.collect()
+    except BaseException as error:
+        if side == 0:
+            failures.blame_eager(error)
+        raise
     finally:
         gc.enable()
         gc.unfreeze()

@@ -280,10 +280,20 @@ def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
 def test_memory_that_grows_is_reported():
     script = events()
     script[4]["memory"] |= {"grown_bytes": 8 * MB}
+    script[-2] |= {"grown_bytes": 0}
     result, _ = run(ProcessOutcome(script, status=0))
     assert "memory grows with every call: eager by 8.0 MiB, the compiled side by 0.0 MiB" in result.notes[0]
     script[4]["memory"] |= {"grown_bytes": MB // 2}
     assert run(ProcessOutcome(script, status=0))[0].notes == []
+    script[4]["memory"] |= {"grown_bytes": 8 * MB}
+    lost = [
+        *script[:-2],
+        {"event": "failed", "status": "oom", "phase": "latency", "type": "E", "message": "m"},
+    ]
+    result, _ = run(ProcessOutcome(lost, status=0))
+    assert [note for note in result.notes if "grows" in note] == [
+        "memory grows with every call: eager by 8.0 MiB; the peaks are those after a few calls"
+    ], "the other side was not measured"
 
 
 def test_memory_that_could_not_be_measured_costs_nothing_else():

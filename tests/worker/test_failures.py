@@ -4,7 +4,7 @@ import pytest
 
 from perfdash.records import Status
 from perfdash.worker import linux
-from perfdash.worker.failures import Unmeasurable, classify
+from perfdash.worker.failures import Unmeasurable, classify, describe
 
 
 class LocalEntryNotFoundError(FileNotFoundError):
@@ -74,6 +74,12 @@ def chained(outer, inner):
 )
 def test_statuses(phase, error, status):
     assert classify(phase, error) is status
+
+
+def test_a_message_of_one_word_has_the_type_before_it():
+    said = [describe("eager", error)["message"] for error in (KeyError("weight"), SystemExit(0), KeyError())]
+    assert said == ["KeyError: 'weight'", "SystemExit: 0", "KeyError"]
+    assert describe("eager", ValueError("two words"))["message"] == "two words"
 
 
 @pytest.mark.parametrize(("share", "status"), [

@@ -6,10 +6,12 @@ import math
 import os
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Sampling
+from perfdash.worker import failures
 from tests.lazy import lazy
 
 device = lazy("perfdash.worker.device")
@@ -306,6 +308,27 @@ def test_waiting_is_unknown_where_the_kernel_does_not_count_it(monkeypatch):
     monkeypatch.setattr(linux, "waited_s", dict)
     sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
     assert latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)["no_core"] is None
+
+
+@pytest.mark.parametrize("calls", [0, 30])
+@pytest.mark.parametrize(("failing", "status"), [("eager", "eager_oom"), ("backend", "oom")])
+def test_an_error_of_eager_is_not_one_of_the_back_end(calls, failing, status):
+    """In warming up, and later."""
+    done = {"eager": 0, "backend": 0}
+
+    def side(name):
+        def call():
+            done[name] += 1
+            if name == failing and done[name] > calls:
+                raise MemoryError("no room")
+            return 2_000_000
+
+        return call
+
+    sampling = Sampling(min_pairs=40, min_s=0, max_pairs=40)
+    with pytest.raises(MemoryError) as raised:
+        latency.sample_pairs(side("eager"), side("backend"), Script(), sampling, 7)
+    assert failures.describe("latency", raised.value)["status"] == status
 
 
 def test_the_order_within_pairs_is_random_and_seeded():
