@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from perfdash.files import now
 from perfdash.history import schema
-from perfdash.history.nightlies import CLOCK_ERROR
+from perfdash.history.nightlies import latest_begin
 from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.queries import (
     Panel,
@@ -178,7 +178,7 @@ def begins_in_the_future(run: RunRow) -> bool:
 
 def latest_start() -> str:
     """The latest time at which a run may begin by a right clock."""
-    return (datetime.fromisoformat(now()) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return latest_begin(now())
 
 
 def later_judged_first(connection: sa.Connection, run: RunLine) -> list[RunLine]:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from perfdash.files import now
 from perfdash.history import schema
+from perfdash.history.nightlies import latest_begin
 from perfdash.history.pass_rates_and_means import setting_of_case
 from perfdash.history.queries import CASE_COLUMNS, measured_any, testbed_of
 from perfdash.history.results import RunRow, without_machine
@@ -56,6 +58,7 @@ def measured_on(connection: sa.Connection, host: str, setting: Mapping[str, Any]
     latest = (
         sa.select(runs.c.id)
         .where(runs.c.host_id.in_(alone_or_with_others), runs.c.excluded.is_(None))
+        .where(runs.c.started <= latest_begin(now()))  # of a wrong clock: nobody waits for its date
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(_LATEST_RUNS)
     )

@@ -231,7 +231,7 @@ def _latest(connection: sa.Connection, job: str, at: str) -> Nightly | None:
     """The latest nightly of a job at a time; one that begins later, by a wrong clock, only without others."""
     table = schema.nightlies
     query = sa.select(*table.c[_NAMES]).where(table.c.job == job)
-    is_later = table.c.begun > _latest_begin(at)
+    is_later = table.c.begun > latest_begin(at)
     row = connection.execute(
         query.order_by(is_later.asc(), table.c.begun.desc(), table.c.id.desc()).limit(1)
     ).first()
@@ -246,12 +246,12 @@ def _latest_to_end(connection: sa.Connection, job: str, at: str) -> Nightly | No
     latest = _latest(connection, job, at)
     if latest is None or latest.ended is None:
         return latest
-    ahead = [nightly for nightly in load(connection, job=job) if nightly.begun > _latest_begin(at)]
+    ahead = [nightly for nightly in load(connection, job=job) if nightly.begun > latest_begin(at)]
     return next((nightly for nightly in reversed(ahead) if nightly.state == RUNNING), latest)
 
 
-def _latest_begin(at: str) -> str:
-    """The latest time at which a nightly can begin, if its clock was right and it is `at`."""
+def latest_begin(at: str) -> str:
+    """The latest time at which a nightly or run can begin, if its clock was right and it is `at`."""
     return (datetime.fromisoformat(at) + CLOCK_ERROR).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

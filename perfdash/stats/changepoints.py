@@ -323,8 +323,9 @@ class _Series:
 
         A step is removed as drift if a straight line through both neighbouring segments fits better than the
         step. Steps near it are tested against lines fitted to the nights on either side (a regression
-        discontinuity; Thistlethwaite and Campbell 1960). Then small changes are removed, the weakest first,
-        so that of a staircase of small steps a larger step remains.
+        discontinuity; Thistlethwaite and Campbell 1960). Then small changes beside one of the same direction
+        are removed, the weakest first, so that of a staircase of small steps a larger step remains. Other
+        small ones are left out at the end: without them a level beside a larger step would be a mixed one.
         """
         bounds, drifts = [0, *cuts.tolist(), len(self.y)], self.drifts(cuts)
         remaining = [cut for cut, drift in zip(bounds[1:], drifts, strict=False) if not drift]
@@ -338,11 +339,18 @@ class _Series:
         while remaining:
             bounds = [0, *remaining, len(self.y)]
             changes = [tested_change(*bounds[k : k + 3]) for k in range(len(remaining))]
-            fails = [f for f in changes if f.confidence < 1 - self.alpha or not self.large(f.before, f.after)]
+            fails = [f for f in changes if f.confidence < 1 - self.alpha]
+            fails = fails or [changes[k] for k in range(len(changes)) if self.is_of_a_staircase(changes, k)]
             if not fails:
-                return changes
+                return [change for change in changes if self.large(change.before, change.after)]
             remaining.remove(min(fails, key=lambda f: abs(f.z)).cut)
         return []
+
+    def is_of_a_staircase(self, changes: list[_TestedChange], k: int) -> bool:
+        """Whether a change is small, and beside one of the same direction."""
+        beside = [*changes[max(k - 1, 0) : k], *changes[k + 1 : k + 2]]
+        is_small = not self.large(changes[k].before, changes[k].after)
+        return is_small and any(change.z * changes[k].z > 0 for change in beside)
 
     def tested(self, first: int, cut: int, last: int, *, sloped: bool) -> _TestedChange:
         """Test the change at a cut, between the values first..cut and cut..last."""

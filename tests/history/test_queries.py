@@ -115,6 +115,14 @@ def test_what_a_host_has_measured_of_a_case(store, status):
     assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0, failed)}
 
 
+def test_what_a_run_of_a_wrong_clock_measured_is_no_night_that_others_wait_for(store):
+    runs = [run("2026-11-01", [row(wall_s=1800.0)]), run("2999-11-02", [row(wall_s=1.0), row("b")])]
+    take_in(store, runs)
+    with store.read() as connection:
+        measured = measured_on(connection, "farm", {})
+    assert measured == {case(): NightsOfCase(1, runs[0].run.started, 1800.0)}
+
+
 def test_of_a_night_of_several_machines_a_host_has_measured_its_own_cases(store):
     """The night was resumed on another host."""
     on = {

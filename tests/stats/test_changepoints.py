@@ -179,6 +179,16 @@ def test_small_changes_are_left_out_and_a_stair_of_them_is_not():
     assert not change_points(values, min_change=0.5)
 
 
+def test_a_small_change_beside_a_large_one_of_the_other_direction_mixes_no_levels():
+    """+1.5 % and -4 %: without the first the level before the second would be between the two."""
+    noise = np.random.default_rng(4).normal(0, 0.003, 120)
+    values = np.repeat([100.0, 101.5, 97.5], 40) * np.exp(noise)
+    (change,) = change_points(values, min_change=0.02)
+    assert change.index == 80
+    assert (change.before, change.after) == pytest.approx((101.5, 97.5), rel=0.002)
+    assert change_points(values, min_change=0.035), "the large one is larger than that"
+
+
 def test_persistence():
     rng = np.random.default_rng(10)
     values = stepped(rng.normal(0, 0.01, NIGHTS), (NIGHTS - 4, 1.2))
