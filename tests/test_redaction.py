@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from perfdash import redaction
 from perfdash.redaction import mask_secrets, redact_all, redacted, redacted_output, remember, secrets_of
+from perfdash.report.markdown import plain
 
 TOKEN = "ghx_0123456789/abc&DEF"  # of no known shape
 
@@ -242,3 +243,9 @@ def test_output_is_redacted_while_it_is_open(monkeypatch):
 ])  # fmt: skip
 def test_what_a_user_types_is_written_down_without_secrets(words, masked):
     assert mask_secrets(words) == masked
+
+
+def test_a_line_is_redacted_before_it_is_cut(monkeypatch):
+    """The beginning of a secret would no longer be known as one."""
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    assert plain(f"{'x' * 30} {TOKEN} {'y' * 30}", 40) == f"{'x' * 30} *** {'y' * 4}…"

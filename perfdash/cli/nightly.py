@@ -101,12 +101,13 @@ def end(
     A nightly whose expected results are missing in the history is recorded as partial."""
     from perfdash.files import now
     from perfdash.history import nightlies
+    from perfdash.redaction import redact
 
     if state not in nightlies.ENDINGS:
         from perfdash.suggestions import not_one_of
 
         raise _usage(not_one_of("--state", state, nightlies.ENDINGS))
-    words = (why or "").encode(errors="replace").decode()  # of a log: the bytes need not be text
+    words = redact((why or "").encode(errors="replace").decode())  # of a log: the bytes need not be text
     # A nightly that broke before it measured anything is recorded, too.
     with opened(db, out, create=state == nightlies.FAILED) as store, store.write() as connection:
         done = nightlies.end(

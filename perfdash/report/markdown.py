@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from markdown_it import MarkdownIt
 
+from perfdash.redaction import redact
+
 # Characters that hide or reorder text: control characters, line ends, bidirectional overrides, zero width.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
@@ -26,7 +28,8 @@ _IN_ADDRESS = "%/:?#@!$&'*+,;=[]~"  # beside letters and digits; no blank, brack
 def plain(text: object, longest: int = 200) -> str:
     """Text on one line, invisible characters escaped, cut with an ellipsis if too long."""
     line = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text))
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    # The beginning of a secret would no longer be known as one.
+    return line if len(line) <= longest else redact(line)[: longest - 1] + "…"
 
 
 def code(text: object, longest: int = 200) -> str:

@@ -47,7 +47,8 @@ _DIFF_CHARS = 40_000
 class CauseLines:
     """The models of a cause over days, each relative to its level before.
 
-    times: seconds since 1970, of days; values: of each model, None where not measured; median: of all.
+    times: seconds since 1970, of days; values: of the models that are drawn, None where not
+    measured; median: of all models.
     """
 
     title: str
@@ -187,15 +188,14 @@ def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, P
 
 
 def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
-    """The main members over days; None where they have no numbers."""
+    """The main members over days, the first of them drawn one by one; None where they have no numbers."""
     metric = cause.main[0].alert.metric or ""
     if metric not in JUDGED or cause.bad is None:
         return None
     by_day: list[dict[int, float]] = []
-    main = cause.main[:_LINES]
-    of_beds = {bed: panels[bed] for bed in {member.alert.testbed_id for member in main} if bed in panels}
+    of_beds = {bed: panels[bed] for bed in {each.alert.testbed_id for each in cause.main} if bed in panels}
     logs = {bed: metric_logs(of_bed, metric) for bed, of_bed in of_beds.items()}
-    for member in main:
+    for member in cause.main:
         of_bed = of_beds.get(member.alert.testbed_id)
         if of_bed is None or member.alert.case_id not in of_bed.case_ids:
             continue
@@ -211,7 +211,7 @@ def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
     ]
     models = len({(case.suite, case.model) for member in cause.main if (case := member.case)})
     title = f"{METRICS[metric].title} of {models} model{'' if models == 1 else 's'}"
-    lines: list[list[float | None]] = [[values.get(day) for day in days] for values in by_day]
+    lines: list[list[float | None]] = [[values.get(day) for day in days] for values in by_day[:_LINES]]
     return CauseLines(title, [float(day * _DAY) for day in days], lines, median)
 
 

@@ -165,3 +165,11 @@ def test_a_reason_that_is_no_text_is_recorded(called, tmp_path):
     put(tmp_path, ago(1, "running"))
     ran = called("nightly", "end", "--state", "partial", "--why", "measure failed: caf\udcc3")
     assert (ran.code, ran.out.endswith(": partial: measure failed: caf?\n")) == (0, True), ran.err
+
+
+def test_a_reason_has_no_secret(called, tmp_path):
+    put(tmp_path, ago(1, "running"))
+    ended = ("nightly", "end", "--state", "partial", "--why", "post failed: token ghx_0123456789abc")
+    ran = called(*ended, env={"GITHUB_TOKEN": "ghx_0123456789abc"})
+    assert "post failed: token ***" in ran.out, ran.err
+    assert "ghx_" not in called("nightly", "list", "--json").out
