@@ -335,7 +335,7 @@ last_words() { # STAGE
   words="${words#perfdash: }"
   if [ -z "$words" ]; then words="$(grep -av '^\[.*\]$' <<<"$printed" | tail -1 || true)"; fi
   if [ -z "$words" ]; then words="$(head -1 <<<"$printed")"; fi
-  cut -c1-200 <<<"${words:-it printed nothing}"
+  cut -c1-1000 <<<"${words:-it printed nothing}" # perfdash cuts it further, once no secret is in it
 }
 said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'; }
 
@@ -474,7 +474,7 @@ if [ -z "$only" ]; then
   if [ "$worst" = 3 ]; then state=partial; fi
   if [ ! -s "$night/runs" ]; then state=failed; fi
   hide_secrets_from heartbeat
-  env "${hidden[@]}" ci/nightly/heartbeat.sh end "$state" "$(said_failures | cut -c1-300)" 2>&1 || worst=3
+  env "${hidden[@]}" ci/nightly/heartbeat.sh end "$state" "$(said_failures)" 2>&1 || worst=3
 fi
 say ""
 show_failures

@@ -243,7 +243,7 @@ def _relative(
 def _events(connection: sa.Connection, cause: Cause) -> list[tuple[str, str]]:
     """What happened to the alerts of a cause, those of one day and state together."""
     told: dict[tuple[str, str, str], list[str]] = {}
-    for member in cause.members[:_MEMBERS]:
+    for member in cause.members:
         for event in alert_store.events(connection, member.alert.id or 0):
             told.setdefault((event.day, event.state, event.note or ""), []).append(model_of(member.case))
     lines = []

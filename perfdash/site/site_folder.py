@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -109,7 +110,9 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
                     f"--to {path}: another `perfdash site` is writing it; wait until it has ended"
                 )
             file.seek(0)
-            content = dumps({"perfdash": "site", "version": VERSION, "store": store}) + "\n"
+            # A site may be public: the address of the history is not for everybody.
+            of = hashlib.sha256(store.encode(errors="replace")).hexdigest()
+            content = dumps({"perfdash": "site", "version": VERSION, "store": of}) + "\n"
             if file.read() != content:
                 file.seek(0)
                 file.truncate()

@@ -40,6 +40,7 @@ def test_a_change_before_the_drawn_nights_is_drawn_by_its_level_before(tmp_path,
 
 def test_the_median_of_a_cause_is_of_all_its_models_also_of_those_that_are_not_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(cause_page, "_LINES", 1)
+    monkeypatch.setattr(cause_page, "_MEMBERS", 1)
     factors = {"model01": 1.6, "model02": 1.2, "model03": 1.2}
 
     def change(night, name, values):
@@ -50,8 +51,10 @@ def test_the_median_of_a_cause_is_of_all_its_models_also_of_those_that_are_not_d
     with made_store(tmp_path / "history.db") as store:
         judge_nights(store, farm(30, 8, change=change), 26)
         with store.read() as connection:
-            (lines,) = [view.lines for view in open_views(connection) if view.lines]
+            (view,) = [view for view in open_views(connection) if view.lines]
+    lines = view.lines
     assert len(lines.values) == 1
+    assert any(text.startswith("3 members: ") for _, text in view.events), view.events
     assert lines.median[-4:] == pytest.approx([1.2] * 4, abs=0.05)
 
 
