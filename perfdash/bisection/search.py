@@ -297,8 +297,9 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
     counts = alone is None or max(abs(alone.low), abs(alone.high)) >= least
     if none <= REPRODUCED and counts:
         return "reproduced"
-    # Of two values of a culprit's build one may be an outlier, which hides a step or shows one.
-    enough = pairs >= LEAST[False] or view.exact
+    # Beside a large culprit less than a fifth of it counts, too: an outlier among two values of its build
+    # makes the noise seem large, and hides that.
+    enough = pairs >= LEAST[False] or view.exact or SECOND * within.whole <= SECOND_LEAST
     if none >= NOT_REPRODUCED or (alone is not None and enough and _nothing(alone, view.exact, least)):
         return "not reproduced"
     hidden = alone is not None and _strength(alone, question.most_repeats) < TELLS

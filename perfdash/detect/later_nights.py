@@ -30,6 +30,7 @@ _LOOKED_BACK = 10
 _DAYS_OF_A_TURN = 3  # with results, of each machine's last two runs, if two machines measure in turn
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
+_IN_TURN = 2  # nights of so many that a machine measured, if others measure in turn with it
 # Nights up to the last good one that show the level of a host before it moved, or moved further.
 _HOST_NIGHTS, _FURTHER_NIGHTS = 30, 5
 _SETTLED = 40  # nights ago: no act of a person has them judged again
@@ -191,7 +192,7 @@ def observed(alert: Alert, panel: Panel, net: NetLogs, levels: AlertLevels, foun
         return _new_observed(levels, later) if len(later) and math.isfinite(later[-1]) else UNKNOWN
     values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id or 0)]
     deciding = _deciding(alert, panel, levels, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if not math.isfinite(deciding[-1]):
+    if len(deciding) and not math.isfinite(deciding[-1]):
         return UNKNOWN
     observation = _level_observed(levels, deciding)
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
@@ -349,7 +350,7 @@ def _deciding(alert: Alert, panel: Panel, levels: AlertLevels, values: Array) ->
     others = values[~of_values & np.isfinite(values)]
     middle = (levels.before + levels.after) / 2
     is_shown = len(others) and (float(np.mean(others)) - middle) * (levels.after - levels.before) > 0
-    if is_shown or not is_own[-1 - _LOOKED_BACK :].any():
+    if is_shown or is_own[-1 - _LOOKED_BACK :].sum() < _IN_TURN:
         return np.asarray(values)
     return np.where(of_values, values, np.nan)
 
@@ -403,8 +404,8 @@ def _is_turn_of_another(alert: Alert, panel: Panel) -> bool:
     if born is None:
         return False
     shifted, tonight = set(born.hosts), set(panel.runs[-1].hosts)
-    lately = [set(run.hosts) for run in panel.runs[-1 - _LOOKED_BACK : -1]]
-    return not shifted & tonight and any(hosts & shifted for hosts in lately)
+    lately = [bool(shifted & set(run.hosts)) for run in panel.runs[-1 - _LOOKED_BACK :]]
+    return not shifted & tonight and sum(lately) >= _IN_TURN
 
 
 def is_left_out(bad: int | None, fixed: int | None) -> bool:

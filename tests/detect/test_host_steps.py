@@ -105,3 +105,21 @@ def test_what_changed_on_both_machines_is_fixed_by_the_first_of_them(quick):
     ((_, first, _, states),) = alerts(quick)
     assert first == 24
     assert states[-4:] == OVER
+
+
+@pytest.mark.slow
+def test_where_each_night_has_a_machine_of_its_own_the_next_one_decides(quick):
+    """Names of containers; one bad night."""
+
+    def change(night, name, values):
+        values["backend_ms"] *= 1.3 if night == 24 and name == "model03" else 1.0
+        return {metric: values[metric] for metric in ("backend_ms", "calls_captured")}
+
+    nights = farm(27, change=change)
+    judge_nights(
+        quick,
+        [replace(night, run=replace(night.run, host=f"box{place}")) for place, night in enumerate(nights)],
+        first=22,
+    )
+    ((_, first, _, states),) = alerts(quick)
+    assert (first, states) == (24, ["suspected", "dismissed"])

@@ -171,9 +171,9 @@ def test_where_the_nights_went_back_the_loss_of_the_change_has_its_own_size(tmp_
     )
     own, loss = main_text(result).splitlines()[2:4]
     assert own.startswith("- eager latency: **-20.3")
-    assert own.endswith("better; 1.005 ms → 0.799 ms")
+    assert own.endswith("better; 1.004 ms → 0.7996 ms")
     assert loss.startswith("- the nights of alert 7 went back to a revision without it: eager latency **+25.")
-    assert loss.endswith("worse; 0.799 ms → 1.005 ms")
+    assert loss.endswith("worse; 0.7996 ms → 1.004 ms")
 
 
 def test_what_lies_between_two_culprits_is_neither_good_nor_bad(tmp_path):
