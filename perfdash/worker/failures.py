@@ -99,8 +99,6 @@ def of_eager() -> Iterator[None]:
 
 def classify(phase: str, error: BaseException) -> Status:
     """The status for an error in a phase of the case; the error's causes count as well."""
-    if getattr(error, "is_of_eager", False):
-        phase = "eager"
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, Unmeasurable):
@@ -117,7 +115,9 @@ def classify(phase: str, error: BaseException) -> Status:
         if any(_is_missing_data(link) for link in chain):
             return Status.MISSING_DATA
         return Status.MODEL_FAIL_TO_LOAD
-    return Status.EAGER_FAIL_TO_RUN if phase == "eager" else Status.FAIL_TO_RUN
+    # Not so of memory: while both sides are timed, eager may lack what the other one holds.
+    is_of_eager = phase == "eager" or getattr(error, "is_of_eager", False)
+    return Status.EAGER_FAIL_TO_RUN if is_of_eager else Status.FAIL_TO_RUN
 
 
 def describe(phase: str, error: BaseException) -> dict[str, Any]:
